@@ -1,4 +1,4 @@
-//! What listeners and dialers tell of themselves.
+//! The counters of listeners and dialers.
 
 use doorbell_engine::metrics::Metrics;
 use doorbell_fabric::Fabric;
@@ -7,7 +7,7 @@ use crate::dialer::Dialer;
 use crate::listener::Listener;
 
 impl<F: Fabric> Listener<F> {
-    /// Adds its numbers, under a name of your choice. For those of its workers see
+    /// Adds its counters, under a name of your choice. For those of its workers see
     /// [`Metrics::worker`].
     pub fn report(&self, listener: &str, metrics: &mut Metrics) {
         let labels = &[("listener", listener)];
@@ -21,7 +21,7 @@ impl<F: Fabric> Listener<F> {
 }
 
 impl<F: Fabric> Dialer<F> {
-    /// Adds its numbers, under a name of your choice.
+    /// Adds its counters, under a name of your choice.
     pub fn report(&self, dialer: &str, metrics: &mut Metrics) {
         let labels = &[("dialer", dialer)];
         let (name, help) = ("doorbell_dialer_connections", "Connections now.");

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use doorbell_engine::worker::{Greeting, Intake, PEER_DATA_MAX, PeerData};
 use doorbell_fabric::{CmId, Credentials, Fabric};
 
-/// A peer that wants to connect: see [`crate::Listener::on_request`]. Everything but
-/// [`ConnectRequest::credentials`] is what the peer says of itself.
+/// A peer that wants to connect: see [`crate::Listener::on_request`]. Everything except
+/// [`ConnectRequest::credentials`] is the peer's own claim.
 pub struct ConnectRequest<'a> {
     pub(crate) addr: Option<SocketAddr>,
     pub(crate) private_data: &'a [u8],
@@ -20,18 +20,18 @@ impl<'a> ConnectRequest<'a> {
         ConnectRequest { addr, private_data, greeting, credentials: id.credentials() }
     }
 
-    /// The peer's address. On `soft` the peer names it itself.
+    /// The peer's address. On `soft` the peer chooses it itself.
     pub fn addr(&self) -> Option<SocketAddr> {
         self.addr
     }
 
-    /// What the peer's program sent ([`crate::Dialer::dial_with`]); of a plain RDMA program the
+    /// The bytes of the peer's program ([`crate::Dialer::dial_with`]); for a plain RDMA program the
     /// first 32 bytes of its private data.
     pub fn data(&self) -> &[u8] {
         self.greeting.data().bytes()
     }
 
-    /// The whole private data of the request, with the handshake of a worker; padded with zeros.
+    /// The whole private data of the request, including a worker's handshake; padded with zeros.
     pub fn private_data(&self) -> &[u8] {
         self.private_data
     }
@@ -41,19 +41,19 @@ impl<'a> ConnectRequest<'a> {
         self.greeting.is_worker()
     }
 
-    /// The longest message that the peer takes, in bytes, if it is a worker.
+    /// The longest message that the peer accepts, in bytes, if it is a worker.
     pub fn block_bytes(&self) -> Option<u32> {
         self.greeting.block_bytes()
     }
 
-    /// Process and user of the peer, as the kernel says. `None` on a NIC: the peer may be on
-    /// another machine.
+    /// Process and user of the peer, as the kernel reports them. `None` on a NIC: the peer may be
+    /// on another machine.
     pub fn credentials(&self) -> Option<Credentials> {
         self.credentials
     }
 }
 
-/// What becomes of a [`ConnectRequest`].
+/// The answer to a [`ConnectRequest`].
 pub struct Answer<F: Fabric> {
     pub(crate) accepted: bool,
     pub(crate) worker: Option<Intake<F>>,
@@ -67,7 +67,7 @@ impl<F: Fabric> Answer<F> {
     }
 
     /// The peer is refused. `why` goes with the refusal, in the clear, and the peer's error shows
-    /// it; at most the first 32 bytes of it.
+    /// it; at most its first 32 bytes are sent.
     pub fn refuse(why: impl AsRef<[u8]>) -> Answer<F> {
         let why = why.as_ref();
         let most = why.len().min(PEER_DATA_MAX);
@@ -75,7 +75,7 @@ impl<F: Fabric> Answer<F> {
         Answer { accepted: false, worker: None, data }
     }
 
-    /// An accepted connection goes to this worker. It need not be one that was fed.
+    /// An accepted connection goes to this worker, which need not be one that was fed.
     #[must_use]
     pub fn to_worker(self, worker: &Intake<F>) -> Answer<F> {
         Answer { worker: Some(worker.clone()), ..self }

@@ -8,11 +8,12 @@ use signal_hook::SigId;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
-/// Ends a [`crate::Runtime`] from any thread, or from a handler. Clones are handles on the same.
+/// Ends a [`crate::Runtime`] from any thread, or from a handler. Clones are handles to the same
+/// runtime.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     flag: Arc<AtomicBool>,
-    /// The signal that asked for the end; 0: none did.
+    /// The signal that asked for the end; 0 for none.
     signal: Arc<AtomicUsize>,
 }
 
@@ -29,7 +30,7 @@ impl Stop {
     /// Asks the runtime to end. It returns immediately; the runtime ends some milliseconds later.
     pub fn stop(&self) {
         // Relaxed, here and below: the flag guards no other memory. The threads are joined before
-        // anybody reads what they leave.
+        // anybody reads their results.
         self.flag.store(true, Ordering::Relaxed);
     }
 
@@ -38,7 +39,7 @@ impl Stop {
         self.flag.load(Ordering::Relaxed)
     }
 
-    /// For loops that watch a flag.
+    /// The flag, for loops that watch it.
     pub(crate) fn flag(&self) -> &AtomicBool {
         &self.flag
     }
@@ -51,8 +52,8 @@ impl Stop {
     }
 }
 
-/// Actions of [`Signals`] that are gone. They give the signals their default effect back, until the
-/// next runtime takes them over.
+/// Actions of dropped [`Signals`]. They give the signals their default effect, until the next
+/// runtime takes them over.
 static LEFT: Mutex<Vec<SigId>> = Mutex::new(Vec::new());
 
 /// SIGINT and SIGTERM stop a runtime while this exists.

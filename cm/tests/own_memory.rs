@@ -1,4 +1,4 @@
-//! Buffers and exposed memory over memory that the program brings along.
+//! Buffers and exposed memory over memory that the program provides.
 
 use doorbell_alloc::{MapRequest, Mapping};
 use doorbell_cm::{Buffer, Exposed};
@@ -19,7 +19,7 @@ fn buffers_hold_what_the_memory_held() {
     assert_eq!(whole[0].len(), 4096);
 }
 
-/// A slice of memory that another process writes to would be unsound.
+/// A slice of memory that another process may write to would be unsound.
 #[test]
 fn no_buffer_lies_in_memory_that_others_may_map() {
     let device = SoftDevice::open().unwrap();

@@ -18,7 +18,7 @@ use doorbell_soft::SoftDevice;
 const CONFIG: Config =
     Config { peers: 8, block_bytes: 256, recv_blocks: 256, send_blocks: 8, ..Config::DEFAULT };
 
-/// Runs a test on a thread of its own: one that hangs fails.
+/// Runs a test on a thread of its own, so that one that hangs fails.
 fn ends(test: impl FnOnce() + Send + 'static) {
     let (done, over) = mpsc::channel();
     let thread = thread::spawn(move || {
@@ -47,7 +47,7 @@ impl<P: Provider> Handler<P> for Echo {
     }
 }
 
-/// Sends a word to each peer, and stops when as many answers have come as there are clients.
+/// Sends a word to each peer, and stops after one answer for each client.
 struct Client {
     word: &'static [u8],
     stop: Stop,
@@ -80,7 +80,7 @@ impl<P: Provider> Handler<P> for Client {
     }
 }
 
-/// A server on a thread of its own; what it ended with, and how many messages it saw.
+/// A server on a thread of its own; returns its result, and the number of messages it received.
 struct Server {
     addr: SocketAddr,
     stop: Stop,
@@ -235,7 +235,7 @@ fn programs_that_dial_each_other_come_up() {
     });
 }
 
-/// Counts the connections that came up, each at the side that dialled it or was dialled.
+/// Counts the connections that came up, on the side that dialled and on the side that was dialled.
 struct Mesh {
     stop: Stop,
     left: &'static AtomicU64,
@@ -284,7 +284,7 @@ fn timers_run_in_each_loop() {
     });
 }
 
-/// A dial that waits for its answer is given up at the end.
+/// At the end, a dial that waits for its answer is given up.
 #[test]
 fn a_stop_does_not_wait_for_a_dial() {
     ends(|| {

@@ -9,9 +9,9 @@ const STEPS: usize = 8;
 /// Buckets for all values of a `u64`: those below `2 * STEPS` have one each.
 const BUCKETS: usize = (64 - STEPS.ilog2() as usize + 1) * STEPS;
 
-/// How long things took, in the unit of the caller's clock. It has a bucket for each eighth of a
-/// power of two, so a value is off by 12.5 % at most, whatever its size. It takes 4 KiB, and
-/// recording allocates nothing.
+/// Durations, in the unit of the caller's clock. There is a bucket for each eighth of a power of
+/// two, so a value is off by at most 12.5 %, whatever its size. It takes 4 KiB, and recording
+/// allocates nothing.
 ///
 /// ```
 /// use doorbell_engine::latency::Latency;
@@ -52,7 +52,7 @@ impl Latency {
         self.sum = self.sum.saturating_add(value);
     }
 
-    /// Adds what another histogram holds.
+    /// Adds the values of another histogram.
     pub fn merge(&mut self, other: &Latency) {
         for (count, other) in self.counts.iter_mut().zip(&other.counts) {
             *count += other;
@@ -88,7 +88,7 @@ impl Latency {
     }
 
     /// For each power of two up to the one that holds the largest value: the largest value below
-    /// it, and how many values are no larger.
+    /// it, and the number of values up to that.
     pub(crate) fn powers(&self) -> impl Iterator<Item = (u64, u64)> {
         let used = self.counts.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
         let parts = self.counts.chunks(STEPS).take(used.div_ceil(STEPS)).enumerate();

@@ -10,7 +10,7 @@ use std_alloc::vec::Vec;
 use crate::latency::Latency;
 use crate::worker::Stats;
 
-/// What a family of metrics is.
+/// The kind of a family of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Counter,
@@ -18,21 +18,21 @@ enum Kind {
     Histogram,
 }
 
-/// Metrics of one name, each with other labels.
+/// Metrics of one name, each with different labels.
 struct Family {
     name: String,
     help: String,
     kind: Kind,
-    /// The labels of each, and the lines with its values.
+    /// The labels of each metric, and the lines with its values.
     series: Vec<(String, String)>,
 }
 
 /// Gathers metrics of any number of workers, listeners and dialers, and of the program itself. Its
 /// text ([`Display`]) has each family once, with its help and type, as `promtool check metrics`
-/// wants it. Names begin with `doorbell_`, times are in seconds.
+/// requires. Names begin with `doorbell_`, times are in seconds.
 ///
-/// It allocates and formats, so call it on the control plane: with
-/// [`Handle::stats`](crate::worker::Handle::stats), which any thread may ask for.
+/// It allocates and formats, so call it on the control plane, with
+/// [`Handle::stats`](crate::worker::Handle::stats), which any thread may call.
 ///
 /// ```
 /// use doorbell_engine::metrics::Metrics;
@@ -52,14 +52,13 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Without metrics.
+    /// No metrics.
     pub fn new() -> Metrics {
         Metrics::default()
     }
 
-    /// Adds a number that only grows. Its name should end with `_total`. A metric that is there
-    /// already, with the same name and labels, is replaced. Characters that a name may not have
-    /// become `_`.
+    /// Adds a number that only grows. Its name should end with `_total`. It replaces a metric with
+    /// the same name and labels. Characters that a name must not contain become `_`.
     pub fn counter(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
         self.plain(Kind::Counter, (name, help), labels, value);
     }
@@ -97,7 +96,7 @@ impl Metrics {
         self.gauge(name, help, labels, stats.receives_out_most);
         let name = "doorbell_worker_requests_per_doorbell";
         let help = "Requests that one doorbell rang for.";
-        // Not `stats.doorbells`: numbers that another thread reads are not of one moment.
+        // Not `stats.doorbells`: numbers read by another thread are not of one moment.
         let doorbells = stats.batches.iter().sum();
         self.histogram(
             (name, help),
@@ -128,7 +127,7 @@ impl Metrics {
         self.put(kind, name, labels, line);
     }
 
-    /// Adds a histogram, from its upper limits with the counts of values up to each.
+    /// Adds a histogram, from its upper limits and the number of values up to each.
     fn histogram(
         &mut self,
         (name, help): (&str, &str),
@@ -157,7 +156,7 @@ impl Metrics {
             self.families.len() - 1
         });
         let Family { kind: first, series, .. } = &mut self.families[at];
-        // Of two kinds under one name the first counts.
+        // If two kinds share a name, the first counts.
         if *first != kind {
             return;
         }
@@ -214,7 +213,7 @@ fn powers(counts: &[u64]) -> impl Iterator<Item = (f64, u64)> {
     })
 }
 
-/// A name as it may be: letters, digits, `_`, `:`; no digit in front.
+/// A valid name: letters, digits, `_`, `:`; no digit in front.
 fn legal(name: &str) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let mut legal: String = name.chars().map(|c| if fits(c) { c } else { '_' }).collect();
@@ -224,14 +223,14 @@ fn legal(name: &str) -> String {
     legal
 }
 
-/// Labels as they are written, without braces.
+/// Labels in the text format, without braces.
 fn written(labels: &[(&str, &str)]) -> String {
     let mut text = String::new();
     for (name, value) in labels {
         let comma = if text.is_empty() { "" } else { "," };
         let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
         let name = legal(name).replace(':', "_");
-        // A `String` takes everything.
+        // Writing to a `String` cannot fail.
         let _ = write!(text, "{comma}{name}=\"{value}\"");
     }
     text
@@ -245,7 +244,7 @@ fn braced(labels: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Counts by powers of two become cumulative buckets, also if they are not of one moment.
+    /// Counts by powers of two become cumulative buckets, even if they are not of one moment.
     #[test]
     fn counts_become_buckets() {
         let mut stats = Stats { sent: 22, doorbells: 9, ..Stats::default() };

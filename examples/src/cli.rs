@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use doorbell::{Device, Program};
 
-/// What ends a program: an error of any kind, shown as its text.
+/// The error of a program, of any kind, shown as its text.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// An address, and the device to use for it.
+/// An address, and the device for it.
 #[derive(Args, Clone, Debug)]
 pub struct Place {
     /// Address to listen on, or to connect to.
@@ -50,7 +50,7 @@ impl Place {
 /// The command line of a program with two sides and no options of its own.
 #[derive(Parser, Debug)]
 pub struct Sides {
-    /// What it is.
+    /// What it shows.
     #[command(subcommand)]
     pub side: Side,
     /// Where.

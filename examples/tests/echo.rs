@@ -29,7 +29,7 @@ fn signals_end_a_server_with_its_counters() {
     }
 }
 
-/// The whole server is gone, so the client is told; it does not wait for ever.
+/// The whole server is gone, so the client gets an error and does not wait for ever.
 #[test]
 fn a_client_ends_with_its_server() {
     let mut server = Running::start(program(ECHO).args(["server", "--port", "0"]));

@@ -14,15 +14,15 @@ use crate::mapping::Mapping;
 use crate::pages::{Ask, Pages};
 use crate::report::MapReport;
 
-/// What becomes of a file that [`Mapping::file`] takes.
+/// How [`Mapping::file`] uses a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileUse {
-    /// The bytes are copied into private memory, in huge pages where there are some. Nothing that
-    /// happens to the file later matters, and nothing is written back. The file must be as long as
-    /// was asked for.
+    /// The bytes are copied into private memory, in huge pages where available. Later changes of
+    /// the file have no effect, and nothing is written back. The file must have the requested
+    /// length.
     Copy,
-    /// The memory is the file: what is written there reaches the file, and other processes that map
-    /// it. See [`Mapping::file`] for who may.
+    /// The memory is the file: writes reach the file and other processes that map it.
+    /// [`Mapping::file`] says who may.
     Shared,
 }
 
@@ -30,8 +30,8 @@ impl Mapping {
     /// Memory that holds the first `len` bytes of a file.
     ///
     /// **A file that shrinks under a mapping** makes the next access beyond its end fail with
-    /// SIGBUS, which ends the process. [`FileUse::Copy`] cannot meet that. For [`FileUse::Shared`]
-    /// this call prevents it as far as Linux lets it:
+    /// SIGBUS, which ends the process. This cannot happen with [`FileUse::Copy`]. For
+    /// [`FileUse::Shared`] this call prevents it as far as Linux allows:
     /// - The file must be a regular one of this user (or of root), and nobody else may write to it:
     ///   the modes `g+w` and `o+w` are refused. So no other user can truncate it.
     /// - The mapping holds an exclusive lock on the file (flock(2)) until it is dropped, and a file

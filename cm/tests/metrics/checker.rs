@@ -1,9 +1,10 @@
 //! The rules of the Prometheus text format, and the conventions that `promtool check metrics`
-//! holds. It is stricter than a server, which forgives some of this.
+//! checks. It is stricter than a server, which accepts some violations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Endings that belong to parts of a histogram or a summary, or name a unit that is no base unit.
+/// Endings that belong to parts of a histogram or a summary, or that name a unit which is not a
+/// base unit.
 const WRONG_ENDINGS: &[&str] = &[
     "_count",
     "_sum",
@@ -25,7 +26,7 @@ const WRONG_ENDINGS: &[&str] = &[
 
 struct Family {
     kind: String,
-    /// Label sets without `le`, with what a histogram has of each.
+    /// Label sets without `le`, with the parts of each histogram.
     series: BTreeMap<String, Histogram>,
 }
 
@@ -36,7 +37,7 @@ struct Histogram {
     count: Option<f64>,
 }
 
-/// What is wrong with the text, the first thing found.
+/// The first mistake in the text.
 pub(crate) fn check(text: &str) -> Result<(), String> {
     if !text.is_empty() && !text.ends_with('\n') {
         return Err("the last line does not end".into());

@@ -33,7 +33,7 @@ fn worker(nic: &SoftDevice) -> (Worker<SoftDevice, Echo>, Intake<SoftDevice>) {
     Worker::new(nic, &shared.unwrap(), memory, Echo, config).unwrap()
 }
 
-/// Two listeners, a dialer with a connection to one of them and one that it has given up, and three
+/// Two listeners; a dialer with a connection to one of them and one that it has given up; and three
 /// workers.
 fn text() -> String {
     let nic = SoftDevice::open().unwrap();
@@ -53,7 +53,7 @@ fn text() -> String {
         });
         dialer.dial(addr, &intake, Duration::from_secs(60)).unwrap();
     });
-    // Nobody listens at orders' address once it is gone.
+    // Nobody listens at the address of `orders` once it is dropped.
     let gone = orders.local_addr().unwrap();
     drop(orders);
     let orders = any();
@@ -114,7 +114,7 @@ fn the_text_keeps_the_rules() {
     }
 }
 
-/// The tool's own opinion, where it is installed (Debian's package `prometheus`).
+/// The verdict of the tool itself, where it is installed (Debian's package `prometheus`).
 fn ask_promtool(text: &str) {
     let mut tool = Command::new("promtool");
     tool.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped());

@@ -1,4 +1,4 @@
-//! Who a peer is, and why it is refused.
+//! Identities of peers, and reasons for refusals.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +31,7 @@ cases! {
     peers_can_be_gone_through
 }
 
-/// Records who comes and goes; replies with as many bytes as told.
+/// Records who comes and goes; replies with the given number of bytes.
 #[derive(Default)]
 struct Who {
     reply: Option<usize>,
@@ -64,7 +64,7 @@ fn listener<F: Fabric>(nic: &F) -> (Listener<F>, SocketAddr) {
 fn beside<F: Fabric, T>(listener: &mut Listener<F>, act: impl FnOnce() -> T) -> T {
     let stop = &AtomicBool::new(false);
     thread::scope(|scope| {
-        // Without a worker a step is an error; the peer is told all the same.
+        // Without a worker a step is an error; the peer is told nevertheless.
         scope.spawn(move || {
             while !stop.load(Ordering::Relaxed) {
                 let _ = listener.step(Duration::from_millis(5));
@@ -76,7 +76,7 @@ fn beside<F: Fabric, T>(listener: &mut Listener<F>, act: impl FnOnce() -> T) -> 
     })
 }
 
-/// Dials until it fails; what the error, the dialer and the listener say of it.
+/// Dials until it fails; returns what the error, the dialer and the listener report.
 fn refused<F: Fabric>(
     nic: &F,
     server: Option<&Config>,
@@ -135,7 +135,7 @@ fn a_refused_version_says_so_and_damage_too<F: Fabric>(nic: &F) {
     let data = PeerData::default();
     let mut bytes = [0; HANDSHAKE_BYTES];
     bytes.copy_from_slice(side.intake.reserve().expect("a place").handshake(&data).bytes());
-    // A handshake of the future, with the checksum that fits it.
+    // A handshake of a future version, with a valid checksum.
     bytes[3] = 9;
     let said = |bytes: &[u8]| Greeting::parse(bytes).err().map(|refusal| refusal.reason());
     bytes[5] = (0..=255)
@@ -162,7 +162,7 @@ fn peers_that_cannot_take_what_is_sent_inline_are_refused<F: Fabric>(nic: &F) {
     let (connected, error, told) = refused(nic, Some(&long), &short);
     assert_eq!((connected, told.reason()), (0, RefusalReason::Blocks));
     assert!(error.to_string().contains("128 bytes inline, and the other side's blocks hold 64"));
-    // Here it is the dialing side that finds out, by the answer.
+    // Here the dialing side notices, from the answer.
     let (mut listener, addr) = listener(nic);
     let serving = Side::new(nic, &short, Who::default());
     listener.feed(serving.intake.clone());
@@ -269,7 +269,7 @@ fn a_program_decides_who_connects_and_to_which_worker<F: Fabric>(nic: &F) {
     }
     let data: Vec<&[u8]> = seen.iter().map(|(_, data, ..)| data.as_slice()).collect();
     assert_eq!(data, [&b"stranger"[..], b"secret two", b"secret", b""]);
-    // The same again, with the peer that it became.
+    // The same again, with its new peer.
     let start = Instant::now();
     while sides.iter_mut().any(|side| side.worker.handler().up.is_empty()) {
         assert!(start.elapsed() < LIMIT, "they do not come up");
@@ -289,7 +289,7 @@ fn a_program_decides_who_connects_and_to_which_worker<F: Fabric>(nic: &F) {
     assert_eq!([up[0].1.addr(), up[1].1.addr()], [Some(addr); 2]);
 }
 
-/// What is waited for, of both sides.
+/// The condition that the test waits for, on both sides.
 type So<'a, F> = &'a mut dyn FnMut(&mut Side<F, Who>, &mut Side<F, Who>) -> bool;
 
 fn a_handle_names_its_peer_until_the_end<F: Fabric>(nic: &F) {

@@ -1,8 +1,9 @@
-//! What two sides tell each other in the private data of a connection: who they are when they
-//! connect and accept, and why when one of them refuses.
+//! The private data of a connection: the identity of each side in connect and accept, and the
+//! reason in a refusal.
 //!
 //! Each is a *frame* of [`HANDSHAKE_BYTES`], with up to [`PEER_DATA_MAX`] bytes of the program
-//! behind it; together they fill the 56 bytes that a connect may carry. All versions begin alike:
+//! behind it; together they fill the 56 bytes that a connect may carry. All versions begin with the
+//! same fields:
 //!
 //! | bytes | |
 //! |---|---|
@@ -11,16 +12,16 @@
 //! | 4 | kind in the upper two bits, bytes of the program in the lower six |
 //! | 5 | a checksum over all 56 bytes, those that were not sent being zero |
 //!
-//! A handshake goes on with window (2 bytes), key (4), address (8), block (4); a refusal, which is
-//! the same in all versions, with its reason (1), a zero, and two figures (4 each). Numbers are
-//! little-endian. Data that does not begin with the magic is that of a plain RDMA program.
+//! In a handshake, window (2 bytes), key (4), address (8) and block (4) follow. In a refusal, which
+//! is the same in all versions, its reason (1), a zero, and two figures (4 each) follow. Numbers
+//! are little-endian. Data that does not begin with the magic comes from a plain RDMA program.
 
 use core::fmt;
 use core::net::SocketAddr;
 
 use crate::wr::Remote;
 
-/// Bytes that two workers tell each other when they connect: see [`super::CreditGrant::handshake`].
+/// Bytes that two workers exchange when they connect: see [`super::CreditGrant::handshake`].
 pub const HANDSHAKE_BYTES: usize = 24;
 
 /// The most bytes of its own that a program may send with connect, accept or reject.
@@ -29,7 +30,7 @@ pub const PEER_DATA_MAX: usize = 32;
 /// The version of the handshake that this library speaks.
 pub const HANDSHAKE_VERSION: u8 = 2;
 
-/// Bytes of a frame, with as many of the program as there may be.
+/// Bytes of a frame with the most bytes of a program.
 const WHOLE: usize = HANDSHAKE_BYTES + PEER_DATA_MAX;
 /// Bytes of a frame behind its checksum.
 const REST: usize = HANDSHAKE_BYTES - CHECK_AT - 1;
@@ -39,7 +40,7 @@ const KIND_HELLO: u8 = 1;
 const KIND_REFUSAL: u8 = 2;
 
 /// Bytes that a program gave with a connect, an accept or a refusal: at most [`PEER_DATA_MAX`].
-/// They are the peer's, so do not trust them.
+/// They come from the peer, so do not trust them.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct PeerData {
     bytes: [u8; PEER_DATA_MAX],
@@ -89,13 +90,13 @@ impl PrivateData {
         PrivateData { bytes, length: HANDSHAKE_BYTES as u8 + data.length }
     }
 
-    /// The bytes to give to the connection manager.
+    /// The bytes for the connection manager.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.length)).unwrap_or_default()
     }
 }
 
-/// CRC-8 of all bytes but the one it is written to: a change of up to eight bits in a row shows.
+/// CRC-8 of all bytes except its own: it detects a change of up to eight consecutive bits.
 fn checksum(bytes: &[u8; WHOLE]) -> u8 {
     let counted = |at: usize, byte: u8| if at == CHECK_AT { 0 } else { byte };
     bytes.iter().enumerate().fold(0xff, |crc, (at, byte)| {
@@ -105,11 +106,11 @@ fn checksum(bytes: &[u8; WHOLE]) -> u8 {
     })
 }
 
-/// A frame that passed its checks.
+/// A frame that has passed its checks.
 struct Frame {
     version: u8,
     kind: u8,
-    /// What follows the checksum.
+    /// The bytes behind the checksum.
     rest: [u8; REST],
     data: PeerData,
 }
@@ -118,7 +119,7 @@ impl Frame {
     /// The frame at the front of private data. `Ok(None)`: there is none.
     ///
     /// # Errors
-    /// It begins like one and is damaged.
+    /// It begins like a frame and is damaged.
     fn parse(private_data: &[u8]) -> Result<Option<Frame>, Damaged> {
         let mut bytes = [0; WHOLE];
         for (to, from) in bytes.iter_mut().zip(private_data) {
@@ -139,15 +140,15 @@ impl Frame {
     }
 }
 
-/// The private data begins like a frame and is none.
+/// The private data begins like a frame and is damaged.
 struct Damaged;
 
-/// What a worker said of itself.
+/// A worker's handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Handshake {
-    /// Messages it takes before the first word of credit; 0: it does not count.
+    /// Messages it accepts before the first credit word; 0: it does not count.
     pub(super) window: u32,
-    /// Where it wants to be told of credit.
+    /// The word that it reads its credit from.
     pub(super) word: Remote,
     /// The longest message it can receive, in bytes.
     pub(super) block_bytes: u32,
@@ -176,21 +177,21 @@ impl Handshake {
     }
 }
 
-/// What a peer said when it connected or accepted.
+/// A peer's identity from its connect or accept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Greeting {
-    /// `None`: it is no worker, but a plain RDMA program.
+    /// `None`: it is a plain RDMA program, not a worker.
     pub(super) handshake: Option<Handshake>,
     data: PeerData,
 }
 
 impl Greeting {
-    /// Reads the private data of a connect or an accept. A plain RDMA program's counts as its own
-    /// bytes, the first [`PEER_DATA_MAX`] of them.
+    /// Reads the private data of a connect or an accept. A plain RDMA program's data counts as its
+    /// own bytes, up to [`PEER_DATA_MAX`] of them.
     ///
     /// # Errors
-    /// Why a connection with this peer is to be refused: it speaks another version, or its
-    /// handshake is damaged.
+    /// Why a connection with this peer must be refused: it speaks another version, or its handshake
+    /// is damaged.
     pub fn parse(private_data: &[u8]) -> Result<Greeting, Refusal> {
         let malformed = Refusal::new(RefusalReason::Malformed, [0; 2]);
         match Frame::parse(private_data).map_err(|Damaged| malformed)? {
@@ -215,13 +216,13 @@ impl Greeting {
         self.handshake.is_some()
     }
 
-    /// The longest message that the peer can receive, in bytes; `None` if it did not say, because
-    /// it is no worker.
+    /// The longest message that the peer can receive, in bytes; `None` for a plain RDMA program,
+    /// which does not say.
     pub fn block_bytes(&self) -> Option<u32> {
         self.handshake.map(|handshake| handshake.block_bytes)
     }
 
-    /// What the peer's program sent.
+    /// The bytes of the peer's program.
     pub fn data(&self) -> &PeerData {
         &self.data
     }
@@ -237,13 +238,13 @@ pub enum RefusalReason {
     Unknown = 0,
     /// The listener has no worker.
     NoWorker = 1,
-    /// The worker has all the peers it has slots for (`Config::peers`).
+    /// The worker has no slot left for a peer (`Config::peers`).
     NoSlot = 2,
     /// All receives are promised to other peers (`Config::recv_blocks`, `Config::overcommit`).
     NoReceives = 3,
     /// The worker's mailbox is full, because it does not turn.
     Busy = 4,
-    /// The system or the device has nothing left to make a queue pair with: descriptors, memory.
+    /// The system or the device lacks something for a queue pair: descriptors, memory.
     Resources = 5,
     /// The peers speak different versions of the handshake.
     Version = 6,
@@ -271,8 +272,8 @@ impl RefusalReason {
     ];
 }
 
-/// A refused connection: the reason, its figures, and what the program said. Its text says what the
-/// refusing side lacks (*its* is the side that refused).
+/// A refused connection: the reason, its figures, and the bytes of the program. Its text says what
+/// the refusing side lacks ("its" means the side that refused).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     reason: RefusalReason,
@@ -307,7 +308,7 @@ impl Refusal {
         Refusal::new(RefusalReason::Busy, [0; 2])
     }
 
-    /// No queue pair could be made, for that errno.
+    /// No queue pair could be made, because of that errno.
     pub fn resources(errno: i32) -> Refusal {
         Refusal::new(RefusalReason::Resources, [errno.unsigned_abs(), 0])
     }
@@ -336,7 +337,7 @@ impl Refusal {
         PrivateData::new(HANDSHAKE_VERSION, KIND_REFUSAL, &rest, &self.data)
     }
 
-    /// Reads the private data of a reject; `None`: no worker's listener wrote it.
+    /// Reads the private data of a reject; `None` if no worker's listener wrote it.
     pub fn parse(private_data: &[u8]) -> Option<Refusal> {
         let Ok(Some(frame)) = Frame::parse(private_data) else { return None };
         if frame.kind != KIND_REFUSAL {
@@ -397,7 +398,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What is known of a peer.
+/// The facts about a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerInfo {
     pub(super) addr: Option<SocketAddr>,
@@ -406,7 +407,7 @@ pub struct PeerInfo {
 }
 
 impl PeerInfo {
-    /// Its address, if the control plane gave one. On `soft` a dialing peer names its address
+    /// Its address, if the control plane gave one. On `soft` a dialing peer chooses its address
     /// itself.
     pub fn addr(&self) -> Option<SocketAddr> {
         self.addr
@@ -417,7 +418,8 @@ impl PeerInfo {
         self.greeting.data.bytes()
     }
 
-    /// True if it is a worker; false if it is a plain RDMA program, or has not said yet.
+    /// True if it is a worker; false if it is a plain RDMA program, or its handshake has not come
+    /// yet.
     pub fn is_worker(&self) -> bool {
         self.greeting.is_worker()
     }
@@ -501,13 +503,13 @@ mod tests {
         let of_another = PrivateData::new(7, KIND_REFUSAL, &rest, &data);
         let refusal = Refusal::parse(of_another.bytes()).unwrap();
         assert_eq!((refusal.reason, refusal.figures), (RefusalReason::NoReceives, [1, 2]));
-        // One of the future.
+        // A frame of a future version.
         let newer = PrivateData::new(7, KIND_REFUSAL, &[200], &data);
         assert_eq!(Refusal::parse(newer.bytes()).unwrap().reason, RefusalReason::Unknown);
     }
 
-    /// Each byte of a frame is changed to each value: no handshake but the one that was sent comes
-    /// out, and no refusal.
+    /// Each byte of a frame is changed to each value: the result is never another handshake, nor a
+    /// refusal.
     #[test]
     fn a_changed_byte_never_passes_for_another_handshake() {
         let data = PeerData::new(b"secret").unwrap();
@@ -527,7 +529,7 @@ mod tests {
         }
     }
 
-    /// Random and cut data: each is a plain program's, refused, or a handshake in its bounds.
+    /// Random and cut data: each is plain bytes, an error, or a handshake within its bounds.
     #[test]
     fn no_data_breaks_the_parser() {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;

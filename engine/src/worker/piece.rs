@@ -1,4 +1,4 @@
-//! How registered memory of a worker is named.
+//! Names of registered memory of a worker.
 
 /// Names registered memory of a worker: see [`super::Worker::adopt`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

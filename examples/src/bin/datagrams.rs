@@ -38,7 +38,7 @@ impl Program for Cli {
         let mut runtime = Runtime::new(&nic, &config);
         let stop = runtime.stopper();
         runtime.add(Asker { group: None, answers: 0, asks: self.side == Side::Client, stop })?;
-        // A port of its own: members of a group need not have the same one.
+        // A port of its own: members of a group need not use the same one.
         let any = SocketAddr::new(self.place.addr().ip(), 0);
         let mut port = Port::open(&nic, any, &runtime.intakes()[0])?;
         let to = port.join(self.group)?;
@@ -68,7 +68,7 @@ struct Asker {
 impl<P: Provider> Handler<P> for Asker {
     fn on_timer(&mut self, _key: u64, out: &mut Outbox<'_, P>) {
         if let Some(group) = self.group {
-            // A full queue is as good as a lost datagram.
+            // A full queue counts as a lost datagram.
             let _ = out.send_to(group, b"who is there?", None);
             out.set_timer(out.now() + AGAIN, 0);
         }

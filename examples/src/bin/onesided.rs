@@ -17,7 +17,7 @@ use doorbell::worker::{OwnRegion, Request};
 use doorbell::wr::{Remote, SendOp};
 use doorbell_examples::cli::{Failure, Side, Sides};
 
-/// Where the counter is in the server's memory, and where the word.
+/// Where the counter lies in the server's memory, and where the word.
 const COUNTER: usize = 0;
 const WORD: usize = 64;
 
@@ -57,7 +57,7 @@ impl Program for Example {
     }
 }
 
-/// Tells each client where the memory is.
+/// Sends each client the address of the memory.
 struct Server(Remote);
 
 impl<P: Provider> Handler<P> for Server {
@@ -81,7 +81,7 @@ struct Client {
 }
 
 impl Client {
-    /// Posts one request. Its bytes on this side are where they are on the server's.
+    /// Posts one request. Its bytes lie at the same offset on both sides.
     fn post<P: Provider>(
         &self,
         out: &mut Outbox<'_, P>,

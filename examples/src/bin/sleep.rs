@@ -13,7 +13,7 @@ use doorbell::Idle;
 use doorbell::prelude::*;
 use doorbell_examples::cli::{Failure, Side, Sides};
 
-/// Messages, and nanoseconds from one to the next.
+/// The number of messages, and the nanoseconds between two of them.
 const COUNT: u64 = 20;
 const BETWEEN: u64 = 10_000_000;
 

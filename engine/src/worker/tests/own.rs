@@ -4,7 +4,7 @@ use super::*;
 use crate::provider::{Access, Region};
 use crate::wr::{Remote, SendOp};
 
-/// Writes down how its requests ended.
+/// Records how its requests ended.
 #[derive(Default)]
 struct Ends {
     up: Vec<PeerId>,
@@ -71,7 +71,7 @@ impl Pair {
         }
     }
 
-    /// Which loans of that piece are refused, to read and to write.
+    /// The refused loans of that piece, for reading and for writing.
     fn refused(&mut self, piece: OwnPiece) -> (bool, bool) {
         let mut out = self.here.worker.outbox();
         let read = out.bytes(piece) == Err(LendError::InFlight);
@@ -79,8 +79,8 @@ impl Pair {
     }
 }
 
-/// A SEND and a WRITE leave the payload readable, a READ leaves nothing, and all of them leave the
-/// bytes beside theirs alone.
+/// During a SEND or a WRITE the payload can be read; during a READ the bytes cannot be borrowed;
+/// the bytes beside theirs are not affected.
 #[test]
 fn bytes_are_lent_except_to_whom_a_request_in_flight_contradicts() {
     for (op, reads_refused) in [(0, false), (1, false), (2, true)] {
@@ -129,7 +129,7 @@ fn a_read_lands_in_own_memory() {
     assert_eq!(pair.here.worker.outbox().bytes(second).unwrap(), b"data");
 }
 
-/// Also when the peer goes away with the request.
+/// The same if the peer goes away with the request.
 #[test]
 fn a_failed_request_gives_its_bytes_back() {
     let mut pair = Pair::new();
@@ -142,8 +142,8 @@ fn a_failed_request_gives_its_bytes_back() {
     assert_eq!(pair.refused(piece), (false, false));
 }
 
-/// What is not refused by type is refused by name: a region that peers may write to, and memory
-/// that another process may map.
+/// Checks at run time what the types cannot: a region that peers may write to, and memory that
+/// another process may map, are refused.
 #[test]
 fn only_own_memory_is_lent() {
     let mut pair = Pair::new();
