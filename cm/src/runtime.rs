@@ -193,7 +193,8 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
         Ok(bound)
     }
 
-    /// Adds a listener that the caller made. The runtime feeds all of its workers to it.
+    /// Adds a listener that the caller made, such as one with [`Listener::on_request`]. The runtime
+    /// feeds all of its workers to it.
     pub fn add_listener(&mut self, listener: Listener<F>) {
         self.listeners.push(listener);
     }
@@ -214,6 +215,19 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
     /// A name that has no address.
     pub fn keep(&mut self, addr: impl ToSocketAddrs, backoff: Backoff) -> Result<(), CmError> {
         self.add_dial(addr, Some(backoff))
+    }
+
+    /// The dialer, for connections with private data of their own: dial and keep them with an
+    /// intake of [`Runtime::intakes`]. The runtime steps it, and ends with the error if a kept
+    /// connection is given up.
+    ///
+    /// # Errors
+    /// The system's limit on open files.
+    pub fn dialer(&mut self) -> Result<&mut Dialer<F>, CmError> {
+        match &mut self.dialer {
+            Some(dialer) => Ok(dialer),
+            none => Ok(none.insert(Dialer::new(&self.nic)?)),
+        }
     }
 
     fn add_dial(&mut self, addr: impl ToSocketAddrs, keep: Option<Backoff>) -> Result<(), CmError> {
@@ -256,8 +270,8 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
             return Err(CmError::new(Code::Invalid, "run a program", "it has no worker")
                 .cure("add() one before run()"));
         }
-        if !self.dials.is_empty() && self.dialer.is_none() {
-            self.dialer = Some(Dialer::new(&self.nic)?);
+        if !self.dials.is_empty() {
+            self.dialer()?;
         }
         for listener in &mut self.listeners {
             self.intakes.iter().for_each(|intake| listener.feed(intake.clone()));

@@ -14,6 +14,7 @@ use doorbell_engine::worker::{
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::Provider;
 use doorbell_soft::SoftDevice;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 const CONFIG: Config =
     Config { peers: 8, block_bytes: 256, recv_blocks: 256, send_blocks: 8, ..Config::DEFAULT };
@@ -303,5 +304,67 @@ fn a_stop_does_not_wait_for_a_dial() {
         assert_eq!(dialing.run(), Ok(Why::Asked));
         assert!(begin.elapsed() < Duration::from_secs(15), "it waited for the dial's 20 s");
         waiting.join().unwrap();
+    });
+}
+
+/// A signal ends a run, also one after another; a signal of the run before does not count.
+#[test]
+fn a_signal_ends_a_run() {
+    ends(|| {
+        for signal in [SIGINT, SIGTERM, SIGINT] {
+            let mut runtime = Runtime::new(&SoftDevice::open().unwrap(), &CONFIG);
+            runtime.add(Echo::default()).unwrap();
+            runtime.stop_on_signals().unwrap();
+            thread::scope(|scope| {
+                let running = scope.spawn(|| runtime.run());
+                signal_hook::low_level::raise(signal).unwrap();
+                assert_eq!(running.join().unwrap(), Ok(Why::Signal(signal)));
+            });
+        }
+    });
+}
+
+/// Each worker is on its core, and the other threads stay where they were.
+#[test]
+fn workers_run_on_their_cores() {
+    struct Where(Stop, Vec<usize>);
+    impl<P: Provider> Handler<P> for Where {
+        fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+            Verdict::Done
+        }
+        fn on_timer(&mut self, _: u64, _: &mut Outbox<'_, P>) {
+            self.1 = cores();
+            self.0.stop();
+        }
+    }
+    fn cores() -> Vec<usize> {
+        core_affinity::get_core_ids().unwrap().iter().map(|core| core.id).collect()
+    }
+    ends(|| {
+        let before = cores();
+        let core = before[before.len() - 1];
+        let mut runtime = Runtime::new(&SoftDevice::open().unwrap(), &CONFIG);
+        let stop = runtime.stopper();
+        runtime.add(Where(stop, Vec::new())).unwrap().outbox().set_timer(0, 0).unwrap();
+        runtime.on_cores([core]);
+        assert_eq!(runtime.run(), Ok(Why::Asked));
+        assert_eq!(runtime.workers()[0].handler().1, [core]);
+        assert_eq!(cores(), before);
+    });
+}
+
+/// A connection that the program dials by itself, before the run, is looked after in it.
+#[test]
+fn a_dialer_of_the_program_is_stepped() {
+    ends(|| {
+        let server = Server::start(1);
+        let mut clients = client(b"hello");
+        let intake = clients.intakes()[0].clone();
+        let limit = Duration::from_secs(20);
+        let peer = clients.dialer().unwrap().dial(server.addr, &intake, limit).unwrap();
+        assert_eq!(peer.addr(), server.addr);
+        assert_eq!(clients.run(), Ok(Why::Asked));
+        assert_eq!(clients.workers()[0].handler().answers, 1);
+        assert_eq!(server.end(), (Ok(Why::Asked), 1));
     });
 }
