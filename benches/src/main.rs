@@ -69,11 +69,15 @@ fn one_line(error: &clap::Error) -> String {
         let what = "latency, rate, load, sweep, crowd, bandwidth or overhead";
         return format!("name what to measure: {what}; see --help");
     }
-    // The first paragraph. Missing arguments stand indented below its first line.
+    // The first paragraph, and the tip. Missing arguments stand indented below its first line.
     let text = error.to_string();
-    let words: Vec<&str> = text.split("\n\n").next().unwrap_or(&text).split_whitespace().collect();
-    let line = words.join(" ");
-    format!("{}; see --help", line.strip_prefix("error: ").unwrap_or(&line))
+    let mut paragraphs = text.split("\n\n").map(str::trim);
+    let first = paragraphs.next().unwrap_or(&text);
+    let tip = paragraphs.find(|paragraph| paragraph.starts_with("tip: "));
+    let lines = [Some(first.strip_prefix("error: ").unwrap_or(first)), tip].into_iter().flatten();
+    let lines: Vec<String> =
+        lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    format!("{}; see --help", lines.join("; "))
 }
 
 fn start(mut command: Cmd) -> Result<(), Failure> {

@@ -61,6 +61,25 @@ fn an_unknown_device_is_refused_with_those_there_are() {
     refuses(bench("rate").env("DOORBELL_DEVICE", "nic7"), 1, &["'nic7'", "there is: soft0"]);
 }
 
+/// A slip of the fingers is answered with what was meant, or with what the value may be.
+#[test]
+fn a_wrong_word_is_answered_with_the_right_one() {
+    for (line, part) in [
+        ("lattency", "'latency'"),
+        ("latency --devise soft0", "'--device'"),
+        ("latency --cores a", "'a' for '--cores <A,B>': the number of a core, such as 1"),
+        ("latency --size 5g", "'5g' for '--size <BYTES>': bytes below 4G, such as 64, 4K or 1M"),
+        ("overhead --size x", "bytes below 4G"),
+    ] {
+        let output = bench(line).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{line}");
+        let text = stderr(&output);
+        assert!(text.contains(part), "{line}: {text}");
+    }
+    // A size with a unit is a size: the refusal is that of the test, not of the command line.
+    refuses(&mut bench("latency --size 2g"), 1, &["2147483648"]);
+}
+
 #[test]
 fn an_address_of_another_host_is_refused_with_one_that_does() {
     for line in ["latency --addr 192.0.2.1", "rate --listen 192.0.2.1"] {

@@ -43,6 +43,35 @@ impl<'a> Args<'a> {
     }
 }
 
+/// Names the word that was probably meant, and all there are.
+pub(crate) fn meant(word: &str, known: &[&str]) -> String {
+    let nearest = known.iter().min_by_key(|other| edits(word, other));
+    let near = nearest.filter(|other| edits(word, other) * 3 <= other.len().max(word.len()));
+    let guess = near.map(|other| format!("did you mean `{other}`? ")).unwrap_or_default();
+    format!("{guess}there are: {}", known.join(", "))
+}
+
+/// How many letters must be put in, taken out, replaced, or swapped with their neighbour to turn
+/// one word into the other.
+fn edits(from: &str, to: &str) -> usize {
+    let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
+    let mut table = vec![vec![0; to.len() + 1]; from.len() + 1];
+    for i in 0..=from.len() {
+        for j in 0..=to.len() {
+            table[i][j] = if i == 0 || j == 0 {
+                i + j
+            } else {
+                let replaced = table[i - 1][j - 1] + usize::from(from[i - 1] != to[j - 1]);
+                let swapped =
+                    i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1];
+                let swap = if swapped { table[i - 2][j - 2] + 1 } else { usize::MAX };
+                replaced.min(swap).min(table[i - 1][j] + 1).min(table[i][j - 1] + 1)
+            };
+        }
+    }
+    table[from.len()][to.len()]
+}
+
 /// One line of shell that runs `words` exactly as given. A single word that contains spaces or
 /// shell signs is a shell line already.
 pub(crate) fn shell_line(words: &[String]) -> String {
@@ -83,6 +112,21 @@ mod tests {
         let mut args = Args::new(&line);
         assert_eq!(args.option(), Ok(Some("--cpus")));
         assert!(args.value::<u32>("--cpus").is_err_and(|message| message.contains("many")));
+    }
+
+    #[test]
+    fn a_word_that_is_nearly_right_is_suggested() {
+        let known = ["test", "bench", "clippy", "tests-verbs"];
+        for (word, meant_by_it) in
+            [("tset", "test"), ("clipy", "clippy"), ("tests-verb", "tests-verbs")]
+        {
+            assert!(
+                meant(word, &known).starts_with(&format!("did you mean `{meant_by_it}`? there"))
+            );
+        }
+        for word in ["", "nope", "x"] {
+            assert_eq!(meant(word, &known), "there are: test, bench, clippy, tests-verbs");
+        }
     }
 
     #[test]

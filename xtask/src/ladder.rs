@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Outcome;
-use crate::args::Args;
+use crate::args::{Args, meant};
 use crate::count::{Count, reasons, without_successes};
 use crate::exec::capture;
 use crate::members::{Package, members};
@@ -192,12 +192,15 @@ impl Choice {
             let list = match option {
                 "--only" => &mut choice.only,
                 "--skip" => &mut choice.skip,
-                other => return Err(format!("there is no option `{other}` here")),
+                other => {
+                    let meant = meant(other, &["--only", "--skip"]);
+                    return Err(format!("there is no option `{other}` here; {meant}"));
+                }
             };
             for name in args.value::<String>(option)?.split(',') {
                 if !STEPS.iter().any(|step| step.name == name) {
                     let names: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
-                    return Err(format!("no step is called `{name}`; there are {names:?}"));
+                    return Err(format!("no step is called `{name}`; {}", meant(name, &names)));
                 }
                 list.push(name.to_owned());
             }

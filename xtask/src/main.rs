@@ -68,6 +68,8 @@ target/doorbell/vm-out/ comes back; /tmp is writable and vanishes. A CMD of one 
 in it is a shell line.
 ";
 
+const COMMANDS: &[&str] = &["test", "bench", "compare", "sim", "clauses", "vm", "setup", "help"];
+
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let (command, rest) = match words.split_first() {
@@ -86,7 +88,10 @@ fn main() -> ExitCode {
             print!("{HELP}");
             Ok(0)
         }
-        other => Err(format!("there is no command `{other}`\n\n{HELP}")),
+        other => {
+            let meant = args::meant(other, COMMANDS);
+            Err(format!("there is no command `{other}`; {meant}; cargo xtask help explains them"))
+        }
     };
     match outcome {
         Ok(code) => ExitCode::from(code),

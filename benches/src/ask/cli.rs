@@ -80,12 +80,12 @@ pub(crate) struct Common {
     /// owns the address, else soft0]
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
-    /// Bytes of a message
-    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    /// Bytes of a message, such as 64, 4K or 1M
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = bytes)]
     pub(crate) size: Vec<u32>,
     /// The core of the connecting side, then one for each worker of the serving side; if the other
     /// side is another host, only the cores of this side [default: chosen]
-    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = core)]
     pub(crate) cores: Vec<usize>,
     /// Take device, cores and memory node from a file of `tune plan`: its first worker connects,
     /// the others serve [default: $DOORBELL_PLAN, unless --cores is given]
@@ -261,7 +261,8 @@ pub(crate) const OVERHEAD_SIZES: [u32; 3] = [8, 64, 200];
 #[derive(Clone, Debug, Args)]
 pub(crate) struct OverheadArgs {
     /// Bytes of a message
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = OVERHEAD_SIZES)]
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = OVERHEAD_SIZES,
+        value_parser = bytes)]
     pub(crate) size: Vec<u32>,
     /// The device: only soft0 runs no code of a driver
     #[arg(long, value_name = "NAME")]
@@ -311,7 +312,7 @@ pub(crate) struct ResultsArgs {
     #[arg(long)]
     pub(crate) quick: bool,
     /// The cores of both sides [default: chosen]
-    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = core)]
     pub(crate) cores: Vec<usize>,
     /// The JSON of `cargo xtask compare`: adds the other libraries
     #[arg(long, value_name = "FILE")]
@@ -334,7 +335,7 @@ pub(crate) struct ConnectArgs {
     #[arg(long, value_name = "IP")]
     pub(crate) addr: Option<IpAddr>,
     /// The cores of client and server [default: chosen]
-    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = core)]
     pub(crate) cores: Vec<usize>,
     /// Connections under way at the same time
     #[arg(long, value_name = "N", default_value_t = 16,
@@ -397,6 +398,22 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     first.ok_or_else(|| "the name has no address".to_owned())
 }
 
+/// Bytes, with a unit or without.
+fn bytes(text: &str) -> Result<u32, String> {
+    let (number, unit) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1 << 10),
+        Some((at, 'm' | 'M')) => (&text[..at], 1 << 20),
+        Some((at, 'g' | 'G')) => (&text[..at], 1 << 30),
+        _ => (text, 1u32),
+    };
+    let bytes = number.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
+    bytes.ok_or_else(|| "bytes below 4G, such as 64, 4K or 1M".to_owned())
+}
+
+fn core(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "the number of a core, such as 1; several as 1,2".to_owned())
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if SECONDS.contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
@@ -427,6 +444,16 @@ mod tests {
         assert_eq!(address("127.0.0.1:9").unwrap().to_string(), "127.0.0.1:9");
         assert_eq!(address("::1").unwrap().to_string(), "[::1]:7471");
         assert!(address("127.0.0.1:port").is_err());
+    }
+
+    #[test]
+    fn bytes_have_units() {
+        for (text, count) in [("64", 64), ("4K", 4096), ("4k", 4096), ("2g", 2 << 30)] {
+            assert_eq!(bytes(text), Ok(count), "{text}");
+        }
+        for text in ["", "k", "4G", "1.5m", "-1", "64b", "é"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -77,9 +77,9 @@ pub(crate) fn write(file: &Path, text: &str) -> Result<(), Failure> {
 /// Reads a size such as `64M`, in bytes.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = match text.chars().last() {
-        Some('K') => (&text[..text.len() - 1], 1 << 10),
-        Some('M') => (&text[..text.len() - 1], 1 << 20),
-        Some('G') => (&text[..text.len() - 1], 1 << 30),
+        Some('k' | 'K') => (&text[..text.len() - 1], 1 << 10),
+        Some('m' | 'M') => (&text[..text.len() - 1], 1 << 20),
+        Some('g' | 'G') => (&text[..text.len() - 1], 1 << 30),
         _ => (text, 1),
     };
     let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
@@ -97,6 +97,7 @@ mod tests {
         assert_eq!(bytes("4096"), Ok(4096));
         assert_eq!(bytes("64M"), Ok(64 << 20));
         assert_eq!(bytes("2G"), Ok(2 << 30));
+        assert_eq!(bytes("2g"), Ok(2 << 30));
         for text in ["", "M", "-1", "1.5G", "99999999999G", "9223372036854775808", "é"] {
             assert!(bytes(text).is_err(), "{text}");
         }
