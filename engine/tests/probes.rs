@@ -26,7 +26,7 @@ impl<P: Provider> Handler<P> for All {
     }
 }
 
-/// The probes of this program: how many places each has, and its arguments.
+/// The probes of this program: the number of places of each, and its arguments.
 fn listed() -> BTreeMap<String, (usize, usize)> {
     let done = Command::new("readelf").arg("-n").arg(current_exe().unwrap()).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));

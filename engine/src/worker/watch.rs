@@ -1,6 +1,6 @@
-//! The control planes of a worker's connections, as the worker sees them. A program that steps them
-//! is not disturbed. If it has forgotten one, the worker itself lets it look for peers that have
-//! ended: otherwise such a peer would stay for ever.
+//! The control planes of a worker's connections, as the worker sees them. A worker leaves a control
+//! plane alone that the program steps. If the program has forgotten one, the worker lets it look
+//! for peers that have ended, because such a peer would otherwise stay for ever.
 
 use spin::Mutex;
 use std_alloc::sync::Arc;
@@ -39,7 +39,7 @@ impl Watches {
         self.0.lock().retain(|known| !Arc::ptr_eq(&known.watch, watch));
     }
 
-    /// Lets those look that have done no step since the last call. Waits for nobody.
+    /// Lets each control plane look that has made no step since the last call. It does not wait.
     #[cold]
     pub(super) fn look(&self) {
         let Some(mut list) = self.0.try_lock() else { return };

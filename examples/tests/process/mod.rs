@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// A program that prints nothing for so long hangs.
+/// A program that prints nothing for this long hangs.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A program on the soft device.
@@ -53,12 +53,12 @@ impl Running {
         assert!(sent.success(), "{line}");
     }
 
-    /// Waits for its end. Asserts its exit code, and that it has printed these words.
+    /// Waits for its end. Asserts its exit code and that it has printed these words.
     pub(crate) fn ends_with(self, code: i32, words: &str) {
         self.ends_with_all(code, &[words]);
     }
 
-    /// As [`Running::ends_with`], with several words; what it has printed.
+    /// As [`Running::ends_with`], with several words; returns its output.
     pub(crate) fn ends_with_all(mut self, code: i32, all: &[&str]) -> String {
         let (tell, told) = mpsc::channel();
         let mut out = self.out.take().expect("its output is piped");

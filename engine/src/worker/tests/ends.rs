@@ -1,5 +1,5 @@
-//! The end of a whole worker: drained, or dropped with peers and letters; and control planes that
-//! nobody steps.
+//! The end of a whole worker: drained, or dropped with peers and letters in its mailbox; and
+//! control planes that nobody steps.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,8 +8,8 @@ use crate::worker::turn::LOOK_TURNS;
 
 const COUNTED: Config = Config { peers: 16, window: 8, window_min: 8, ..CONFIG };
 
-/// A worker that is dropped takes what is in its mailbox with it, and nothing is left there later:
-/// every grant comes back, and the shared receives are promised to the next worker's peers.
+/// A dropped worker drops its mailbox's letters, and accepts no later ones: every grant comes back,
+/// and the shared receives can be promised to the next worker's peers.
 #[test]
 fn a_dropped_worker_takes_its_letters_along() {
     let (mut one, mut two) = (side(&COUNTED, false), side(&COUNTED, false));
@@ -30,7 +30,7 @@ fn a_dropped_worker_takes_its_letters_along() {
     assert!(!intake.up(numbers.0, Greeting::default()) && !intake.gone(numbers.0));
     assert_eq!(intake.reserve().err().map(|error| error.code()), Some(Code::Reset));
     drop(back);
-    // All receives of the shared queue are there again for another worker.
+    // All receives of the shared queue are available to another worker.
     let other = handled(&nic, &intake.shared, &COUNTED, Log::default());
     let mut windows = Vec::new();
     while let Ok(grant) = other.intake.reserve() {
@@ -53,8 +53,8 @@ fn a_dropped_worker_tells_its_control_planes() {
     assert_eq!(Arc::strong_count(&plane), 2, "it forgets them");
 }
 
-/// A worker that does not turn has no room for letters in the end. Those about its own queue pairs
-/// are kept all the same, in order.
+/// A worker that does not turn runs out of room for letters. Those about its own queue pairs are
+/// kept nevertheless, in order.
 #[test]
 fn no_letter_about_a_peer_is_lost() {
     let (mut one, mut two) = (side(&COUNTED, false), side(&COUNTED, false));
@@ -63,7 +63,7 @@ fn no_letter_about_a_peer_is_lost() {
         assert!(two.intake.up(nums.1, Greeting::default()));
     }
     assert!(two.intake.gone(nums.1));
-    // What may be refused is refused, with the queue pair, as long as others wait.
+    // Letters that may be refused are refused, with the queue pair, while others wait.
     let grant = two.intake.reserve().unwrap();
     assert!(two.intake.admit(two.qp(), grant, None).is_err());
     settle(&mut [&mut two]);
@@ -73,7 +73,7 @@ fn no_letter_about_a_peer_is_lost() {
     assert_eq!(two.worker.peers(), 1, "and there is room again");
 }
 
-/// The side that is told goodbye knows it from a failure, however it hears of the end.
+/// The side that receives the goodbye can tell it from a failure, however it learns of the end.
 #[test]
 fn a_finished_peer_is_no_failure() {
     for by_message in [false, true] {
@@ -122,8 +122,8 @@ impl<P: Provider> Handler<P> for Slow {
     }
 }
 
-/// A drained worker answers what it kept, says goodbye, and takes no new peers. What it has no time
-/// for, it reports and closes.
+/// A drained worker answers what it kept, says goodbye, and accepts no new peers. It reports and
+/// closes whatever it has no time for.
 #[test]
 fn a_drained_worker_answers_first() {
     for in_time in [true, false] {
@@ -159,7 +159,7 @@ fn a_drained_worker_answers_first() {
     }
 }
 
-/// A control plane that is stepped or not, and the looks at it.
+/// A control plane that is stepped or not, and the number of looks at it.
 #[derive(Default)]
 struct Plane {
     steps: AtomicU64,
@@ -175,8 +175,8 @@ impl Watch for Plane {
     }
 }
 
-/// A worker disturbs no control plane that is stepped, and looks at one that is not: while it
-/// idles, while it is busy, and each time it rests.
+/// A worker leaves control planes alone that are stepped, and looks at one that is not: while it is
+/// idle, while it is busy, and each time it rests.
 #[test]
 #[cfg_attr(miri, ignore = "a million turns")]
 fn a_forgotten_control_plane_is_looked_at() {
@@ -199,7 +199,7 @@ fn a_forgotten_control_plane_is_looked_at() {
     }
     let idle = looks();
     assert!((1..=2).contains(&idle), "{idle}");
-    // Busy: no turn in a row finds nothing.
+    // Busy: no two turns in a row find nothing.
     for n in 0..LOOK_TURNS + 10_000 {
         let _ = one.worker.outbox().send(peer, &[n as u8; 8]);
         one.worker.turn();
