@@ -1,6 +1,7 @@
 //! The counters of listeners and dialers.
 
 use doorbell_engine::metrics::Metrics;
+use doorbell_engine::worker::RefusalReason;
 use doorbell_fabric::Fabric;
 
 use crate::dialer::Dialer;
@@ -15,8 +16,12 @@ impl<F: Fabric> Listener<F> {
         metrics.gauge(name, help, labels, self.connections() as u64);
         let (name, help) = ("doorbell_listener_ended_total", "Connections that have ended.");
         metrics.counter(name, help, labels, self.ended());
-        let (name, help) = ("doorbell_listener_refused_total", "Requests that were rejected.");
-        metrics.counter(name, help, labels, self.refused());
+        let (name, help) = ("doorbell_listener_refused_total", "Requests refused, by reason.");
+        for reason in RefusalReason::ALL {
+            let why = format!("{reason:?}");
+            let labels = &[("listener", listener), ("reason", &why)];
+            metrics.counter(name, help, labels, self.refused_for(reason));
+        }
     }
 }
 

@@ -8,12 +8,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell_alloc::Mapping;
+use doorbell_engine::metrics::Metrics;
 use doorbell_engine::worker::{Config, Handle, Handler, Intake, SharedRecv, Worker};
 use doorbell_fabric::{CmError, Fabric};
 use doorbell_seam::error::Code;
 
 use crate::connections::STEP;
 use crate::dialer::Dialer;
+use crate::export::Export;
 use crate::listener::Listener;
 use crate::pin::pin;
 use crate::redial::Backoff;
@@ -97,6 +99,7 @@ pub struct Runtime<F: Fabric, H: Handler<F>> {
     nic: F,
     stop: Stop,
     signals: Option<Signals>,
+    export: Option<Export>,
 }
 
 /// A connection to be made.
@@ -124,6 +127,7 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
             nic: nic.clone(),
             stop: Stop::default(),
             signals: None,
+            export: None,
         }
     }
 
@@ -252,6 +256,17 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
         Ok(())
     }
 
+    /// Shows the metrics of this process to `doorbell-top` and to other processes of this user: see
+    /// [`Export`]. The control plane serves them. The workers have their numbers as names, the
+    /// listeners their addresses. A dialer is shown only in a program that does not listen.
+    ///
+    /// # Errors
+    /// `AddrInUse`: the process exports its metrics already.
+    pub fn export(&mut self) -> Result<(), CmError> {
+        self.export = Some(Export::open()?);
+        Ok(())
+    }
+
     /// Runs until the end: starts a thread for each worker, makes the connections, and runs the
     /// control plane on this thread. If the program listens and dials, the listeners have a thread
     /// of their own, because a dial waits for its answer. At the end the workers send what was
@@ -300,15 +315,20 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
             }
             let (end, listeners, intakes) = (&end, &mut self.listeners, &self.intakes);
             let dials = std::mem::take(&mut self.dials);
+            let mut shown = Shown { export: self.export.take(), workers: &end.handles };
             match &mut self.dialer {
-                None => end.guarded("the control plane", || accept(listeners, end.stop)),
+                None => end.guarded("the control plane", || accept(listeners, shown, end.stop)),
                 Some(dialer) => {
                     if !listeners.is_empty() {
+                        let export = shown.export.take();
+                        let listened = Shown { export, ..shown };
                         spawn(scope, "listener".to_owned(), move || {
-                            end.guarded("the listener", || accept(listeners, end.stop));
+                            end.guarded("the listener", || accept(listeners, listened, end.stop));
                         })?;
                     }
-                    end.guarded("the control plane", || connect(dialer, intakes, dials, end.stop));
+                    end.guarded("the control plane", || {
+                        connect(dialer, intakes, dials, shown, end.stop)
+                    });
                 }
             }
             Ok::<(), CmError>(())
@@ -426,9 +446,40 @@ fn turn<F: Fabric, H: Handler<F>>(
     }
 }
 
+/// What a run shows to others, if it does.
+struct Shown<'a> {
+    export: Option<Export>,
+    workers: &'a [Handle],
+}
+
+impl Shown<'_> {
+    /// Serves readers; `rest` adds what the caller has besides the workers.
+    fn step(&mut self, rest: impl FnOnce(&mut Metrics)) {
+        let Some(export) = &mut self.export else { return };
+        export.step(|| {
+            let mut metrics = Metrics::new();
+            for (n, worker) in self.workers.iter().enumerate() {
+                metrics.worker(&n.to_string(), &worker.stats());
+            }
+            rest(&mut metrics);
+            metrics
+        });
+    }
+}
+
 /// The control plane of a program that only listens, or does neither.
-fn accept<F: Fabric>(listeners: &mut [Listener<F>], stop: &Stop) -> Result<(), CmError> {
+fn accept<F: Fabric>(
+    listeners: &mut [Listener<F>],
+    mut shown: Shown<'_>,
+    stop: &Stop,
+) -> Result<(), CmError> {
     while !stop.is_stopped() {
+        shown.step(|metrics| {
+            for listener in &*listeners {
+                let name = listener.local_addr().map(|addr| addr.to_string());
+                listener.report(&name.unwrap_or_default(), metrics);
+            }
+        });
         if listeners.is_empty() {
             thread::sleep(STEP);
         }
@@ -444,6 +495,7 @@ fn connect<F: Fabric>(
     dialer: &mut Dialer<F>,
     intakes: &[Intake<F>],
     dials: Vec<Dial>,
+    mut shown: Shown<'_>,
     stop: &Stop,
 ) -> Result<(), CmError> {
     dialer.stop_with(stop);
@@ -458,6 +510,7 @@ fn connect<F: Fabric>(
         }
     }
     while !stop.is_stopped() {
+        shown.step(|metrics| dialer.report("0", metrics));
         dialer.step(STEP)?;
         if let Some((_, error)) = dialer.given_up().next() {
             return Err(error.clone());

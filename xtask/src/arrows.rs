@@ -42,6 +42,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
             "doorbell-tune",
         ],
     ),
+    ("doorbell-top", &["doorbell"]),
     ("doorbell-bench", &["doorbell", "doorbell-tune"]),
     ("doorbell-examples", &["doorbell", "doorbell-tune"]),
     ("xtask", &[]),

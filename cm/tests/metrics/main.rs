@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use checker::check;
 use doorbell_alloc::Mapping;
-use doorbell_cm::{Backoff, Dialer, Listener};
+use doorbell_cm::{Backoff, Dialer, Listener, Runtime, read_metrics};
 use doorbell_engine::latency::Latency;
 use doorbell_engine::metrics::Metrics;
 use doorbell_engine::worker::{
@@ -123,6 +123,57 @@ fn ask_promtool(text: &str) {
     let done = running.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(done.status.success() && said.is_empty(), "{said}");
+}
+
+/// A runtime serves its metrics from its control plane: of a program that listens, that dials, and
+/// that does both.
+#[test]
+fn a_runtime_exports_its_metrics() {
+    let process = std::process::id();
+    let nic = SoftDevice::open().unwrap();
+    let mut server = Runtime::new(&nic, &Config { peers: 4, ..Config::DEFAULT });
+    server.add(Echo).unwrap();
+    let addr = server.listen("127.0.0.1:0").unwrap();
+    for both in [true, false] {
+        let mut runtime = Runtime::new(&nic, &Config { peers: 4, ..Config::DEFAULT });
+        runtime.add(Echo).unwrap();
+        runtime.add(Echo).unwrap();
+        let own = both.then(|| runtime.listen("127.0.0.1:0").unwrap());
+        runtime.dial(own.unwrap_or(addr)).unwrap();
+        runtime.export().unwrap();
+        let control = match own {
+            Some(addr) => format!("doorbell_listener_connections{{listener=\"{addr}\"}} 1\n"),
+            None => "doorbell_dialer_connections{dialer=\"0\"} 1\n".to_owned(),
+        };
+        let (stop, stop_server) = (runtime.stopper(), server.stopper());
+        let text = std::thread::scope(|scope| {
+            let serving = (!both).then(|| scope.spawn(|| server.run().unwrap()));
+            let running = scope.spawn(|| runtime.run().unwrap());
+            let begin = Instant::now();
+            let text = loop {
+                let text = read_metrics(process).unwrap_or_default();
+                if text.contains(&control) || begin.elapsed() > Duration::from_secs(60) {
+                    break text;
+                }
+            };
+            stop.stop();
+            running.join().unwrap();
+            if let Some(serving) = serving {
+                stop_server.stop();
+                serving.join().unwrap();
+            }
+            text
+        });
+        check(&text).unwrap_or_else(|what| panic!("{what}\n{text}"));
+        for line in [
+            "doorbell_worker_peers{worker=\"0\"} ",
+            "doorbell_worker_peers{worker=\"1\"} ",
+            &control,
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+    }
+    assert!(read_metrics(process).is_err(), "the export ends with the run");
 }
 
 /// Each rule of the checker catches a text that breaks it.

@@ -1,0 +1,153 @@
+//! [`Export`]: shows a process's metrics to `doorbell-top` and to others of the same user.
+#![expect(unsafe_code, reason = "getsockopt and geteuid have no safe form in std")]
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::Duration;
+
+use doorbell_engine::metrics::Metrics;
+use doorbell_fabric::CmError;
+use doorbell_seam::error::Code;
+
+/// What names of these sockets begin with; the process's number follows.
+const PREFIX: &str = "doorbell-metrics-";
+
+/// Readers that are served at a time. Others wait.
+const READERS: usize = 8;
+
+/// How long [`read_metrics`] waits for a process that does not step.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The longest text that [`read_metrics`] takes.
+const TEXT_MAX: u64 = 16 << 20;
+
+/// Serves this process's metrics as text, on a Unix socket in the abstract namespace that is named
+/// after the process. Only processes of the same user, and root, get an answer; nothing stays
+/// behind when the process dies. It has no thread: whoever runs the control plane calls
+/// [`Export::step`]. [`crate::Runtime::export`] does that.
+///
+/// Readers are in the same network namespace, which containers often have to themselves.
+#[derive(Debug)]
+pub struct Export {
+    listener: UnixListener,
+    answers: Vec<Answer>,
+}
+
+/// A text on its way to a reader.
+#[derive(Debug)]
+struct Answer {
+    stream: UnixStream,
+    text: Vec<u8>,
+    sent: usize,
+}
+
+impl Export {
+    /// Opens the socket of this process.
+    ///
+    /// # Errors
+    /// `AddrInUse`: the process has one already. The system's limit on open files.
+    pub fn open() -> Result<Export, CmError> {
+        let asked = "export metrics";
+        let bind = || {
+            let listener = UnixListener::bind_addr(&name(std::process::id())?)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        };
+        let listener = bind().map_err(|error: io::Error| match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                let answer = "this process exports its metrics already";
+                CmError::new(Code::from_errno(libc::EADDRINUSE), asked, answer)
+            }
+            _ => CmError::from_io(asked, &error),
+        })?;
+        Ok(Export { listener, answers: Vec::new() })
+    }
+
+    /// One step, which never waits: gathers for a reader that has come, and sends on what earlier
+    /// readers have had no room for. Without a reader it is one system call.
+    pub fn step(&mut self, gather: impl FnOnce() -> Metrics) {
+        if self.answers.len() < READERS
+            && let Ok((stream, _)) = self.listener.accept()
+            && is_same_user(&stream)
+            && stream.set_nonblocking(true).is_ok()
+        {
+            let text = gather().to_string().into_bytes();
+            self.answers.push(Answer { stream, text, sent: 0 });
+        }
+        self.answers.retain_mut(Answer::goes_on);
+    }
+}
+
+impl Answer {
+    /// Sends as much as there is room for. False: it is all sent, or nobody reads it.
+    fn goes_on(&mut self) -> bool {
+        while let Some(rest) = self.text.get(self.sent..).filter(|rest| !rest.is_empty()) {
+            match self.stream.write(rest) {
+                Ok(0) => return false,
+                Ok(sent) => self.sent += sent,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+}
+
+/// The processes of this network namespace that export metrics, by number.
+///
+/// # Errors
+/// `/proc/net/unix` cannot be read.
+pub fn exporting_processes() -> io::Result<Vec<u32>> {
+    let sockets = std::fs::read_to_string("/proc/net/unix")?;
+    let number = |line: &str| {
+        let (_, name) = line.rsplit_once(" @")?;
+        name.strip_prefix(PREFIX)?.parse().ok()
+    };
+    let mut found: Vec<u32> = sockets.lines().filter_map(number).collect();
+    found.sort_unstable();
+    // Accepted connections have the same name.
+    found.dedup();
+    Ok(found)
+}
+
+/// The metrics of a process that exports them, as text.
+///
+/// # Errors
+/// `ConnectionRefused`: the process exports none. `PermissionDenied`: it is another user's.
+/// `WouldBlock`: it did not answer within two seconds, because it does not step.
+pub fn read_metrics(process: u32) -> io::Result<String> {
+    let stream = UnixStream::connect_addr(&name(process)?)?;
+    if !is_same_user(&stream) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut text = String::new();
+    stream.take(TEXT_MAX).read_to_string(&mut text)?;
+    if text.is_empty() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok(text)
+}
+
+fn name(process: u32) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("{PREFIX}{process}"))
+}
+
+/// True if the other end is of this user or of root, or if we are root.
+fn is_same_user(stream: &UnixStream) -> bool {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the call writes at most `len` bytes into a structure of that size, and only numbers;
+    // the descriptor is open as long as the stream.
+    let answer = unsafe {
+        let option = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+        let to = (&raw mut peer).cast();
+        libc::getsockopt(stream.as_raw_fd(), option.0, option.1, to, &raw mut len)
+    };
+    // SAFETY: it only reads a number.
+    let user = unsafe { libc::geteuid() };
+    answer == 0 && (user == 0 || peer.uid == 0 || peer.uid == user)
+}

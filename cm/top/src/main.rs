@@ -1,0 +1,90 @@
+//! A view of a running Doorbell program: workers, peers, credit, refusals.
+
+mod table;
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use doorbell::{exporting_processes, read_metrics};
+use table::{Sample, table};
+
+/// How often a terminal is written anew.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Goes to the top left of a terminal and clears it.
+const CLEAR: &str = "\x1b[H\x1b[J";
+
+/// Shows the workers, listeners and dialers of a running Doorbell program.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    /// The process. Default: the only one that exports metrics.
+    process: Option<u32>,
+    /// Print totals once, and end. So does an output that is no terminal.
+    #[arg(long)]
+    once: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("doorbell-top: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<(), String> {
+    let process = cli.process.map_or_else(only_process, Ok)?;
+    let look = || {
+        let text = read_metrics(process).map_err(|error| failed(process, &error))?;
+        Ok::<_, String>((Instant::now(), Sample::parse(&text)))
+    };
+    let mut last = look()?;
+    let mut out = io::stdout();
+    if cli.once || !out.is_terminal() {
+        let text = format!("process {process}, totals\n{}", table(&last.1, None));
+        return print(&mut out, &text);
+    }
+    loop {
+        thread::sleep(PERIOD);
+        let next = look()?;
+        let seconds = (next.0 - last.0).as_secs_f64();
+        let rates = table(&next.1, Some((&last.1, seconds)));
+        print(&mut out, &format!("{CLEAR}process {process}, counters per second\n{rates}"))?;
+        last = next;
+    }
+}
+
+fn print(out: &mut io::Stdout, text: &str) -> Result<(), String> {
+    let done = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    done.map_err(|error| format!("cannot print: {error}"))
+}
+
+/// The one process that exports metrics.
+fn only_process() -> Result<u32, String> {
+    let found = exporting_processes();
+    let found = found.map_err(|error| format!("cannot list the processes: {error}"))?;
+    match found[..] {
+        [process] => Ok(process),
+        [] => Err("no program here exports its metrics; it has to call Runtime::export".into()),
+        _ => Err(format!("several programs export their metrics; name one of {found:?}")),
+    }
+}
+
+fn failed(process: u32, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            format!("process {process} exports no metrics; it has to call Runtime::export")
+        }
+        io::ErrorKind::PermissionDenied => format!("process {process} is another user's"),
+        io::ErrorKind::WouldBlock => {
+            format!("process {process} does not answer: does its control plane run?")
+        }
+        _ => format!("cannot read the metrics of process {process}: {error}"),
+    }
+}
