@@ -35,8 +35,8 @@ const SPIN: u64 = 1024;
 /// A worker reads the clock for its timers on every 16th turn.
 const CLOCK_TURNS: u64 = 16;
 
-/// Turns after the end in which a worker sends what its handlers accepted.
-const LAST_TURNS: u32 = 1 << 16;
+/// How long workers take at the end, unless the program says otherwise.
+const DRAIN: Duration = Duration::from_secs(1);
 
 /// What a worker does while it finds nothing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +95,7 @@ pub struct Runtime<F: Fabric, H: Handler<F>> {
     shared: Option<SharedRecv<F>>,
     cores: Vec<usize>,
     idle: Option<Idle>,
+    drain: Duration,
     config: Config,
     nic: F,
     stop: Stop,
@@ -123,6 +124,7 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
             shared: None,
             cores: Vec::new(),
             idle: None,
+            drain: DRAIN,
             config: *config,
             nic: nic.clone(),
             stop: Stop::default(),
@@ -182,6 +184,13 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
     /// for the others.
     pub fn when_idle(&mut self, idle: Idle) {
         self.idle = Some(idle);
+    }
+
+    /// How long the workers take at the end, at most, to send what was accepted and to close each
+    /// connection with a goodbye ([`Worker::drain`]). What is left then is closed at once. Default:
+    /// one second.
+    pub fn drain_within(&mut self, limit: Duration) {
+        self.drain = limit;
     }
 
     /// Listens on an address of the device, and returns it with the port that was taken: port 0
@@ -269,8 +278,8 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
 
     /// Runs until the end: starts a thread for each worker, makes the connections, and runs the
     /// control plane on this thread. If the program listens and dials, the listeners have a thread
-    /// of their own, because a dial waits for its answer. At the end the workers send what was
-    /// accepted, the threads are joined, and all connections are closed.
+    /// of their own, because a dial waits for its answer. At the end each worker drains
+    /// ([`Runtime::drain_within`]), the threads are joined, and all connections are closed.
     ///
     /// Timers of the workers count nanoseconds since this call.
     ///
@@ -303,11 +312,16 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
             for (n, worker) in self.workers.iter_mut().enumerate() {
                 let (end, core) = (&end, self.cores.get(n).copied());
                 let unasked = if core.is_some() { Idle::Spin } else { Idle::Yield };
-                let idle = self.idle.unwrap_or(unasked);
+                let (idle, drain) = (self.idle.unwrap_or(unasked), self.drain);
                 let work = move || {
                     end.guarded(&format!("worker {n}"), || {
                         core.map_or(Ok(()), pin)?;
                         turn(worker, end.stop, idle, begin);
+                        let until = Instant::now() + drain;
+                        worker.drain(|| {
+                            thread::yield_now();
+                            Instant::now() < until
+                        });
                         Ok(())
                     });
                 };
@@ -436,12 +450,6 @@ fn turn<F: Fabric, H: Handler<F>>(
                     thread::yield_now();
                 }
             }
-        }
-    }
-    worker.outbox().flush();
-    for _ in 0..LAST_TURNS {
-        if worker.turn() == 0 {
-            break;
         }
     }
 }

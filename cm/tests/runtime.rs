@@ -368,3 +368,50 @@ fn a_dialer_of_the_program_is_stepped() {
         assert_eq!(server.end(), (Ok(Why::Asked), 1));
     });
 }
+
+/// What was sent before the end arrives, and the peer learns that the end was in order.
+#[test]
+fn the_end_sends_what_was_accepted_and_says_goodbye() {
+    struct Burst(Stop);
+    impl<P: Provider> Handler<P> for Burst {
+        fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+            Verdict::Done
+        }
+        fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+            for _ in 0..20 {
+                out.send(peer, &[7; 100]).unwrap();
+            }
+            self.0.stop();
+        }
+    }
+    struct Count(Stop, u64, Option<DownReason>);
+    impl<P: Provider> Handler<P> for Count {
+        fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+            self.1 += 1;
+            Verdict::Done
+        }
+        fn on_peer_down(&mut self, _: PeerId, why: DownReason, _: &mut Outbox<'_, P>) {
+            self.2 = Some(why);
+            self.0.stop();
+        }
+    }
+    ends(|| {
+        for _ in 0..20 {
+            let nic = SoftDevice::open().unwrap();
+            let mut server = Runtime::new(&nic, &Config { recv_blocks: 512, ..CONFIG });
+            let stop = server.stopper();
+            server.add(Count(stop, 0, None)).unwrap();
+            let addr = server.listen(ANYWHERE).unwrap();
+            let mut burst = Runtime::new(&nic, &CONFIG);
+            burst.add(Burst(burst.stopper())).unwrap();
+            burst.drain_within(Duration::from_secs(60));
+            burst.dial(addr).unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| assert_eq!(server.run(), Ok(Why::Asked)));
+                assert_eq!(burst.run(), Ok(Why::Asked));
+            });
+            let Count(_, count, why) = server.workers()[0].handler();
+            assert_eq!((*count, *why), (20, Some(DownReason::Finished)));
+        }
+    });
+}
