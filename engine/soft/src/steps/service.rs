@@ -98,8 +98,11 @@ impl Resources {
         }
         // The rest of a message that had begun never comes, and no other may follow it.
         if qp.sq.sent_bytes > 0 || links.acked_position(qp) >= good_until {
-            self.fail_qp(qp, good_until, Some(status));
-        } else if !qp.failure.urged {
+            return self.fail_qp(qp, good_until, Some(status));
+        }
+        // On an idle link nobody reads acknowledgements.
+        links.activate(qp.link);
+        if !qp.failure.urged {
             qp.failure.urged = urge(links, qp);
         }
     }
