@@ -1,6 +1,6 @@
 //! Placement of threads and memory on a machine, and what slows programs down there.
 //!
-//! - [`cores`] lists the cores that this thread may run on, [`choose`] picks some that share as
+//! - [`cores`] lists the cores that this thread may run on, [`choose()`] picks some that share as
 //!   little as possible, and [`pin()`] moves the thread to one of them and checks that it is there.
 //! - [`Root`] is where a machine's files are read: on the machine itself, or in a recorded copy.
 //! - [`Machine`] is what a machine has: packages, nodes, cores, caches, NICs.

@@ -100,7 +100,7 @@ pub enum DownReason {
     /// The peer's worker ended the connection in order ([`super::Outbox::finish`],
     /// [`super::Worker::drain`]): everything that it had accepted for this side has arrived. This
     /// side's messages that it has not answered may or may not have arrived, and its requests
-    /// without an answer end with [`Status::Flushed`](crate::wc::Status::Flushed) or another error.
+    /// without an answer end with [`Status::Flushed`] or another error.
     Finished,
     /// The connection manager reports the end: the peer closed, or its process or worker ended.
     Disconnected,

@@ -51,7 +51,7 @@ pub(super) enum State {
     Closed,
 }
 
-/// Values set by [`crate::IdOption`].
+/// Values set by [`doorbell_fabric::IdOption`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options {
     pub(super) reuse_addr: bool,

@@ -22,8 +22,8 @@ use super::waiting::{JoinQp, Token};
 use super::wire::Instance;
 use crate::{QpControl, SEGMENT_HEADER_MAX, SoftQp, SoftQpEx, SoftQpInit, Wiring};
 
-/// `ibv_create_qp_ex`, with or without an id. The device's queue pair begins in INIT;
-/// [`crate::ExternalQp`] keeps the state RESET, and refuses what RESET does not allow.
+/// `ibv_create_qp_ex`, with or without an id. The device's queue pair begins in INIT; `ExternalQp`
+/// of `doorbell-cm` keeps the state RESET, and refuses what RESET does not allow.
 pub(super) fn create(
     device: &SoftDevice,
     attr: &QpAttr<'_, SoftDevice>,

@@ -10,7 +10,7 @@
 //! anything else loses its own connection.
 //!
 //! There is no background thread. The connection manager works when it is called: in a blocking
-//! call of a synchronous id, and in [`Channel::next`](crate::Channel::next).
+//! call of a synchronous id, and in [`Channel::next`](doorbell_fabric::Channel::next).
 
 mod carrier;
 mod channel;

@@ -220,7 +220,7 @@ impl Groups {
         Groups { device: device.to_string(), member, list: Mutex::new(Some(Vec::new())), door }
     }
 
-    /// See [`crate::provider::Qp::attach_mcast`].
+    /// See [`crate::provider::Multicast::attach_mcast`].
     pub(crate) fn join(&self, group: Gid, host: &Host) -> Result<(), SetupError> {
         let asked = || format!("attach a queue pair to the group {group}");
         if !group.is_multicast() {
@@ -252,7 +252,7 @@ impl Groups {
         self.list.lock().iter().flatten().any(|(gid, _)| *gid == group)
     }
 
-    /// See [`crate::provider::Qp::detach_mcast`].
+    /// See [`crate::provider::Multicast::detach_mcast`].
     pub(crate) fn leave(&self, group: Gid) -> Result<(), SetupError> {
         let mut list = self.list.lock();
         let place = list.as_ref().and_then(|list| list.iter().position(|(gid, _)| *gid == group));

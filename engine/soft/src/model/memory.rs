@@ -76,8 +76,8 @@ impl PdMark {
     }
 }
 
-/// In a window's handle: the request comes from [`Qp::bind`], the only way to bind windows of type
-/// 1 (MW-2).
+/// In a window's handle: the request comes from [`Window::bind`](crate::provider::Window::bind),
+/// the only way to bind windows of type 1 (MW-2).
 pub(crate) const BOUND_BY_CALL: u64 = 1 << 40;
 
 /// The kind of the window that a request binds; `None` if it may not be bound that way.

@@ -205,8 +205,8 @@ impl Tx {
     }
 
     /// The refusal in the receiver's line, if it is new. `acked` is the position up to which every
-    /// record is known to be taken. Acquire pairs with [`Rx::write_refusal`]; the line keeps the
-    /// refusal until [`Rx::settle_refusal`].
+    /// record is known to be taken. Acquire pairs with `Rx::write_refusal`; the line keeps the
+    /// refusal until `Rx::settle_refusal`.
     #[inline(always)]
     pub(crate) fn read_refusal(&mut self, acked: u64) -> Option<Refusal> {
         let word = self.dir.taken(1).load(Ordering::Acquire);

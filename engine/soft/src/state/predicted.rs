@@ -17,8 +17,8 @@ use crate::state::transport::Transport;
 use crate::wc::Wc;
 
 /// The next message, as far as it is known before it arrives. It must still hold when it is used:
-/// every other function that serves the link, and every command, first calls
-/// [`DomainState::drop_prediction`].
+/// every other function that serves the link, and every command, first calls `drop_prediction` of
+/// `steps::poll`.
 pub(crate) struct PredictedReceive {
     /// Its header, without the length.
     like: Header,
@@ -45,7 +45,7 @@ impl PredictedReceive {
 }
 
 impl PredictedReceive {
-    /// Runs in the first empty poll, and in every [`LOOK_IDLE`]-th.
+    /// Runs in the first empty poll, and in every `LOOK_IDLE`-th.
     #[inline(never)]
     pub(crate) fn prepare(&mut self, link: &mut Link, transport: &mut Transport) {
         self.removals = NOTHING;

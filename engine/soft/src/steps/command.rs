@@ -78,7 +78,7 @@ pub(crate) struct Reset {
     /// Its receive queue: a new one, if the queue pair owns its queue.
     pub(crate) queue: Arc<RecvQueue>,
     pub(crate) used: Used,
-    /// Links of this key are for it, see [`QpContext::key`].
+    /// Links of this key are for it, see [`crate::state::qp::QpContext::key`].
     pub(crate) key: u32,
 }
 

@@ -4,8 +4,8 @@
 //! A post assembles a frame and hands it to the [`switch`]. The switch puts it into the inbox of
 //! each queue pair with a rule for its destination. A poll takes the frame out of the inbox and
 //! inspects it ([`frame`]). Inboxes and device discovery are those of datagrams
-//! ([`crate::handles::datagram`]): inside the device a raw queue pair is a UD queue pair with an
-//! extra part, so queue pairs of other types need no code for it.
+//! (`handles/datagram.rs`): inside the device a raw queue pair is a UD queue pair with an extra
+//! part, so queue pairs of other types need no code for it.
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes posted receives")]
 
 mod flow;
