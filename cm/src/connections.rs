@@ -1,12 +1,12 @@
 //! Connections that workers own: the ids that stay with the control plane, and what the control
 //! plane owes the worker for each. Shared by [`crate::Listener`] and [`crate::Dialer`].
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use doorbell_engine::worker::{Greeting, Intake, PeerData, Refusal, Retry};
+use doorbell_engine::worker::{Greeting, Intake, PeerData, Refusal, Retry, Watch};
 use doorbell_fabric::{
     Channel, CmError, CmId, ConnParam, Event, EventKind, Fabric, IdKey, IdOption, QpFields,
 };
@@ -15,13 +15,6 @@ use doorbell_seam::provider::{Qp, QpType};
 
 use crate::peer_handle::PeerHandle;
 use crate::worker_qp;
-
-/// A notice for a worker whose mailbox had no room for it yet.
-enum Word {
-    /// With what the peer said.
-    Up(Greeting),
-    Gone,
-}
 
 struct Connection<F: Fabric> {
     id: F::Id,
@@ -48,47 +41,182 @@ pub(crate) struct NotHandedOver<F: Fabric> {
     pub(crate) error: CmError,
 }
 
+/// The connections of a listener or a dialer. When it is dropped, it ends them: it tells peers and
+/// workers.
 pub(crate) struct Connections<F: Fabric> {
-    pub(crate) channel: F::Channel,
-    live: HashMap<IdKey, Connection<F>>,
-    unsaid: Vec<(Intake<F>, u32, Word)>,
-    ended: u64,
+    shared: Arc<Shared<F>>,
+    pub(crate) channel: Arc<F::Channel>,
     /// A handle has asked for the end of its connection.
     pub(crate) called: Arc<AtomicBool>,
 }
 
+/// What workers see of [`Connections`]. If the program forgets to step, they look for ended peers.
+struct Shared<F: Fabric> {
+    /// Steps begun.
+    steps: AtomicU64,
+    /// `None` after the end.
+    live: Mutex<Option<Live<F>>>,
+}
+
+impl<F: Fabric> Shared<F> {
+    fn lock(&self) -> MutexGuard<'_, Option<Live<F>>> {
+        // A thread that panicked was between two whole steps.
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<F: Fabric> Watch for Shared<F> {
+    fn steps(&self) -> u64 {
+        // Relaxed, as where it is counted: it orders nothing.
+        self.steps.load(Ordering::Relaxed)
+    }
+
+    fn look(&self) {
+        // A thread that has the lock steps, or waits for events.
+        if let Ok(mut live) = self.live.try_lock()
+            && let Some(live) = live.as_mut()
+        {
+            live.look();
+        }
+    }
+}
+
 impl<F: Fabric> Connections<F> {
     pub(crate) fn new(fabric: &F) -> Result<Self, CmError> {
-        Ok(Connections {
-            channel: fabric.open_channel()?,
+        let channel = Arc::new(fabric.open_channel()?);
+        let called = Arc::<AtomicBool>::default();
+        let live = Live {
+            channel: channel.clone(),
             live: HashMap::new(),
-            unsaid: Vec::new(),
+            workers: Vec::new(),
+            events: VecDeque::new(),
             ended: 0,
-            called: Arc::default(),
-        })
+            called: called.clone(),
+        };
+        let (steps, live) = (AtomicU64::new(0), Mutex::new(Some(live)));
+        Ok(Connections { shared: Arc::new(Shared { steps, live }), channel, called })
+    }
+
+    /// Calls `f` on what only an ended object has not.
+    fn with<T: Default>(&self, f: impl FnOnce(&mut Live<F>) -> T) -> T {
+        self.shared.lock().as_mut().map(f).unwrap_or_default()
     }
 
     pub(crate) fn has(&self, key: IdKey) -> bool {
-        self.live.contains_key(&key)
+        self.with(|live| live.live.contains_key(&key))
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.live.len()
+        self.with(|live| live.live.len())
     }
 
     /// The attributes of their queue pairs, except those that workers have already given up.
     pub(crate) fn query_qps(&self) -> Vec<QpFields> {
-        self.live.values().filter_map(|connection| connection.id.query_qp().ok()).collect()
+        let query = |connection: &Connection<F>| connection.id.query_qp().ok();
+        self.with(|live| live.live.values().filter_map(query).collect())
     }
 
     pub(crate) fn ended(&self) -> u64 {
-        self.ended
+        self.with(|live| live.ended)
+    }
+
+    /// See [`Live::hand_over`].
+    pub(crate) fn hand_over(
+        &mut self,
+        id: F::Id,
+        intake: &Intake<F>,
+        greeting: Option<Greeting>,
+        data: &PeerData,
+        handle: Option<PeerHandle>,
+        go: impl FnOnce(&mut F::Id, &ConnParam<'_>) -> Result<(), CmError>,
+    ) -> Result<IdKey, NotHandedOver<F>> {
+        let watch: Arc<dyn Watch> = self.shared.clone();
+        match self.shared.lock().as_mut() {
+            Some(live) => {
+                live.meet(intake, &watch);
+                live.hand_over(id, intake, greeting, data, handle, go)
+            }
+            None => {
+                let error = CmError::new(Code::Reset, "connect a worker", "it has ended");
+                Err(NotHandedOver { id, refusal: Refusal::no_worker(), error })
+            }
+        }
+    }
+
+    /// See [`Live::handle`].
+    pub(crate) fn handle(&mut self, event: &Event<F>) -> Option<Outcome> {
+        self.with(|live| live.handle(event))
+    }
+
+    /// Nobody waits for this connection any more.
+    pub(crate) fn give_up(&mut self, key: IdKey) {
+        self.with(|live| live.end(key, None));
+    }
+
+    /// Begins a step: ends connections that workers want ended, and those of workers that have
+    /// ended, which it forgets and returns the number of.
+    pub(crate) fn tend(&mut self, intakes: &mut Vec<Intake<F>>) -> u64 {
+        self.shared.steps.fetch_add(1, Ordering::Relaxed);
+        self.with(Live::tend);
+        let before = intakes.len();
+        intakes.retain(|intake| !intake.has_ended());
+        (before - intakes.len()) as u64
+    }
+
+    pub(crate) fn next(&self, limit: Duration) -> Result<Option<Event<F>>, CmError> {
+        self.shared.lock().as_mut().map_or(Ok(None), |live| live.next(limit))
+    }
+}
+
+impl<F: Fabric> Drop for Connections<F> {
+    fn drop(&mut self) {
+        let live = self.shared.lock().take();
+        if let Some(mut live) = live {
+            let watch: Arc<dyn Watch> = self.shared.clone();
+            live.workers.iter().for_each(|worker| worker.unwatch(&watch));
+            live.tend();
+            live.end_those(|_| true);
+        }
+    }
+}
+
+/// The connections, under the lock.
+struct Live<F: Fabric> {
+    channel: Arc<F::Channel>,
+    live: HashMap<IdKey, Connection<F>>,
+    /// The workers that have had connections.
+    workers: Vec<Intake<F>>,
+    /// Events that a worker's look has taken from the channel, for the next steps.
+    events: VecDeque<Event<F>>,
+    ended: u64,
+    called: Arc<AtomicBool>,
+}
+
+impl<F: Fabric> Live<F> {
+    /// Lets a worker look at this control plane, from its first connection on.
+    fn meet(&mut self, intake: &Intake<F>, watch: &Arc<dyn Watch>) {
+        if !self.workers.iter().any(|known| known.is_same(intake)) {
+            intake.watch(watch);
+            self.workers.push(intake.clone());
+        }
+    }
+
+    /// For a worker: handles the ends of connections, and leaves all other events to the next step.
+    fn look(&mut self) {
+        self.tend();
+        // An error will be the next step's too.
+        while let Ok(Some(event)) = self.channel.next(Duration::ZERO) {
+            match event.kind {
+                EventKind::Disconnected | EventKind::DeviceRemoval => drop(self.handle(&event)),
+                _ => self.events.push_back(event),
+            }
+        }
     }
 
     /// Makes the queue pair of an id for a worker and hands it over, before the peer can send.
     /// `greeting`: what the peer said with its request; a connect has had no answer yet. `data`
     /// goes to the peer.
-    pub(crate) fn hand_over(
+    fn hand_over(
         &mut self,
         mut id: F::Id,
         intake: &Intake<F>,
@@ -100,7 +228,10 @@ impl<F: Fabric> Connections<F> {
         let mut grant = match intake.reserve() {
             Ok(grant) => grant,
             Err(error) => {
-                let refusal = intake.no_place();
+                let refusal = match intake.is_open() {
+                    true => intake.no_place(),
+                    false => Refusal::no_worker(),
+                };
                 return Err(NotHandedOver { id, refusal, error: error.into() });
             }
         };
@@ -117,9 +248,17 @@ impl<F: Fabric> Connections<F> {
         if let Err(qp) = intake.admit(qp, grant, greeting) {
             drop(qp);
             let asked = "hand a connection to a worker";
-            let error = CmError::new(Code::Busy, asked, "its mailbox is full")
-                .cure("let the worker turn, or raise Config::peers");
-            return Err(NotHandedOver { id, refusal: Refusal::busy(), error });
+            let (refusal, error) = match intake.has_ended() {
+                true => {
+                    (Refusal::no_worker(), CmError::new(Code::Reset, asked, "the worker has ended"))
+                }
+                false => (
+                    Refusal::busy(),
+                    CmError::new(Code::Busy, asked, "its mailbox is full")
+                        .cure("let the worker turn, or raise Config::peers"),
+                ),
+            };
+            return Err(NotHandedOver { id, refusal, error });
         }
         if let Some(handle) = &handle {
             handle.watches(watch);
@@ -130,7 +269,7 @@ impl<F: Fabric> Connections<F> {
         let param = ConnParam { private_data, rnr_retry, retry_count, ..ConnParam::default() };
         let went = id.set_option(IdOption::AckTimeout(ack_timeout));
         if let Err(error) = went.and_then(|()| go(&mut id, &param)) {
-            self.say(intake.clone(), qp_num, Word::Gone);
+            intake.gone(qp_num);
             let refusal = Refusal::resources(error.code().errno());
             return Err(NotHandedOver { id, refusal, error });
         }
@@ -141,7 +280,7 @@ impl<F: Fabric> Connections<F> {
 
     /// Handles an event of a connection. Returns the outcome, if the event decides whether the
     /// connection comes up.
-    pub(crate) fn handle(&mut self, event: &Event<F>) -> Option<Outcome> {
+    fn handle(&mut self, event: &Event<F>) -> Option<Outcome> {
         match event.kind {
             EventKind::Established => {
                 let connection = self.live.get_mut(&event.key)?;
@@ -159,7 +298,7 @@ impl<F: Fabric> Connections<F> {
                 if let Some(handle) = &connection.handle {
                     handle.is_up();
                 }
-                self.say(intake, qp_num, Word::Up(greeting));
+                intake.up(qp_num, greeting);
                 Some(Outcome::Up)
             }
             EventKind::Disconnected => {
@@ -194,52 +333,42 @@ impl<F: Fabric> Connections<F> {
             }
             // Both ends disconnect (CM-10); one that never was connected cannot, which is fine.
             let _ = connection.id.disconnect();
-            self.say(connection.intake, connection.qp_num, Word::Gone);
+            connection.intake.gone(connection.qp_num);
         }
     }
 
-    /// Nobody waits for this connection any more.
-    pub(crate) fn give_up(&mut self, key: IdKey) {
-        self.end(key, None);
-    }
-
-    fn say(&mut self, intake: Intake<F>, qp_num: u32, word: Word) {
-        let said = match &word {
-            Word::Up(greeting) => intake.up(qp_num, *greeting),
-            Word::Gone => intake.gone(qp_num),
-        };
-        if !said {
-            self.unsaid.push((intake, qp_num, word));
+    /// Ends some of the connections.
+    fn end_those(&mut self, which: impl Fn(&Connection<F>) -> bool) {
+        let keys = self.live.iter().filter(|(_, live)| which(live)).map(|(key, _)| *key);
+        for key in keys.collect::<Vec<_>>() {
+            self.end(key, None);
         }
     }
 
-    /// Retries notices that mailboxes had no room for, and ends connections that workers want
-    /// ended.
-    pub(crate) fn tend(&mut self, intakes: &[Intake<F>]) {
-        for (intake, qp_num, word) in std::mem::take(&mut self.unsaid) {
-            self.say(intake, qp_num, word);
-        }
-        for intake in intakes {
-            while let Some(qp_num) = intake.next_closing() {
-                let key = self.live.iter().find(|(_, live)| live.qp_num == qp_num);
-                if let Some(key) = key.map(|(key, _)| *key) {
-                    self.end(key, None);
-                }
+    /// Ends connections that workers want ended, that handles want ended, and those of workers that
+    /// have ended, which it forgets.
+    fn tend(&mut self) {
+        for n in 0..self.workers.len() {
+            while let Some(qp_num) = self.workers[n].next_closing() {
+                let worker = self.workers[n].clone();
+                self.end_those(|live| live.qp_num == qp_num && live.intake.is_same(&worker));
             }
+        }
+        if self.workers.iter().any(Intake::has_ended) {
+            self.end_those(|live| live.intake.has_ended());
+            self.workers.retain(|worker| !worker.has_ended());
         }
         // Acquire pairs with `PeerHandle::end`.
         if self.called.swap(false, Ordering::Acquire) {
-            let ends =
-                |live: &Connection<F>| live.handle.as_ref().is_some_and(PeerHandle::is_ending);
-            let keys = self.live.iter().filter(|(_, live)| ends(live)).map(|(key, _)| *key);
-            for key in keys.collect::<Vec<_>>() {
-                self.end(key, None);
-            }
+            self.end_those(|live| live.handle.as_ref().is_some_and(PeerHandle::is_ending));
         }
     }
 
-    pub(crate) fn next(&self, limit: Duration) -> Result<Option<Event<F>>, CmError> {
-        self.channel.next(limit)
+    fn next(&mut self, limit: Duration) -> Result<Option<Event<F>>, CmError> {
+        match self.events.pop_front() {
+            Some(event) => Ok(Some(event)),
+            None => self.channel.next(limit),
+        }
     }
 }
 

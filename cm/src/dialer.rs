@@ -13,7 +13,9 @@ use crate::peer_handle::PeerHandle;
 use crate::redial::{Backoff, Kept};
 use crate::stop::Stop;
 
-/// Connects workers to listeners, and looks after the connections.
+/// Connects workers to listeners, and looks after the connections. When it is dropped, its
+/// connections end, as those of a [`crate::Listener`] do. A peer that ends is noticed also if nobody
+/// steps the dialer.
 pub struct Dialer<F: Fabric> {
     connections: Connections<F>,
     intakes: Vec<Intake<F>>,
@@ -63,7 +65,7 @@ impl<F: Fabric> Dialer<F> {
     /// # Errors
     /// `Refused`: nobody listens, or the peer rejected the request, with its reason
     /// ([`Dialer::last_refusal`]); `TimedOut`; an address that this device cannot reach; no room at
-    /// this side.
+    /// this side. `Reset`: the worker has ended, or drains.
     pub fn dial(
         &mut self,
         addr: SocketAddr,
@@ -225,7 +227,7 @@ impl<F: Fabric> Dialer<F> {
     /// # Errors
     /// The connection manager's error.
     pub fn step(&mut self, limit: Duration) -> Result<bool, CmError> {
-        self.connections.tend(&self.intakes);
+        self.connections.tend(&mut self.intakes);
         self.redial();
         let due = self.kept.iter().filter_map(Kept::due_at).min();
         let wait = due.map_or(limit, |at| limit.min(at.saturating_duration_since(Instant::now())));

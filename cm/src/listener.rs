@@ -25,13 +25,21 @@ pub struct RefusedRequest {
     pub error: Option<CmError>,
 }
 
-/// Accepts connections and deals them out to workers in turn.
+/// Accepts connections and deals them out to workers in turn. When it is dropped, its connections
+/// end: peers and workers are told, and the workers' handlers see
+/// [`DownReason::Disconnected`](doorbell_engine::worker::DownReason::Disconnected). To let the
+/// peers have what was accepted for them, drain the workers first.
+///
+/// A listener must be stepped for connections to be made. A peer that ends is noticed also if
+/// nobody steps: by the worker, see
+/// [`Watch`](doorbell_engine::worker::Watch).
 pub struct Listener<F: Fabric> {
     // Before the connections: a listener that is gone raises no more events on their channel.
     listening: F::Id,
     connections: Connections<F>,
     intakes: Vec<Intake<F>>,
     next: usize,
+    lost: u64,
     decide: Option<Decide<F>>,
     /// By the number of the reason.
     refused: [u64; RefusalReason::ALL.len()],
@@ -54,6 +62,7 @@ impl<F: Fabric> Listener<F> {
             connections,
             intakes: Vec::new(),
             next: 0,
+            lost: 0,
             decide: None,
             refused: [0; _],
             last_refusal: None,
@@ -71,9 +80,31 @@ impl<F: Fabric> Listener<F> {
         self.listening.local_addr()
     }
 
-    /// Adds a worker to those that get connections.
+    /// Adds a worker to those that get connections, at any time. One that drains
+    /// ([`Worker::drain`](doorbell_engine::worker::Worker::drain)) gets no more. When a worker is
+    /// dropped, the listener ends its connections, forgets it, and counts it in
+    /// [`Listener::lost_workers`]. Without a worker the listener refuses each request, for
+    /// [`RefusalReason::NoWorker`], until it is fed again.
     pub fn feed(&mut self, intake: Intake<F>) {
         self.intakes.push(intake);
+    }
+
+    /// The worker gets no more connections. It keeps those it has, and this listener looks after
+    /// them. False: it was not fed.
+    pub fn remove(&mut self, intake: &Intake<F>) -> bool {
+        let before = self.intakes.len();
+        self.intakes.retain(|known| !known.is_same(intake));
+        self.intakes.len() < before
+    }
+
+    /// Number of workers that get connections now.
+    pub fn workers(&self) -> usize {
+        self.intakes.iter().filter(|intake| intake.is_open()).count()
+    }
+
+    /// Number of workers that were fed and have ended, as of the last step.
+    pub fn lost_workers(&self) -> u64 {
+        self.lost
     }
 
     /// Lets the program decide about each request before it is accepted: whether it knows the peer
@@ -128,7 +159,7 @@ impl<F: Fabric> Listener<F> {
     /// # Errors
     /// The connection manager's error. The failure of one connection is not an error.
     pub fn step(&mut self, limit: Duration) -> Result<bool, CmError> {
-        self.connections.tend(&self.intakes);
+        self.lost += self.connections.tend(&mut self.intakes);
         let Some(mut event) = self.connections.next(limit)? else { return Ok(false) };
         match (event.kind, event.request.take()) {
             (EventKind::ConnectRequest, Some(request)) => self.take_in(request)?,
@@ -163,16 +194,14 @@ impl<F: Fabric> Listener<F> {
             self.refuse(request, Refusal::program(answer.data), None);
             return Ok(());
         }
-        let Some(intake) = answer.worker.or_else(|| self.next_intake()) else {
+        let worker = answer.worker.or_else(|| self.next_intake()).filter(Intake::is_open);
+        let Some(intake) = worker else {
             let asked = "accept a connection";
-            let error = CmError::new(Code::Invalid, asked, "there is no worker")
-                .cure("feed() the listener before it runs");
-            self.refuse(request, Refusal::no_worker(), Some(error.clone()));
-            return Err(error);
+            let error = CmError::new(Code::Invalid, asked, "there is no worker that takes peers")
+                .cure("feed() the listener with a worker");
+            self.refuse(request, Refusal::no_worker(), Some(error));
+            return Ok(());
         };
-        if !self.intakes.iter().any(|known| known.is_same(&intake)) {
-            self.intakes.push(intake.clone());
-        }
         if let Err(refusal) = intake.check_peer(request.private_data()) {
             self.refuse(request, refusal, None);
             return Ok(());
@@ -192,10 +221,13 @@ impl<F: Fabric> Listener<F> {
         Ok(())
     }
 
+    /// The next worker in turn that takes peers.
     fn next_intake(&mut self) -> Option<Intake<F>> {
-        let next = self.next;
-        self.next = next.wrapping_add(1);
-        self.intakes.get(next % self.intakes.len().max(1)).cloned()
+        let count = self.intakes.len();
+        let places = (0..count).map(|n| self.next.wrapping_add(n) % count);
+        let place = { places }.find(|place| self.intakes[*place].is_open())?;
+        self.next = place + 1;
+        self.intakes.get(place).cloned()
     }
 
     /// Tells the peer why, instead of silence, and counts it. A peer that has already given up is

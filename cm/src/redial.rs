@@ -100,7 +100,8 @@ impl<F: Fabric> Kept<F> {
             Err(error) => {
                 self.failures += 1;
                 self.error = Some(error.clone());
-                let enough = self.backoff.tries > 0 && self.failures >= self.backoff.tries;
+                let often = self.backoff.tries > 0 && self.failures >= self.backoff.tries;
+                let enough = often || self.intake.has_ended();
                 let again = State::Due(now + self.backoff.wait(self.failures));
                 self.state = if enough { State::GivenUp } else { again };
                 self.handle.is_down(Some(error));

@@ -9,6 +9,9 @@ use doorbell_seam::provider::Provider;
 
 use crate::wait::readable;
 
+/// The longest sleep between two looks for ended peers.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// Turns a worker until `stop` is true. After `spin` turns in a row that find nothing, its thread
 /// sleeps until there is a completion, mail from the control plane, or work from a handle; nothing
 /// is missed meanwhile. `limit` bounds each sleep, and so the delay until `stop` is noticed; on a
@@ -27,6 +30,8 @@ pub fn run_sleeping<P: Provider, H: Handler<P>>(
     spin: u64,
     limit: Duration,
 ) {
+    // A worker whose control plane is not stepped looks for ended peers each time it sleeps.
+    let limit = limit.min(LOOK);
     let me = thread::current();
     match worker.bell() {
         Some(bell) => worker.set_waker(Box::new(move || bell.ring())),

@@ -10,6 +10,8 @@ mod bed;
 mod connected;
 #[path = "scenarios/datagrams.rs"]
 mod datagrams;
+#[path = "scenarios/ends.rs"]
+mod ends;
 #[path = "scenarios/identity.rs"]
 mod identity;
 #[path = "scenarios/placed.rs"]

@@ -83,8 +83,8 @@ impl<F: Fabric, H: Handler<F>> Side<F, H> {
 /// Two workers, and the control planes that connect them.
 pub(crate) struct Pair<F: Fabric, A: Handler<F>, B: Handler<F>> {
     // Dropped first, as when a program ends.
-    dialer: Dialer<F>,
-    listener: Listener<F>,
+    pub(crate) dialer: Dialer<F>,
+    pub(crate) listener: Listener<F>,
     /// The side that dials.
     pub(crate) one: Side<F, A>,
     pub(crate) two: Side<F, B>,
