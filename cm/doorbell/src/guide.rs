@@ -231,6 +231,83 @@
 //! # }
 //! ```
 //!
+//! # An end in order
+//!
+//! A worker drains before it ends: its peers get everything that was accepted for them, and learn
+//! that this was no failure. A worker that is just dropped ends its connections too, but what was
+//! on its way is lost. The listener goes on with its other workers, and takes new ones.
+//!
+//! ```
+//! use std::time::{Duration, Instant};
+//!
+//! use doorbell::prelude::*;
+//!
+//! #[derive(Default)]
+//! struct Log {
+//!     up: Vec<PeerId>,
+//!     got: u32,
+//!     down: Option<DownReason>,
+//! }
+//!
+//! impl<P: Provider> Handler<P> for Log {
+//!     fn on_peer_up(&mut self, peer: PeerId, _: &mut Outbox<'_, P>) {
+//!         self.up.push(peer);
+//!     }
+//!     fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+//!         self.got += 1;
+//!         Verdict::Done
+//!     }
+//!     fn on_peer_down(&mut self, _: PeerId, why: DownReason, _: &mut Outbox<'_, P>) {
+//!         self.down = Some(why);
+//!     }
+//! }
+//!
+//! # fn worker(nic: &SoftDevice)
+//! # -> Result<(Worker<SoftDevice, Log>, Intake<SoftDevice>), Box<dyn std::error::Error>> {
+//! #     let config = Config { peers: 4, ..Config::DEFAULT };
+//! #     let shared = SharedRecv::new(nic, Mapping::plain(config.recv_bytes())?, &config)?;
+//! #     let memory = Mapping::plain(config.send_bytes())?;
+//! #     Ok(Worker::new(nic, &shared, memory, Log::default(), &config)?)
+//! # }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let nic = SoftDevice::open()?;
+//! # let mut listener = Listener::bind(&nic, "127.0.0.1:0".parse()?)?;
+//! # let addr = listener.local_addr().ok_or("it is bound")?;
+//! # let limit = Duration::from_secs(60);
+//! let (mut server, intake) = worker(&nic)?;
+//! listener.feed(intake);
+//! let (mut client, intake) = worker(&nic)?;
+//! let mut dialer = Dialer::new(&nic)?;
+//! # std::thread::scope(|scope| {
+//! # let dialing = scope.spawn(|| dialer.dial(addr, &intake, limit).map(drop));
+//! # while !dialing.is_finished() { listener.step(Duration::from_millis(1))?; }
+//! # dialing.join().expect("it ends")
+//! # })?;
+//! client.turn();
+//! let peer = client.handler().up[0];
+//! client.outbox().send(peer, b"the last word")?;
+//! let end = Instant::now() + limit;
+//! let left = client.drain(|| {
+//!     server.turn(); // it has a thread of its own, in a program
+//!     Instant::now() < end
+//! });
+//! assert_eq!(left.peers, 0);
+//!
+//! while server.handler().down.is_none() {
+//!     server.turn(); // it learns of the end although nobody steps the listener
+//! }
+//! assert_eq!((server.handler().got, server.handler().down), (1, Some(DownReason::Finished)));
+//!
+//! drop(server);
+//! listener.step(Duration::ZERO)?;
+//! assert_eq!((listener.workers(), listener.lost_workers()), (0, 1));
+//! let (_next, intake) = worker(&nic)?;
+//! listener.feed(intake);
+//! assert_eq!(listener.workers(), 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Memory in huge pages
 //!
 //! ```
