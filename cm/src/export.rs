@@ -11,21 +11,21 @@ use doorbell_engine::metrics::Metrics;
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
 
-/// What names of these sockets begin with; the process's number follows.
+/// The names of these sockets begin with this; the process's number follows.
 const PREFIX: &str = "doorbell-metrics-";
 
-/// Readers that are served at a time. Others wait.
+/// The most readers that are served at a time. Others wait.
 const READERS: usize = 8;
 
 /// How long [`read_metrics`] waits for a process that does not step.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The longest text that [`read_metrics`] takes.
+/// The longest text that [`read_metrics`] accepts.
 const TEXT_MAX: u64 = 16 << 20;
 
 /// Serves this process's metrics as text, on a Unix socket in the abstract namespace that is named
 /// after the process. Only processes of the same user, and root, get an answer; nothing stays
-/// behind when the process dies. It has no thread: whoever runs the control plane calls
+/// behind when the process dies. It has no thread: the thread that runs the control plane calls
 /// [`Export::step`]. [`crate::Runtime::export`] does that.
 ///
 /// Readers are in the same network namespace, which containers often have to themselves.
@@ -65,8 +65,8 @@ impl Export {
         Ok(Export { listener, answers: Vec::new() })
     }
 
-    /// One step, which never waits: gathers for a reader that has come, and sends on what earlier
-    /// readers have had no room for. Without a reader it is one system call.
+    /// One step, which never waits: gathers the text for a new reader, and sends earlier readers
+    /// more of theirs. Without a reader it is one system call.
     pub fn step(&mut self, gather: impl FnOnce() -> Metrics) {
         if self.answers.len() < READERS
             && let Ok((stream, _)) = self.listener.accept()
@@ -81,7 +81,7 @@ impl Export {
 }
 
 impl Answer {
-    /// Sends as much as there is room for. False: it is all sent, or nobody reads it.
+    /// Sends as much as there is room for. False: everything is sent, or the reader is gone.
     fn goes_on(&mut self) -> bool {
         while let Some(rest) = self.text.get(self.sent..).filter(|rest| !rest.is_empty()) {
             match self.stream.write(rest) {
@@ -116,7 +116,7 @@ pub fn exporting_processes() -> io::Result<Vec<u32>> {
 /// The metrics of a process that exports them, as text.
 ///
 /// # Errors
-/// `ConnectionRefused`: the process exports none. `PermissionDenied`: it is another user's.
+/// `ConnectionRefused`: the process exports none. `PermissionDenied`: it belongs to another user.
 /// `WouldBlock`: it did not answer within two seconds, because it does not step.
 pub fn read_metrics(process: u32) -> io::Result<String> {
     let stream = UnixStream::connect_addr(&name(process)?)?;

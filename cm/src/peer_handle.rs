@@ -86,7 +86,8 @@ impl PeerHandle {
     /// received may be lost. A kept connection is not dialed again.
     pub fn end(&self) {
         self.0.ending.store(true, Ordering::Relaxed);
-        // Release pairs with the Acquire in `Dialer::step`: who sees the call sees who called.
+        // Release pairs with the Acquire in `Dialer::step`: a thread that sees `called` also sees
+        // `ending`.
         self.0.called.store(true, Ordering::Release);
     }
 

@@ -11,10 +11,10 @@ use clap::Parser;
 use doorbell::{exporting_processes, read_metrics};
 use table::{Sample, table};
 
-/// How often a terminal is written anew.
+/// How often a terminal is redrawn.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Goes to the top left of a terminal and clears it.
+/// Moves to the top left of a terminal and clears it.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 /// Shows the workers, listeners and dialers of a running Doorbell program.

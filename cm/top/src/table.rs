@@ -35,8 +35,8 @@ const TABLES: &[(&str, &[Column])] =
 pub(crate) struct Sample(BTreeMap<(String, String), f64>);
 
 impl Sample {
-    /// Reads what it needs of the text, and passes over everything else. Series that further labels
-    /// tell apart, such as a reason, are added up.
+    /// Reads the metrics that it needs from the text, and skips all others. It adds up series that
+    /// differ in further labels, such as a reason.
     pub(crate) fn parse(text: &str) -> Sample {
         let value = |line: &str| {
             let (series, value) = line.rsplit_once(' ')?;
@@ -76,11 +76,11 @@ pub(crate) fn table(now: &Sample, before: Option<(&Sample, f64)>) -> String {
             continue;
         }
         let mut names: Vec<&str> = names.into_iter().collect();
-        // Numbers by their value, and then the other names.
+        // Numbers by value, then other names.
         names.sort_by_key(|name| (name.parse().unwrap_or(u64::MAX), *name));
         let width = names.iter().map(|name| shown(name).chars().count()).max();
         let width = width.unwrap_or(0).max(row.len());
-        // A `String` takes everything.
+        // Writing to a `String` cannot fail.
         let _ = write!(text, "\n{:<width$}", row.to_uppercase());
         columns.iter().for_each(|(title, ..)| {
             let _ = write!(text, " {title:>11}");
@@ -97,7 +97,7 @@ pub(crate) fn table(now: &Sample, before: Option<(&Sample, f64)>) -> String {
     if text.is_empty() { "\nno workers, listeners or dialers\n".to_owned() } else { text }
 }
 
-/// One figure, rounded; `-` for one that is not there.
+/// One figure, rounded; `-` for a missing one.
 fn figure(
     now: &Sample,
     before: Option<(&Sample, f64)>,
@@ -108,7 +108,7 @@ fn figure(
     let value = match before {
         Some((before, seconds)) if counts && seconds > 0.0 => {
             let before = before.get(metric, name).unwrap_or(value);
-            // A counter that fell began anew.
+            // A counter that fell has restarted.
             (value - before).max(0.0) / seconds
         }
         _ => value,
@@ -116,7 +116,7 @@ fn figure(
     format!("{value:.0}")
 }
 
-/// A name as a terminal may show it: no control characters, and not too long.
+/// A name that a terminal can show: no control characters, and not too long.
 fn shown(name: &str) -> String {
     name.chars().filter(|c| !c.is_control()).take(32).collect()
 }

@@ -357,7 +357,7 @@ mod tests {
         assert_eq!((sq.pushed, sq.waiting, sq.signals()), (u32::MAX, 0, true));
     }
 
-    /// What waits is dropped when a peer has failed. The room that it leaves is for no message.
+    /// Waiting requests are dropped when a peer has failed. No message may use their room.
     #[test]
     fn dropping_what_waits_opens_no_budget() {
         let mut sq = queue(10);

@@ -21,7 +21,7 @@ pub(crate) struct PeerWaker {
     bell: Option<Bell>,
 }
 
-// SAFETY: an atomic word in memory that the link keeps, and a bell that any thread may ring.
+// SAFETY: an atomic word in memory that the link keeps, and a notifier that any thread may ring.
 unsafe impl Send for PeerWaker {}
 
 impl PeerWaker {

@@ -16,7 +16,7 @@ pub(crate) const MODELS: &[Model] = &[
 ];
 
 std::thread_local! {
-    /// How often the bell was rung. All threads of a model run on one.
+    /// How often the notifier was rung. All threads of a model run on one.
     static RINGS: Cell<u32> = const { Cell::new(0) };
 }
 
