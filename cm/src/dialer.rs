@@ -14,8 +14,8 @@ use crate::redial::{Backoff, Kept};
 use crate::stop::Stop;
 
 /// Connects workers to listeners, and looks after the connections. When it is dropped, its
-/// connections end, as those of a [`crate::Listener`] do. A peer that ends is noticed also if nobody
-/// steps the dialer.
+/// connections end, as those of a [`crate::Listener`] do. The end of a peer is noticed even if
+/// nobody steps the dialer.
 pub struct Dialer<F: Fabric> {
     connections: Connections<F>,
     intakes: Vec<Intake<F>>,

@@ -68,9 +68,9 @@ fn a_few_seeds_hold() {
     assert!(sum.inline_both_ways(), "{sum:?}");
 }
 
-/// A reply to a failed peer once passed those that were dropped (the first seed), a domain once
-/// owed an acknowledgement of a record for a queue pair that was gone (the second), and an idle link
-/// once missed the acknowledgement that a request with a wrong key waited for (the third).
+/// In the first seed, a reply to a failed peer once passed those that were dropped. In the second,
+/// a domain once owed an acknowledgement of a record for a removed queue pair. In the third, an
+/// idle link once missed the acknowledgement that a request with a wrong key waited for.
 #[test]
 fn seeds_that_found_mistakes_hold() {
     let holds = |report: Result<Report, SetupError>| report.expect("it can be made").failure;
