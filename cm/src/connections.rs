@@ -14,7 +14,7 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::{Qp, QpType};
 
 use crate::peer_handle::PeerHandle;
-use crate::worker_qp;
+use crate::{trace, worker_qp};
 
 struct Connection<F: Fabric> {
     id: F::Id,
@@ -288,13 +288,15 @@ impl<F: Fabric> Live<F> {
                 let greeting = match greeting {
                     Ok(greeting) => greeting,
                     Err(refusal) => {
-                        self.end(event.key, None);
+                        trace::refused(connection.id.peer_addr(), &refusal);
+                        self.remove(event.key, None);
                         return Some(Outcome::Refused(refusal));
                     }
                 };
                 // It fails only if the worker has already given the queue pair up.
                 let _ = connection.id.set_rnr_timer(connection.intake.retry().rnr_timer);
                 let (intake, qp_num) = (connection.intake.clone(), connection.qp_num);
+                trace::connected(connection.id.peer_addr(), qp_num);
                 if let Some(handle) = &connection.handle {
                     handle.is_up();
                 }
@@ -314,17 +316,28 @@ impl<F: Fabric> Live<F> {
             | EventKind::ConnectError
             | EventKind::AddrError
             | EventKind::RouteError) => {
-                self.end(event.key, None);
                 let refusal = Refusal::parse(&event.private_data);
+                if let Some(live) = self.live.get(&event.key) {
+                    trace::failed(live.id.peer_addr(), kind, event.status, refusal.as_ref());
+                }
+                self.remove(event.key, None);
                 Some(Outcome::Failed(kind, event.status, refusal))
             }
             _ => None,
         }
     }
 
-    /// Ends a connection: tells the worker and the peer, and drops the id. `why`: if it was up and
-    /// this side did not want it.
+    /// Ends a connection that was up, or nearly. `why`: if this side did not want it.
     fn end(&mut self, key: IdKey, why: Option<&str>) {
+        if let Some(live) = self.live.get(&key) {
+            trace::ended(live.id.peer_addr(), live.qp_num, why);
+        }
+        self.remove(key, why);
+    }
+
+    /// Removes a connection: tells the worker and the peer, and drops the id. `why`: if it was up
+    /// and this side did not want it.
+    fn remove(&mut self, key: IdKey, why: Option<&str>) {
         if let Some(mut connection) = self.live.remove(&key) {
             self.ended += 1;
             if let Some(handle) = &connection.handle {

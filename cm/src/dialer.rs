@@ -12,6 +12,7 @@ use crate::connections::{Connections, NotHandedOver, Outcome, STEP, run};
 use crate::peer_handle::PeerHandle;
 use crate::redial::{Backoff, Kept};
 use crate::stop::Stop;
+use crate::trace;
 
 /// Connects workers to listeners, and looks after the connections. When it is dropped, its
 /// connections end, as those of a [`crate::Listener`] do. The end of a peer is noticed even if
@@ -103,6 +104,7 @@ impl<F: Fabric> Dialer<F> {
     ) -> Result<IdKey, CmError> {
         self.refusal = None;
         let (addr, until) = (handle.addr(), Instant::now() + limit);
+        trace::connecting(addr);
         let mut id = self.fabric.create_id(Some(&self.connections.channel), PortSpace::Tcp)?;
         let key = id.key();
         id.resolve_addr(None, addr, limit)?;

@@ -38,6 +38,7 @@ mod spread;
 mod srq;
 mod stop;
 mod target;
+mod trace;
 mod wait;
 mod window;
 mod worker_qp;

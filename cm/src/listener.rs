@@ -10,6 +10,7 @@ use doorbell_seam::error::Code;
 
 use crate::connections::{Connections, NotHandedOver, run};
 use crate::request::{Answer, ConnectRequest};
+use crate::trace;
 
 /// What a program decides of each request.
 type Decide<F> = Box<dyn FnMut(&ConnectRequest<'_>) -> Answer<F> + Send>;
@@ -206,7 +207,7 @@ impl<F: Fabric> Listener<F> {
             self.refuse(request, refusal, None);
             return Ok(());
         }
-        let greeting = Some(greeting);
+        let (greeting, peer) = (Some(greeting), request.peer_addr());
         let handed = self.connections.hand_over(
             request,
             &intake,
@@ -215,8 +216,9 @@ impl<F: Fabric> Listener<F> {
             None,
             F::Id::accept,
         );
-        if let Err(NotHandedOver { id, refusal, error }) = handed {
-            self.refuse(id, refusal, Some(error));
+        match handed {
+            Ok(_) => trace::accepted(peer),
+            Err(NotHandedOver { id, refusal, error }) => self.refuse(id, refusal, Some(error)),
         }
         Ok(())
     }
@@ -236,6 +238,7 @@ impl<F: Fabric> Listener<F> {
         if let Some(count) = self.refused.get_mut(refusal.reason() as usize) {
             *count += 1;
         }
+        trace::refused(request.peer_addr(), &refusal);
         self.last_refusal = Some(RefusedRequest { addr: request.peer_addr(), refusal, error });
         let _ = request.reject(refusal.to_private_data().bytes());
     }

@@ -21,6 +21,7 @@ use crate::pin::pin;
 use crate::redial::Backoff;
 use crate::sleep::run_sleeping;
 use crate::stop::{Signals, Stop, Why};
+use crate::trace;
 
 /// How long a dial may take. The kernel's connection manager repeats a lost request after four
 /// seconds.
@@ -376,6 +377,7 @@ impl End<'_> {
             )),
         };
         if let Some(error) = failure {
+            trace::lost(part, &error);
             self.first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         }
         self.stop();

@@ -479,6 +479,17 @@
 //! # }
 //! ```
 //!
+//! # Events
+//!
+//! With the feature `tracing`, the control plane tells the crate `tracing` of connections:
+//! `connecting`, `accepted`, `connected`, `refused` and `not connected` with the reason, `ended`,
+//! and `lost` for a part of a [`Runtime`](crate::Runtime) that has failed. The data plane tells
+//! nothing. A subscriber picks them by their target:
+//!
+//! ```sh
+//! RUST_LOG=doorbell=info ./server # with tracing_subscriber::fmt::init() in its main
+//! ```
+//!
 //! # Probes
 //!
 //! With the feature `probes`, the worker has static probes where a message passes: `message`,
