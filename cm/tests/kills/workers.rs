@@ -3,6 +3,7 @@
 //! channel, while another of its threads is the control plane.
 
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -348,6 +349,64 @@ fn a_killed_worker_that_listens_is_outlived() {
     let _alone = alone();
     let mut survivor = Survivor::<Dialer<SoftDevice>>::new(true);
     outlive(Dice(19), |round, ends| visit(&mut survivor, round, ends));
+}
+
+/// Turns a worker whose control plane nobody steps, until its peer is gone.
+fn turn_until_down(worker: &mut OneWorker, seen: &Seen, asleep: bool) {
+    let begin = Instant::now();
+    let waits = || seen.down.load(Ordering::Acquire) == 0 && begin.elapsed() < SOON;
+    if asleep {
+        let (stop, handle) = (AtomicBool::new(false), worker.handle());
+        thread::scope(|scope| {
+            let sleeping = scope.spawn(|| run_sleeping(worker, &stop, SPIN, SOON));
+            while waits() {
+                thread::sleep(LOOK);
+            }
+            drop(Stopping(&stop, handle));
+            sleeping.join().unwrap();
+        });
+    }
+    while waits() {
+        worker.turn();
+    }
+    assert_eq!(seen.down.load(Ordering::Acquire), 1, "a killed peer is immortal");
+}
+
+/// A peer is killed, and the survivor's control plane is never stepped: the worker learns of it
+/// while it turns, and while it sleeps. A peer that is only stopped is not taken for dead.
+#[test]
+fn a_killed_worker_is_outlived_without_a_step() {
+    let _alone = alone();
+    for (asks, asleep) in [(true, false), (false, false), (false, true)] {
+        let mut survivor = Survivor::<Dialer<SoftDevice>>::new(asks);
+        survivor.worker.handler().questions = if asks { FOR_EVER } else { 0 };
+        let mut child = peer("worker-listens", 0, anywhere());
+        let addr = address_in(child.stdout.take()).unwrap();
+        survivor.control.dial(addr, &survivor.intake, SOON).unwrap();
+        let begin = Instant::now();
+        while survivor.seen.up.load(Ordering::Relaxed) == 0
+            || asks && survivor.worker.handler().came < 100
+        {
+            survivor.worker.turn();
+            assert!(begin.elapsed() < SOON, "the peer does not talk");
+        }
+        signal(&child, "-STOP");
+        // Some looks, each of which finds nothing: 2^20 turns each.
+        for _ in 0..if asks { 5 << 19 } else { 1000 } {
+            survivor.worker.turn();
+        }
+        assert_eq!(survivor.seen.down.load(Ordering::Acquire), 0, "it is only stopped");
+        signal(&child, "-CONT");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        turn_until_down(&mut survivor.worker, &survivor.seen, asleep);
+        survivor.assert_home();
+    }
+}
+
+fn signal(child: &std::process::Child, name: &str) {
+    let status = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
 }
 
 /// Kills as often as requested, and checks that nothing is left behind.
