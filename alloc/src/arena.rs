@@ -1,5 +1,6 @@
 //! [`Arena`]: cuts one region into pieces that never overlap.
 
+use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std_alloc::vec::Vec;
@@ -63,7 +64,7 @@ pub struct Piece {
 }
 
 /// Why [`Arena::take`] gave no piece.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ArenaError {
     /// The length or the alignment is impossible.
@@ -86,10 +87,22 @@ pub enum ArenaError {
     },
 }
 
+impl fmt::Debug for ArenaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// The piece belongs to another arena. It is handed back in the error.
-#[derive(Debug, PartialEq, Eq, Error)]
+#[derive(PartialEq, Eq, Error)]
 #[error("bytes {} to {} belong to another arena; fix: give them to that one", .0.start, .0.end())]
 pub struct WrongArena(pub Piece);
+
+impl fmt::Debug for WrongArena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 impl Arena {
     /// An arena over a region of `len` bytes, all free. `len` is rounded down to whole cache lines.

@@ -1,9 +1,11 @@
 //! Arithmetic on lengths, pages and blocks, with every overflow checked.
 
+use core::fmt;
+
 use thiserror::Error;
 
 /// A length, page size or block count that is impossible.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SizeError {
     /// A length, count or block size of zero.
@@ -42,6 +44,12 @@ pub enum SizeError {
         /// Size of a block, bytes.
         size: usize,
     },
+}
+
+impl fmt::Debug for SizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// The largest length of one object: `isize::MAX`, by Rust's rule for pointers.

@@ -225,7 +225,7 @@ impl<F: Fabric> Live<F> {
         handle: Option<PeerHandle>,
         go: impl FnOnce(&mut F::Id, &ConnParam<'_>) -> Result<(), CmError>,
     ) -> Result<IdKey, NotHandedOver<F>> {
-        let mut grant = match intake.reserve() {
+        let grant = match intake.reserve() {
             Ok(grant) => grant,
             Err(error) => {
                 let refusal = match intake.is_open() {
@@ -235,7 +235,6 @@ impl<F: Fabric> Live<F> {
                 return Err(NotHandedOver { id, refusal, error: error.into() });
             }
         };
-        grant.set_addr(id.peer_addr());
         let (handshake, watch) = (grant.handshake(data), grant.watch());
         let qp = match worker_qp::create(&mut id, intake, QpType::Rc) {
             Ok(qp) => qp,
@@ -245,7 +244,7 @@ impl<F: Fabric> Live<F> {
             }
         };
         let qp_num = qp.num();
-        if let Err(qp) = intake.admit(qp, grant, greeting) {
+        if let Err(qp) = intake.admit(qp, grant, id.peer_addr(), greeting) {
             drop(qp);
             let asked = "hand a connection to a worker";
             let (refusal, error) = match intake.has_ended() {

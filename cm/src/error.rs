@@ -1,15 +1,23 @@
 //! Errors of refused posts and changes, with what they give back.
 
+use std::fmt;
+
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
 use doorbell_seam::wr::{PostCause, PostError};
 
 /// A list post stopped: requests that were not taken are still in the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the device refused a request: {cause}")]
 pub struct PostFailed {
     /// Why the first of the rest was refused.
     pub cause: PostCause,
+}
+
+impl fmt::Debug for PostFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl PostFailed {
@@ -33,7 +41,7 @@ impl From<PostFailed> for CmError {
 }
 
 /// Something could not be changed.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("{cause}")]
 pub struct NotChanged<T> {
     /// Why.
@@ -42,14 +50,26 @@ pub struct NotChanged<T> {
     pub back: Option<T>,
 }
 
+impl<T> fmt::Debug for NotChanged<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// A post was refused; what was not posted comes back.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("the device refused the request: {cause}")]
 pub struct Refused<T> {
     /// Why.
     pub cause: PostCause,
     /// The buffer.
     pub back: Option<T>,
+}
+
+impl<T> fmt::Debug for Refused<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl<T> From<Refused<T>> for CmError {

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use doorbell_alloc::Mapping;
 use doorbell_cm::{Backoff, Dialer, Listener};
 use doorbell_engine::worker::{
-    Config, DownReason, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Verdict, Worker,
+    Config, DownReason, Handler, Intake, Message, Outbox, PeerId, SendError, SharedRecv, Verdict,
+    Worker,
 };
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::Provider;
@@ -193,4 +194,22 @@ fn a_kept_connection_comes_back() {
     }
     let (given_up, error) = dialer.given_up().next().unwrap();
     assert_eq!((given_up, error.code()), (addr, Code::Refused));
+}
+
+/// A `main` that returns an error prints its `Debug` form: that is the text with the cure.
+#[test]
+fn errors_that_end_main_read_like_text() {
+    fn same(error: &dyn std::error::Error, part: &str) {
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    let nic = SoftDevice::open().unwrap();
+    let listener = Listener::bind(&nic, "127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    same(&Listener::bind(&nic, addr).err().unwrap(), "bind to 127.0.0.1");
+    let config = Config { peers: 0, ..CONFIG };
+    let memory = Mapping::plain(CONFIG.recv_bytes()).unwrap();
+    same(&SharedRecv::new(&nic, memory, &config).err().unwrap(), "peers may be 1 to 65536");
+    same(&Mapping::plain(0).unwrap_err(), "request at least 1");
+    same(&SendError::TooLongForPeer, "longer than the peer's blocks");
 }

@@ -79,7 +79,7 @@ fn cross(odds: Odds, plant: Option<Plant>) -> Vec<Vec<u8>> {
         control.connect(&link, wiring);
         let Some(grant) = grants[n].take() else { continue };
         let greeting = sides[n].intake.check_peer(handshakes[1 - n].bytes()).unwrap();
-        assert!(sides[n].intake.admit(qp, grant, Some(greeting)).is_ok());
+        assert!(sides[n].intake.admit(qp, grant, None, Some(greeting)).is_ok());
         assert!(sides[n].intake.up(nums[n], greeting));
         sides[n].worker.turn();
     }

@@ -194,7 +194,7 @@ fn workers_talk_over_a_device_of_ones_own() {
             peer: peer.cq().clone(),
         };
         let greeting = own.check_peer(handshakes[1 - n].bytes()).unwrap();
-        assert!(own.admit(end, grant, Some(greeting)).is_ok());
+        assert!(own.admit(end, grant, None, Some(greeting)).is_ok());
         assert!(own.up(n as u32 + 1, greeting));
     }
     turn(&mut sides);

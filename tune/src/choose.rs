@@ -1,6 +1,7 @@
 //! [`choose`]: picks cores that share as little as possible.
 
 use std::collections::HashSet;
+use std::fmt;
 
 use thiserror::Error;
 
@@ -10,7 +11,7 @@ use crate::mask;
 use crate::root::Root;
 
 /// Fewer cores are allowed than were asked for.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[error(
     "{wanted} cores are needed, but this program may use only {} ({}); allow more with taskset(1)",
     allowed.len(),
@@ -21,6 +22,12 @@ pub struct ChooseError {
     pub wanted: usize,
     /// The cores that are allowed, ascending.
     pub allowed: Vec<usize>,
+}
+
+impl fmt::Debug for ChooseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// Chooses `wanted` of the cores that this thread may run on. It prefers hardware threads of

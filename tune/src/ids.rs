@@ -15,9 +15,15 @@ use crate::list::{self, CoreList};
 pub struct Ids(Vec<usize>);
 
 /// A text that is not a list of numbers.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[error("`{0}` is not a list of numbers such as 0-3,8")]
 pub struct IdsError(String);
+
+impl fmt::Debug for IdsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 impl Ids {
     /// The numbers, ascending.

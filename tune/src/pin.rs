@@ -1,5 +1,6 @@
 //! [`pin()`]: moves a thread to a core.
 
+use std::fmt;
 use std::io;
 
 use core_affinity::CoreId;
@@ -12,7 +13,7 @@ use crate::mask;
 const CPU_SET: usize = 1024;
 
 /// Why a thread was not pinned.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum PinError {
     /// The thread may not run on the core, or there is no such core.
@@ -45,6 +46,12 @@ pub enum PinError {
         /// The cores that the thread may run on now.
         got: Vec<usize>,
     },
+}
+
+impl fmt::Debug for PinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// Moves the calling thread to `core`, and checks that it is there. Threads and processes that it

@@ -1,6 +1,7 @@
 //! Puts a thread where a plan says: on its CPUs, with memory of its nodes.
 #![expect(unsafe_code, reason = "set_mempolicy is a system call without a wrapper")]
 
+use std::fmt;
 use std::io;
 
 use serde::{Deserialize, Serialize};
@@ -24,7 +25,7 @@ pub enum Memory {
 }
 
 /// Why a thread is not where it should be.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum PlaceError {
     /// The kernel does not let the thread run there.
@@ -61,6 +62,12 @@ pub enum PlaceError {
         /// What to do about it.
         fix: &'static str,
     },
+}
+
+impl fmt::Debug for PlaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// Restricts the calling thread to `cpus`, which may be isolated ones. Threads and processes that

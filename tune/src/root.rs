@@ -1,5 +1,6 @@
 //! [`Root`]: where a machine's files are read, on the machine itself or in a recorded copy.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,13 +35,19 @@ pub struct Root {
 }
 
 /// A file that could not be read.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[error("cannot read {}: {source}", path.display())]
 pub struct ReadError {
     /// The file, below the root.
     pub path: PathBuf,
     /// What the system answered.
     pub source: io::Error,
+}
+
+impl fmt::Debug for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Root {

@@ -1,5 +1,6 @@
 //! Errors of mapping, and of the system calls behind it.
 
+use core::fmt;
 use std::format;
 use std::io;
 use std::string::String;
@@ -13,7 +14,7 @@ use crate::reason::Reason;
 use crate::report::Shortfall;
 
 /// Why [`MapRequest::map`](crate::MapRequest::map) gave no mapping.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum MapError {
     /// The length is 0 or does not fit in the address space.
@@ -75,6 +76,12 @@ pub enum MapError {
     },
 }
 
+impl fmt::Debug for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// Names the node whose share of the pool is meant, if it is one node's.
 fn of_node(node: Option<u32>) -> String {
     node.map(|node| format!(" of node {node}")).unwrap_or_default()
@@ -82,7 +89,7 @@ fn of_node(node: Option<u32>) -> String {
 
 /// Why [`Mapping::from_memfd`](crate::Mapping::from_memfd) refused a descriptor. A descriptor from
 /// another process is not trusted.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum MemfdError {
     /// The descriptor is not a memfd, or the memfd cannot be sealed.
@@ -107,8 +114,14 @@ pub enum MemfdError {
     Map(#[from] MapError),
 }
 
+impl fmt::Debug for MemfdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// Why [`Mapping::file`](crate::Mapping::file) gave no mapping.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum FileError {
     /// A device, a pipe or a folder has no bytes that can be mapped.
@@ -139,6 +152,12 @@ pub enum FileError {
     /// The memory could not be mapped, or a system call failed.
     #[error(transparent)]
     Map(#[from] MapError),
+}
+
+impl fmt::Debug for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// What helps when memory itself is short.

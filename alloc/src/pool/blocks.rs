@@ -1,5 +1,7 @@
 //! The blocks of a pool: where they lie in the region, and which of them are missing at the end.
 
+use core::fmt;
+
 use std_alloc::string::String;
 
 use thiserror::Error;
@@ -30,7 +32,7 @@ impl Blocks {
 }
 
 /// Blocks that were taken and never put back, found when a pool is closed.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[error("{out} of {count} blocks were not put back, {caches} caches are still alive{held}")]
 pub struct LeakedBlocks {
     pub(super) count: u32,
@@ -38,6 +40,12 @@ pub struct LeakedBlocks {
     pub(super) caches: usize,
     /// Their owners: each entry starts with "; ". Empty in builds without debug assertions.
     pub(super) held: String,
+}
+
+impl fmt::Debug for LeakedBlocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl LeakedBlocks {

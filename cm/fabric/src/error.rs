@@ -52,11 +52,17 @@ impl From<SetupError> for CmError {
 }
 
 /// An object that is still in use could not be destroyed; it comes back.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("{cause}")]
 pub struct InUse<T> {
     /// What uses it: `Busy`.
     pub cause: CmError,
     /// The object.
     pub back: T,
+}
+
+impl<T> fmt::Debug for InUse<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }

@@ -156,8 +156,8 @@ fn connect(nic: &Soft, one: &Intake<Soft>, two: &Intake<Soft>) -> Option<()> {
     b.connect(&taker, wiring(first));
     let data = (here.handshake(&PeerData::default()), there.handshake(&PeerData::default()));
     let greetings = (one.check_peer(data.1.bytes()).ok()?, two.check_peer(data.0.bytes()).ok()?);
-    one.admit(a, here, Some(greetings.0)).ok()?;
-    two.admit(b, there, Some(greetings.1)).ok()?;
+    one.admit(a, here, None, Some(greetings.0)).ok()?;
+    two.admit(b, there, None, Some(greetings.1)).ok()?;
     (one.up(first, greetings.0) && two.up(second, greetings.1)).then_some(())
 }
 

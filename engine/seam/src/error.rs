@@ -5,12 +5,18 @@ use std_alloc::string::String;
 
 /// A resource could not be made. The error says what was asked, what the answer was, and what to
 /// do.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub struct SetupError {
     code: Code,
     asked: String,
     answer: String,
     cure: Option<String>,
+}
+
+impl fmt::Debug for SetupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// The kind of a set-up failure, with the errno a C program would see.

@@ -16,9 +16,9 @@ use crate::provider::{Provider, Qp};
 pub(super) fn admit<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H) {
     while let Some(mail) = core.mailbox.take() {
         match mail {
-            Mail::Admit(qp, grant, greeting) => {
+            Mail::Admit(qp, grant, addr, greeting) => {
                 let num = qp.num();
-                match core.sender.peers.insert(num, qp, grant) {
+                match core.sender.peers.insert(num, qp, grant, addr) {
                     Ok(slot) => set_greeting(core, slot, greeting),
                     Err(qp) => {
                         drop(qp);
@@ -47,8 +47,8 @@ pub(super) fn admit<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mu
 
 /// What a peer said, if it has come.
 fn set_greeting<P: Provider>(core: &mut Core<P>, slot: u32, greeting: Option<Greeting>) {
-    if let (Some(peer), Some(greeting)) = (core.sender.peers.at(slot), greeting) {
-        peer.set_greeting(greeting);
+    if let Some(greeting) = greeting {
+        core.sender.peers.set_greeting(slot, greeting);
     }
 }
 

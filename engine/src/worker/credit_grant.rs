@@ -2,7 +2,6 @@
 //! that the peer writes its credit to.
 #![expect(unsafe_code, reason = "memory of its own for a device to write to")]
 
-use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam::queue::ArrayQueue;
@@ -56,8 +55,6 @@ pub struct CreditGrant<P: Provider> {
     words: Arc<CreditWords<P>>,
     index: u32,
     window: u32,
-    watch: PeerWatch,
-    addr: Option<SocketAddr>,
 }
 
 impl<P: Provider> CreditGrant<P> {
@@ -67,7 +64,9 @@ impl<P: Provider> CreditGrant<P> {
     ) -> Result<Self, SetupError> {
         let index = words.free.pop().ok_or_else(|| {
             SetupError::new(Code::NoMemory, "one more peer", "all slots of the worker are taken")
-                .cure("raise Config::peers")
+                .cure(
+                    "raise Config::peers; or let the worker turn, if some of its peers have ended",
+                )
         })?;
         let window = match shared.promise() {
             Ok(window) => window,
@@ -79,9 +78,8 @@ impl<P: Provider> CreditGrant<P> {
         // The last peer's queue pair is gone. A late word from it, or one from a peer that writes
         // where it should not, gives no more than the window.
         words.at(index).store(0, Ordering::Relaxed);
-        let (shared, words) = (shared.clone(), words.clone());
-        let watch = PeerWatch::begin(&words.holders, index);
-        Ok(CreditGrant { shared, words, index, window, watch, addr: None })
+        PeerWatch::begin(&words.holders, index);
+        Ok(CreditGrant { shared: shared.clone(), words: words.clone(), index, window })
     }
 
     /// Why a grant was refused just now.
@@ -100,18 +98,9 @@ impl<P: Provider> CreditGrant<P> {
         Handshake { window: self.window, word, block_bytes }.to_private_data(data)
     }
 
-    /// Says where the peer is, for [`super::Outbox::peer_info`].
-    pub fn set_addr(&mut self, addr: Option<SocketAddr>) {
-        self.addr = addr;
-    }
-
-    pub(super) fn addr(&self) -> Option<SocketAddr> {
-        self.addr
-    }
-
     /// Tells other threads which peer this becomes.
     pub fn watch(&self) -> PeerWatch {
-        self.watch.clone()
+        PeerWatch::now(&self.words.holders, self.index)
     }
 
     /// Receives that are promised to the peer; 0 if this worker's peers have no credits.
@@ -134,7 +123,7 @@ impl<P: Provider> CreditGrant<P> {
 
 impl<P: Provider> Drop for CreditGrant<P> {
     fn drop(&mut self) {
-        self.watch.end();
+        self.watch().end();
         self.shared.take_back(self.window);
         let _ = self.words.free.push(self.index);
     }
@@ -155,14 +144,21 @@ impl PeerWatch {
     const PRESENT: u64 = 1 << 63;
     const SERIAL_MAX: u32 = u32::MAX >> 1;
 
+    /// The next connection with that word begins.
     fn begin(holders: &Arc<[AtomicU64]>, index: u32) -> PeerWatch {
-        let mut watch = PeerWatch { holders: holders.clone(), index, serial: 0 };
-        // Relaxed, here and below: one word that says everything, written by the grant's owner
-        // alone. A grant passes from one owner to the next by a queue, which orders them.
-        let last = watch.cell().map_or(0, |cell| cell.load(Ordering::Relaxed));
-        watch.serial = ((last >> 32) as u32 + 1) & Self::SERIAL_MAX;
+        let last = PeerWatch::now(holders, index);
+        let watch = PeerWatch { serial: (last.serial + 1) & Self::SERIAL_MAX, ..last };
         watch.end();
         watch
+    }
+
+    /// The connection that has that word now. A call for its owner.
+    fn now(holders: &Arc<[AtomicU64]>, index: u32) -> PeerWatch {
+        let watch = PeerWatch { holders: holders.clone(), index, serial: 0 };
+        // Relaxed, here and below: one word that says everything, written by the grant's owner
+        // alone. A grant passes from one owner to the next by a queue, which orders them.
+        let value = watch.cell().map_or(0, |cell| cell.load(Ordering::Relaxed));
+        PeerWatch { serial: (value >> 32) as u32 & Self::SERIAL_MAX, ..watch }
     }
 
     fn cell(&self) -> Option<&AtomicU64> {

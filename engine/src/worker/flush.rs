@@ -23,7 +23,7 @@ impl<P: Provider> Core<P> {
     #[cold]
     fn fail_broken(&mut self) {
         while let Some(slot) = self.sender.broken.pop() {
-            let overlong = self.sender.peers.at(slot).is_some_and(|peer| peer.overlong);
+            let overlong = self.sender.peers.is_overlong(slot);
             let refused = DownReason::Failed(Status::LocalQpOperation);
             self.fail(slot, if overlong { DownReason::ReplyTooLong } else { refused });
         }

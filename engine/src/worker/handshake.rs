@@ -404,6 +404,8 @@ pub struct PeerInfo {
     pub(super) addr: Option<SocketAddr>,
     pub(super) greeting: Greeting,
     pub(super) message_max: u32,
+    /// A reply was longer: the next flush closes the peer.
+    pub(super) overlong: bool,
 }
 
 impl PeerInfo {

@@ -2,8 +2,10 @@
 
 use core::ops::Deref;
 
+use core::net::SocketAddr;
 use spin::{Mutex, MutexGuard};
 use std_alloc::collections::VecDeque;
+
 use std_alloc::sync::Arc;
 
 use super::config::Retry;
@@ -19,9 +21,9 @@ use crate::sync::{ArrayQueue, AtomicBool, Ordering, pause};
 
 /// What the control plane tells a worker.
 pub(super) enum Mail<P: Provider> {
-    /// A queue pair that may receive from now on; not yet up. With what the peer said, if that has
-    /// come.
-    Admit(P::Qp, CreditGrant<P>, Option<Greeting>),
+    /// A queue pair that may receive from now on; not yet up. With the peer's address, and
+    /// what the peer said if that has come.
+    Admit(P::Qp, CreditGrant<P>, Option<SocketAddr>, Option<Greeting>),
     /// The queue pair for datagrams.
     Datagrams(P::Qp),
     /// The queue pair for datagrams is to go, if it has this number.
@@ -381,8 +383,9 @@ impl<P: Provider> Intake<P> {
         }
     }
 
-    /// Hands over a queue pair and its grant before the peer may send. `greeting` is what the peer
-    /// said, if it has come: it comes with a request, but not with a connect.
+    /// Hands over a queue pair and its grant before the peer may send. `addr` is for
+    /// [`super::Outbox::peer_info`]. `greeting` is what the peer said, if it has come:
+    /// it comes with a request, but not with a connect.
     ///
     /// # Errors
     /// Returns the queue pair: the worker has ended, or its mailbox is full because it does not
@@ -391,9 +394,10 @@ impl<P: Provider> Intake<P> {
         &self,
         qp: P::Qp,
         grant: CreditGrant<P>,
+        addr: Option<SocketAddr>,
         greeting: Option<Greeting>,
     ) -> Result<(), P::Qp> {
-        match self.mailbox.put(Mail::Admit(qp, grant, greeting)) {
+        match self.mailbox.put(Mail::Admit(qp, grant, addr, greeting)) {
             Ok(()) => Ok(()),
             Err(Mail::Admit(qp, ..)) => Err(qp),
             Err(_) => Ok(()),

@@ -1,5 +1,7 @@
 //! The worker's peers: one slot a connection, found by queue pair number.
 
+use core::net::SocketAddr;
+
 use std_alloc::vec::Vec;
 
 use super::config::Config;
@@ -51,10 +53,6 @@ pub(super) struct Peer<P: Provider> {
     pub(super) deferred: u32,
     /// The last pass over the deferred replies in which a reply to this peer had to stay.
     pub(super) blocked_in: u64,
-    /// A reply was longer than its blocks: the next flush closes it.
-    pub(super) overlong: bool,
-    /// Who it is, and the longest message that may be sent to it.
-    pub(super) info: PeerInfo,
 }
 
 impl<P: Provider> Peer<P> {
@@ -92,15 +90,6 @@ impl<P: Provider> Peer<P> {
         (slots, credits)
     }
 
-    /// Sets what the peer said of itself. Only the first call counts.
-    pub(super) fn set_greeting(&mut self, greeting: Greeting) {
-        if self.credit.set_handshake(greeting.handshake) {
-            let most = greeting.block_bytes().unwrap_or(u32::MAX);
-            self.info.message_max = self.info.message_max.min(most);
-            self.info.greeting = greeting;
-        }
-    }
-
     /// Counts that many of its messages whose blocks are free. True if credit becomes due.
     #[inline(always)]
     pub(super) fn count_done(&mut self, count: u32) -> bool {
@@ -120,6 +109,8 @@ impl<P: Provider> Peer<P> {
 /// All slots, the free ones, and the map from queue pair numbers to slots.
 pub(super) struct Peers<P: Provider> {
     slots: Vec<Peer<P>>,
+    /// Who each peer is. Apart from the slots, where the next peer would be farther away.
+    infos: Vec<PeerInfo>,
     free: Vec<u32>,
     map: SlotMap,
     /// The slot of the last lookup: the next one is often the same.
@@ -143,13 +134,12 @@ impl<P: Provider> Peers<P> {
                 finishing: false,
                 deferred: 0,
                 blocked_in: 0,
-                overlong: false,
-                info: PeerInfo::default(),
             })
             .collect();
         let free = (0..peers).rev().collect();
         let map = SlotMap::new(peers);
-        Peers { slots, free, map, recent: 0, block_bytes: config.block_bytes }
+        let infos = (0..peers).map(|_| PeerInfo::default()).collect();
+        Peers { slots, infos, free, map, recent: 0, block_bytes: config.block_bytes }
     }
 
     /// Takes a slot for a queue pair; gives it back if all are taken.
@@ -158,6 +148,7 @@ impl<P: Provider> Peers<P> {
         num: u32,
         qp: P::Qp,
         grant: CreditGrant<P>,
+        addr: Option<SocketAddr>,
     ) -> Result<u32, P::Qp> {
         let Some(slot) = self.free.pop() else { return Err(qp) };
         let Some(peer) = self.slots.get_mut(slot as usize) else { return Err(qp) };
@@ -165,12 +156,13 @@ impl<P: Provider> Peers<P> {
         peer.qp = Some(qp);
         peer.credit = Credit::new(grant.window());
         grant.watch().is_now(peer.id(slot));
-        let (addr, message_max) = (grant.addr(), self.block_bytes);
-        peer.info = PeerInfo { addr, message_max, ..PeerInfo::default() };
+        if let Some(info) = self.infos.get_mut(slot as usize) {
+            *info = PeerInfo { addr, message_max: self.block_bytes, ..PeerInfo::default() };
+        }
         peer.grant = Some(grant);
         peer.num = num;
         peer.state = PeerState::Admitted;
-        (peer.deferred, peer.blocked_in, peer.finishing, peer.overlong) = (0, 0, false, false);
+        (peer.deferred, peer.blocked_in, peer.finishing) = (0, 0, false);
         peer.sq.reset(slot, peer.generation);
         Ok(slot)
     }
@@ -234,7 +226,37 @@ impl<P: Provider> Peers<P> {
     pub(super) fn info(&self, id: PeerId) -> Option<&PeerInfo> {
         let current =
             |peer: &&Peer<P>| peer.generation == id.generation && peer.state != PeerState::Free;
-        self.slots.get(id.slot as usize).filter(current).map(|peer| &peer.info)
+        self.slots.get(id.slot as usize).filter(current)?;
+        self.infos.get(id.slot as usize)
+    }
+
+    /// A reply was longer than the blocks of the peer in a slot.
+    pub(super) fn set_overlong(&mut self, slot: u32) {
+        if let Some(info) = self.infos.get_mut(slot as usize) {
+            info.overlong = true;
+        }
+    }
+
+    /// True if that was so.
+    pub(super) fn is_overlong(&self, slot: u32) -> bool {
+        self.infos.get(slot as usize).is_some_and(|info| info.overlong)
+    }
+
+    /// The longest message for the peer in a slot, in bytes.
+    pub(super) fn message_max(&self, slot: u32) -> u32 {
+        self.infos.get(slot as usize).map_or(0, PeerInfo::message_max)
+    }
+
+    /// Sets what a peer said of itself. Only the first call counts.
+    pub(super) fn set_greeting(&mut self, slot: u32, greeting: Greeting) {
+        let at = slot as usize;
+        if let (Some(peer), Some(info)) = (self.slots.get_mut(at), self.infos.get_mut(at))
+            && peer.credit.set_handshake(greeting.handshake)
+        {
+            let most = greeting.block_bytes().unwrap_or(u32::MAX);
+            info.message_max = info.message_max.min(most);
+            info.greeting = greeting;
+        }
     }
 
     /// The current name of a slot's peer.

@@ -135,9 +135,7 @@ impl<P: Provider> Sender<P> {
     #[cold]
     fn refuse_reply(&mut self, slot: u32, block: u32) {
         self.done_with(slot, block);
-        if let Some(peer) = self.peers.at(slot) {
-            peer.overlong = true;
-        }
+        self.peers.set_overlong(slot);
         if !self.broken.contains(&slot) {
             self.broken.put(slot);
         }

@@ -121,14 +121,14 @@ impl<P: Provider> Sender<P> {
 
     /// Whether the blocks of both sides hold a message of that length.
     pub(super) fn check_length(&self, slot: u32, length: u64) -> Result<(), SendError> {
-        let most = self.peers.get_ref(slot).map_or(0, |peer| peer.info.message_max());
+        let most = self.peers.message_max(slot);
         if length <= u64::from(most) {
             return Ok(());
         }
         Err(if length > u64::from(self.block_bytes) {
             SendError::TooLong
         } else {
-            SendError::TooLongForPeer { most }
+            SendError::TooLongForPeer
         })
     }
 

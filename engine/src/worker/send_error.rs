@@ -1,7 +1,9 @@
 //! Why a message or a request was not accepted.
 
+use core::fmt;
+
 /// Why a message was not accepted. No part of it was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// The peer is gone, or not yet up.
     #[error("the peer is not connected")]
@@ -27,16 +29,20 @@ pub enum SendError {
     /// The message is longer than a block.
     #[error("the message is longer than a block, or than the device allows")]
     TooLong,
-    /// Longer than a block of the peer, which is shorter than this side's.
-    #[error("the message is longer than the {most} bytes that the peer's blocks hold")]
-    TooLongForPeer {
-        /// Bytes of the peer's blocks (`Config::block_bytes` there).
-        most: u32,
-    },
+    /// Longer than the peer's blocks, which are shorter than this side's: see
+    /// [`PeerInfo::message_max`](super::PeerInfo::message_max).
+    #[error("the message is longer than the peer's blocks; PeerInfo::message_max is the limit")]
+    TooLongForPeer,
+}
+
+impl fmt::Debug for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// Why bytes of a worker's own memory were not lent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LendError {
     /// The piece does not lie in an own region of this worker.
     #[error("the piece is not in the worker's own memory")]
@@ -46,12 +52,24 @@ pub enum LendError {
     InFlight,
 }
 
+impl fmt::Debug for LendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// Only part of a list of messages was accepted: those before the first that could not be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{accepted} messages of the list were taken, and not the next: {cause}")]
 pub struct ListError {
     /// The number accepted; they are sent as a shorter list would be.
     pub accepted: usize,
     /// Why the next one was not accepted.
     pub cause: SendError,
+}
+
+impl fmt::Debug for ListError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }

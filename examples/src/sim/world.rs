@@ -195,7 +195,7 @@ impl World {
             }
             book.note(Happening::Dial { conn, desks });
         }
-        if self.desks[two].intake.admit(passive, theirs, Some(greetings[0])).is_err() {
+        if self.desks[two].intake.admit(passive, theirs, None, Some(greetings[0])).is_err() {
             self.book.borrow_mut().fail("a mailbox is full at a first letter");
         }
         let (active, told) = (Some((active, mine)), [false; 2]);
@@ -311,7 +311,7 @@ impl World {
         let Some((qp, grant)) = call.active.take() else { return };
         self.wire.start(conn, &call.controls[0], wiring);
         let intake = &self.desks[call.desks[0]].intake;
-        if intake.admit(qp, grant, None).is_err() {
+        if intake.admit(qp, grant, None, None).is_err() {
             self.book.borrow_mut().fail("a mailbox is full at a first letter");
         }
         for side in 0..2 {

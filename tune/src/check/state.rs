@@ -1,5 +1,6 @@
 //! Reverts what a script has changed.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use super::host::chosen;
 use crate::Root;
 
 /// Why the state file cannot be used. Values that could not be restored are in [`Undone`] instead.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum UndoError {
     /// It cannot be read or written.
@@ -36,6 +37,12 @@ pub enum UndoError {
         /// The line, counted from 1.
         line: usize,
     },
+}
+
+impl fmt::Debug for UndoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// What happened to each value that had been changed, the last change first.

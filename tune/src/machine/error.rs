@@ -1,5 +1,6 @@
 //! Why a machine could not be read.
 
+use std::fmt;
 #[cfg(feature = "numa")]
 use std::path::PathBuf;
 
@@ -8,7 +9,7 @@ use thiserror::Error;
 use crate::root::ReadError;
 
 /// Why a machine could not be read.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum MachineError {
     /// A file that every machine must have cannot be read.
@@ -20,9 +21,15 @@ pub enum MachineError {
     Hwloc(#[from] HwlocError),
 }
 
+impl fmt::Debug for MachineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// Why hwloc could not read a machine.
 #[cfg(feature = "numa")]
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum HwlocError {
     /// It could not read this machine.
@@ -39,4 +46,11 @@ pub enum HwlocError {
         /// The error of hwloc.
         answer: String,
     },
+}
+
+#[cfg(feature = "numa")]
+impl fmt::Debug for HwlocError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }

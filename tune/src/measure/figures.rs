@@ -1,5 +1,7 @@
 //! What to measure, and the resulting figures.
 
+use std::fmt;
+
 use serde::Serialize;
 use thiserror::Error;
 
@@ -43,7 +45,7 @@ pub struct Bandwidth {
 }
 
 /// Why a measurement failed.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum MeasureError {
     /// A thread could not be pinned.
@@ -79,4 +81,10 @@ pub enum MeasureError {
     /// A measuring thread panicked, which is a bug.
     #[error("a measuring thread panicked")]
     Lost,
+}
+
+impl fmt::Debug for MeasureError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }

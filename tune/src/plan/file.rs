@@ -1,6 +1,7 @@
 //! [`Plan`]: which worker runs where. It is kept in a TOML file.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -81,7 +82,7 @@ pub struct Worker {
 }
 
 /// Why a plan cannot be used.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum PlanError {
     /// The file cannot be read.
@@ -103,6 +104,12 @@ pub enum PlanError {
         /// What is wrong with it.
         what: String,
     },
+}
+
+impl fmt::Debug for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Plan {

@@ -1,5 +1,7 @@
 //! Makes a plan for a machine.
 
+use std::fmt;
+
 use thiserror::Error;
 
 use super::file::{Plan, VERSION, Worker};
@@ -31,7 +33,7 @@ pub struct Request {
 }
 
 /// Why no plan could be made.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MakeError {
     /// No worker was asked for.
@@ -71,6 +73,12 @@ pub enum MakeError {
         /// Whether two workers could share a core.
         siblings: bool,
     },
+}
+
+impl fmt::Debug for MakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 fn switched_off(offline: &Ids) -> String {

@@ -20,12 +20,12 @@ fn a_dropped_worker_takes_its_letters_along() {
     let [early, late] = seats;
     let (first, second) = (two.qp(), two.qp());
     let numbers = (first.num(), second.num());
-    assert!(two.intake.admit(first, early, None).is_ok());
+    assert!(two.intake.admit(first, early, None, None).is_ok());
     let Side { nic, worker, intake } = two;
     assert!(intake.is_open() && !intake.has_ended());
     drop(worker);
     assert!(!intake.is_open() && intake.has_ended());
-    let back = intake.admit(second, late, None).expect_err("nobody takes it");
+    let back = intake.admit(second, late, None, None).expect_err("nobody takes it");
     assert_eq!(back.num(), numbers.1);
     assert!(!intake.up(numbers.0, Greeting::default()) && !intake.gone(numbers.0));
     assert_eq!(intake.reserve().err().map(|error| error.code()), Some(Code::Reset));
@@ -65,7 +65,7 @@ fn no_letter_about_a_peer_is_lost() {
     assert!(two.intake.gone(nums.1));
     // Letters that may be refused are refused, with the queue pair, while others wait.
     let grant = two.intake.reserve().unwrap();
-    assert!(two.intake.admit(two.qp(), grant, None).is_err());
+    assert!(two.intake.admit(two.qp(), grant, None, None).is_err());
     settle(&mut [&mut two]);
     assert_eq!(two.worker.handler().down.len(), 1);
     assert_eq!(two.worker.handler().down[0].1, DownReason::Disconnected);

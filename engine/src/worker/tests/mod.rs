@@ -183,8 +183,8 @@ fn admit_over<A: Handler<Soft>, B: Handler<Soft>>(
     let data = PeerData::default();
     let greetings = [seats.0.handshake(&data), seats.1.handshake(&data)]
         .map(|data| Greeting::parse(data.bytes()).unwrap());
-    assert!(one.intake.admit(a, seats.0, None).is_ok());
-    assert!(two.intake.admit(b, seats.1, Some(greetings[0])).is_ok());
+    assert!(one.intake.admit(a, seats.0, None, None).is_ok());
+    assert!(two.intake.admit(b, seats.1, None, Some(greetings[0])).is_ok());
     (Nums { one: nums.0, two: nums.1, greeting: greetings[1] }, maker, greetings)
 }
 
