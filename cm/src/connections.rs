@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use doorbell_engine::worker::{Greeting, Intake, PeerData, Refusal, Retry, Watch};
 use doorbell_fabric::{
@@ -104,6 +104,15 @@ impl<F: Fabric> Connections<F> {
 
     pub(crate) fn has(&self, key: IdKey) -> bool {
         self.with(|live| live.live.contains_key(&key))
+    }
+
+    /// When to look again for what does not show in the descriptor: a connection that a worker or
+    /// a handle wants ended, and an event that a worker has taken from the channel.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.with(|live| {
+            let idle = live.live.is_empty() && live.workers.is_empty() && live.events.is_empty();
+            (!idle).then(|| Instant::now() + STEP)
+        })
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -1,29 +1,46 @@
 //! The connecting side: dials peers for workers.
 
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use doorbell_engine::worker::{Intake, PEER_DATA_MAX, PeerData, Refusal};
-use doorbell_fabric::{CmError, CmId, EventKind, Fabric, IdKey, PortSpace, QpFields, Rejection};
+use doorbell_fabric::{
+    CmError, CmId, Event, EventKind, Fabric, IdKey, PortSpace, QpFields, Rejection,
+};
 use doorbell_seam::error::Code;
 
 use crate::connections::{Connections, NotHandedOver, Outcome, STEP, run};
-use crate::peer_handle::PeerHandle;
+use crate::peer_handle::{PeerHandle, PeerState};
 use crate::redial::{Backoff, Kept};
 use crate::stop::Stop;
 use crate::trace;
 
 /// Connects workers to listeners, and looks after the connections. When it is dropped, its
 /// connections end, as those of a [`crate::Listener`] do. The end of a peer is noticed even if
-/// nobody steps the dialer.
+/// nobody steps the dialer. Its descriptor is readable when [`Dialer::step`] has an event to
+/// handle.
 pub struct Dialer<F: Fabric> {
     connections: Connections<F>,
+    dials: Vec<Dial<F>>,
     intakes: Vec<Intake<F>>,
     kept: Vec<Kept<F>>,
     stop: Stop,
     refusal: Option<Refusal>,
     fabric: F,
+}
+
+/// A dial in progress.
+struct Dial<F: Fabric> {
+    key: IdKey,
+    handle: PeerHandle,
+    data: PeerData,
+    intake: Intake<F>,
+    limit: Duration,
+    until: Instant,
+    /// Until it is handed over with its queue pair.
+    id: Option<F::Id>,
 }
 
 impl<F: Fabric> Dialer<F> {
@@ -33,9 +50,9 @@ impl<F: Fabric> Dialer<F> {
     /// The system's limit on open files.
     pub fn new(fabric: &F) -> Result<Self, CmError> {
         let connections = Connections::new(fabric)?;
-        let (intakes, kept) = (Vec::new(), Vec::new());
-        let (stop, refusal) = (Stop::default(), None);
-        Ok(Dialer { connections, intakes, kept, stop, refusal, fabric: fabric.clone() })
+        let (dials, intakes, kept) = (Vec::new(), Vec::new(), Vec::new());
+        let (stop, refusal, fabric) = (Stop::default(), None, fabric.clone());
+        Ok(Dialer { connections, dials, intakes, kept, stop, refusal, fabric })
     }
 
     /// Gives a dial up when the program is asked to end.
@@ -89,36 +106,63 @@ impl<F: Fabric> Dialer<F> {
         intake: &Intake<F>,
         limit: Duration,
     ) -> Result<PeerHandle, CmError> {
+        let handle = self.start(addr, data, intake, limit)?;
+        let asked = || format!("connect to {addr}");
+        loop {
+            match handle.state() {
+                PeerState::Up => return Ok(handle),
+                PeerState::Ended => {
+                    let ended = || CmError::new(Code::Again, asked(), "this side ended it");
+                    return Err(handle.last_error().unwrap_or_else(ended));
+                }
+                PeerState::Connecting if self.stop.is_stopped() => {
+                    self.end_dials(
+                        |dial| dial.handle.is_same(&handle),
+                        || Some(CmError::new(Code::Again, asked(), "stopped")),
+                    );
+                }
+                PeerState::Connecting => {
+                    self.step(STEP)?;
+                }
+            }
+        }
+    }
+
+    /// Begins to connect a worker to `addr`, and returns at once. Steps carry it on, and the handle
+    /// tells the outcome, `limit` from now at the latest: [`PeerState::Up`], or
+    /// [`PeerState::Ended`] with an error as of [`Dialer::dial`]. `data`: up to 32 bytes for the
+    /// peer's program.
+    ///
+    /// # Errors
+    /// `Invalid`: more than 32 bytes; an address that this device cannot reach; the system's limit
+    /// on open files.
+    pub fn start(
+        &mut self,
+        addr: SocketAddr,
+        data: &[u8],
+        intake: &Intake<F>,
+        limit: Duration,
+    ) -> Result<PeerHandle, CmError> {
         let data = peer_data(addr, data)?;
         let handle = PeerHandle::new(addr, &self.connections.called);
-        self.connect(&handle, &data, intake, limit)?;
+        self.connect(&handle, data, intake, limit)?;
         Ok(handle)
     }
 
     fn connect(
         &mut self,
         handle: &PeerHandle,
-        data: &PeerData,
+        data: PeerData,
         intake: &Intake<F>,
         limit: Duration,
-    ) -> Result<IdKey, CmError> {
-        self.refusal = None;
-        let (addr, until) = (handle.addr(), Instant::now() + limit);
-        trace::connecting(addr);
+    ) -> Result<(), CmError> {
+        let until = Instant::now() + limit;
+        trace::connecting(handle.addr());
         let mut id = self.fabric.create_id(Some(&self.connections.channel), PortSpace::Tcp)?;
-        let key = id.key();
-        id.resolve_addr(None, addr, limit)?;
-        self.wait_for(key, addr, EventKind::AddrResolved, until)?;
-        id.resolve_route(limit)?;
-        self.wait_for(key, addr, EventKind::RouteResolved, until)?;
-        let handle = Some(handle.clone());
-        let handed = self.connections.hand_over(id, intake, None, data, handle, F::Id::connect);
-        handed.map_err(|NotHandedOver { error, .. }| error)?;
-        if !self.intakes.iter().any(|known| known.is_same(intake)) {
-            self.intakes.push(intake.clone());
-        }
-        self.wait_for(key, addr, EventKind::Established, until)?;
-        Ok(key)
+        id.resolve_addr(None, handle.addr(), limit)?;
+        let (key, handle, intake) = (id.key(), handle.clone(), intake.clone());
+        self.dials.push(Dial { key, handle, data, intake, limit, until, id: Some(id) });
+        Ok(())
     }
 
     /// Keeps a worker connected to `addr`: [`Dialer::step`] dials it, and dials again whenever the
@@ -165,7 +209,7 @@ impl<F: Fabric> Dialer<F> {
         self.kept.iter().filter_map(error)
     }
 
-    /// Dials the kept connections that are due.
+    /// Begins to dial the kept connections that are due.
     fn redial(&mut self) {
         self.kept.retain(|kept| !kept.is_over());
         for n in 0..self.kept.len() {
@@ -173,68 +217,127 @@ impl<F: Fabric> Dialer<F> {
             if self.kept[n].is_due(now, |key| connections.has(key)) {
                 let Kept { handle, data, intake, backoff, .. } = &self.kept[n];
                 let (handle, data, intake) = (handle.clone(), *data, intake.clone());
-                let result = self.connect(&handle, &data, &intake, backoff.limit);
-                handle.is_refused(self.refusal);
-                self.kept[n].tried(Instant::now(), result);
+                match self.connect(&handle, data, &intake, backoff.limit) {
+                    Ok(()) => self.kept[n].started(),
+                    Err(error) => self.kept[n].tried(Instant::now(), Err(error)),
+                }
             }
         }
     }
 
-    /// Handles events as they come, until the awaited one.
-    fn wait_for(
-        &mut self,
-        key: IdKey,
-        addr: SocketAddr,
-        kind: EventKind,
-        until: Instant,
-    ) -> Result<(), CmError> {
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                self.connections.give_up(key);
+    /// Ends the dials whose time is over, and those that the program or the worker has ended.
+    fn expire(&mut self) {
+        let now = Instant::now();
+        self.end_dials(|dial| dial.handle.is_ending(), || None);
+        while let Some(at) = self.dials.iter().position(|dial| dial.until <= now) {
+            let asked = format!("connect to {}", self.dials[at].handle.addr());
+            let error = CmError::new(Code::TimedOut, asked, "the peer did not answer in time")
+                .cure("is the program there still running?");
+            self.fail(at, Some(error), None);
+        }
+        // A worker may close a peer that is handed over and not yet up.
+        let connections = &self.connections;
+        let closed = |dial: &Dial<F>| dial.id.is_none() && !connections.has(dial.key);
+        if let Some(at) = self.dials.iter().position(closed) {
+            let asked = format!("connect to {}", self.dials[at].handle.addr());
+            let error = CmError::new(Code::Again, asked, "this side's worker closed it");
+            self.fail(at, Some(error), None);
+        }
+    }
+
+    /// Gives up some of the dials, with an error or without.
+    fn end_dials(&mut self, which: impl Fn(&Dial<F>) -> bool, error: impl Fn() -> Option<CmError>) {
+        while let Some(at) = self.dials.iter().position(&which) {
+            self.fail(at, error(), None);
+        }
+    }
+
+    /// A dial has failed.
+    fn fail(&mut self, at: usize, error: Option<CmError>, reason: Option<Refusal>) {
+        let dial = self.dials.swap_remove(at);
+        self.connections.give_up(dial.key);
+        self.refusal = reason;
+        dial.handle.is_refused(reason);
+        match (self.kept.iter_mut().find(|kept| kept.is_dialed(&dial.handle)), error) {
+            (Some(kept), Some(error)) => kept.tried(Instant::now(), Err(error)),
+            (_, error) => dial.handle.is_down(error),
+        }
+    }
+
+    /// Handles an event, and carries on the dial that it belongs to.
+    fn handle(&mut self, event: &Event<F>) {
+        let outcome = self.connections.handle(event);
+        let Some(at) = self.dials.iter().position(|dial| dial.key == event.key) else { return };
+        let dial = &mut self.dials[at];
+        let addr = dial.handle.addr();
+        let carried_on = match (outcome, event.kind) {
+            (Some(Outcome::Failed(kind, status, reason)), _) => {
+                return self.fail(at, Some(refusal(addr, kind, status, reason)), reason);
+            }
+            (Some(Outcome::Refused(reason)), _) => {
+                let answer = format!("this side refused the peer's answer: {reason}");
                 let asked = format!("connect to {addr}");
-                return Err(CmError::new(Code::TimedOut, asked, "the peer did not answer in time")
-                    .cure("is the program there still running?"));
+                Err(CmError::new(Code::Refused, asked, answer).cure(reason.cure()))
             }
-            if self.stop.is_stopped() {
-                self.connections.give_up(key);
-                return Err(CmError::new(Code::Again, format!("connect to {addr}"), "stopped"));
-            }
-            let Some(event) = self.connections.next(left.min(STEP))? else { continue };
-            let outcome = self.connections.handle(&event);
-            if event.key != key {
-                continue;
-            }
-            match outcome {
-                Some(Outcome::Failed(kind, status, reason)) => {
-                    self.refusal = reason;
-                    return Err(refusal(addr, kind, status, reason));
+            (Some(Outcome::Up), _) => {
+                let dial = self.dials.swap_remove(at);
+                self.refusal = None;
+                let mut kept = self.kept.iter_mut();
+                if let Some(kept) = kept.find(|kept| kept.is_dialed(&dial.handle)) {
+                    kept.tried(Instant::now(), Ok(dial.key));
                 }
-                Some(Outcome::Refused(reason)) => {
-                    let asked = format!("connect to {addr}");
-                    let answer = format!("this side refused the peer's answer: {reason}");
-                    return Err(CmError::new(Code::Refused, asked, answer).cure(reason.cure()));
+                return;
+            }
+            (None, EventKind::AddrResolved) => {
+                dial.id.as_mut().map_or(Ok(()), |id| id.resolve_route(dial.limit))
+            }
+            (None, EventKind::RouteResolved) => dial.id.take().map_or(Ok(()), |id| {
+                let Dial { intake, data, handle, .. } = dial;
+                if !self.intakes.iter().any(|known| known.is_same(intake)) {
+                    self.intakes.push(intake.clone());
                 }
-                Some(Outcome::Up) | None => {}
-            }
-            if event.kind == kind {
-                return Ok(());
-            }
+                let handle = Some(handle.clone());
+                let connections = &mut self.connections;
+                let handed = connections.hand_over(id, intake, None, data, handle, F::Id::connect);
+                handed.map(drop).map_err(|NotHandedOver { error, .. }| error)
+            }),
+            (None, _) => Ok(()),
+        };
+        if let Err(error) = carried_on {
+            self.fail(at, Some(error), None);
         }
     }
 
-    /// One step: dials the kept connections that are due, then waits up to `limit` for an event and
-    /// handles it. True if there was one.
+    /// When [`Dialer::step`] should be called, even if its descriptor is not readable by then: for
+    /// dials, for kept connections, and for what workers and handles have asked. `None`: only an
+    /// event can bring it something to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.due().into_iter().chain(self.connections.next_deadline()).min()
+    }
+
+    /// When the first dial expires, or the first kept connection is to be dialed.
+    fn due(&self) -> Option<Instant> {
+        let dials = self.dials.iter().map(|dial| dial.until);
+        dials.chain(self.kept.iter().filter_map(Kept::due_at)).min()
+    }
+
+    /// One step: begins to dial the kept connections that are due, then waits up to `limit` for an
+    /// event and handles it. With a limit of zero it does not wait. True if there was an event;
+    /// there may be another.
     ///
     /// # Errors
     /// The connection manager's error.
     pub fn step(&mut self, limit: Duration) -> Result<bool, CmError> {
         self.connections.tend(&mut self.intakes);
         self.redial();
-        let due = self.kept.iter().filter_map(Kept::due_at).min();
-        let wait = due.map_or(limit, |at| limit.min(at.saturating_duration_since(Instant::now())));
-        let Some(event) = self.connections.next(wait)? else { return Ok(false) };
-        self.connections.handle(&event);
+        self.expire();
+        let left = |at: Instant| at.saturating_duration_since(Instant::now());
+        let wait = self.due().map_or(limit, |at| limit.min(left(at)));
+        let Some(event) = self.connections.next(wait)? else {
+            self.expire();
+            return Ok(false);
+        };
+        self.handle(&event);
         Ok(true)
     }
 
@@ -244,6 +347,12 @@ impl<F: Fabric> Dialer<F> {
     /// As for [`Dialer::step`].
     pub fn run(&mut self, stop: &AtomicBool) -> Result<(), CmError> {
         run(stop, |limit| self.step(limit))
+    }
+}
+
+impl<F: Fabric> AsFd for Dialer<F> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.connections.channel.as_fd()
     }
 }
 

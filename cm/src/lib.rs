@@ -63,11 +63,12 @@ pub use redial::Backoff;
 pub use request::{Answer, ConnectRequest};
 pub use rereg::ExposedChange;
 pub use runtime::{Idle, Runtime};
-pub use sleep::run_sleeping;
+pub use sleep::{clock_ns, run_sleeping};
 pub use spread::{IndirectionTable, WorkQueue};
 pub use srq::{SharedReceive, SrqInit};
 pub use stop::{Stop, Why};
 pub use target::Target;
+pub use wait::WakeFd;
 pub use window::Window;
 pub use xrc::XrcDomain;
 

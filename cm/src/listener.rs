@@ -1,8 +1,9 @@
 //! A listener that gives its connections to workers.
 
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use doorbell_engine::worker::{Greeting, Intake, Refusal, RefusalReason};
 use doorbell_fabric::{CmError, CmId, EventKind, Fabric, PortSpace, QpFields};
@@ -31,7 +32,8 @@ pub struct RefusedRequest {
 /// [`DownReason::Disconnected`](doorbell_engine::worker::DownReason::Disconnected). To let the
 /// peers have what was accepted for them, drain the workers first.
 ///
-/// A listener must be stepped for connections to be made. A peer that ends is noticed also if
+/// A listener must be stepped for connections to be made; its descriptor is readable when
+/// [`Listener::step`] has an event to handle. A peer that ends is noticed also if
 /// nobody steps: by the worker, see
 /// [`Watch`](doorbell_engine::worker::Watch).
 pub struct Listener<F: Fabric> {
@@ -155,7 +157,15 @@ impl<F: Fabric> Listener<F> {
         self.last_refusal.as_ref()
     }
 
-    /// One step: waits up to `limit` for an event and handles it. True if there was one.
+    /// When [`Listener::step`] should be called, even if its descriptor is not readable by then:
+    /// for workers that want a connection closed. `None`: only an event can bring it something to
+    /// do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.connections.next_deadline()
+    }
+
+    /// One step: waits up to `limit` for an event and handles it. With a limit of zero it does not
+    /// wait. True if there was an event, and there may be another.
     ///
     /// # Errors
     /// The connection manager's error. The failure of one connection is not an error.
@@ -241,5 +251,11 @@ impl<F: Fabric> Listener<F> {
         trace::refused(request.peer_addr(), &refusal);
         self.last_refusal = Some(RefusedRequest { addr: request.peer_addr(), refusal, error });
         let _ = request.reject(refusal.to_private_data().bytes());
+    }
+}
+
+impl<F: Fabric> AsFd for Listener<F> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.connections.channel.as_fd()
     }
 }

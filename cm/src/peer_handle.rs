@@ -91,6 +91,11 @@ impl PeerHandle {
         self.0.called.store(true, Ordering::Release);
     }
 
+    /// True if both are handles on the same connection.
+    pub(crate) fn is_same(&self, other: &PeerHandle) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// True if the program wants it to end.
     pub(crate) fn is_ending(&self) -> bool {
         self.0.ending.load(Ordering::Relaxed)

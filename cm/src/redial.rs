@@ -38,6 +38,8 @@ impl Backoff {
 
 /// The state of a kept connection.
 enum State {
+    /// It is being dialed.
+    Dialing,
     /// It was up when last seen.
     Up(IdKey),
     /// It is tried again at that time.
@@ -87,8 +89,18 @@ impl<F: Fabric> Kept<F> {
                 false
             }
             State::Due(at) => at <= now,
-            State::Up(_) | State::GivenUp => false,
+            State::Up(_) | State::Dialing | State::GivenUp => false,
         }
+    }
+
+    /// A try has begun.
+    pub(crate) fn started(&mut self) {
+        self.state = State::Dialing;
+    }
+
+    /// True if the try in progress is the dial with that handle.
+    pub(crate) fn is_dialed(&self, handle: &PeerHandle) -> bool {
+        matches!(self.state, State::Dialing) && self.handle.is_same(handle)
     }
 
     /// Records the result of a try.
@@ -116,7 +128,7 @@ impl<F: Fabric> Kept<F> {
     pub(crate) fn due_at(&self) -> Option<Instant> {
         match self.state {
             State::Due(at) => Some(at),
-            State::Up(_) | State::GivenUp => None,
+            State::Up(_) | State::Dialing | State::GivenUp => None,
         }
     }
 

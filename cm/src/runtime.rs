@@ -19,7 +19,7 @@ use crate::export::Export;
 use crate::listener::Listener;
 use crate::pin::pin;
 use crate::redial::Backoff;
-use crate::sleep::run_sleeping;
+use crate::sleep::{clock_ns, run_sleeping};
 use crate::stop::{Signals, Stop, Why};
 use crate::trace;
 
@@ -282,7 +282,7 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
     /// of their own, because a dial waits for its answer. At the end each worker drains
     /// ([`Runtime::drain_within`]), the threads are joined, and all connections are closed.
     ///
-    /// Timers of the workers count nanoseconds since this call.
+    /// Timers of the workers count nanoseconds on [`clock_ns`].
     ///
     /// # Errors
     /// The first failure: of a dial, of the control plane, of pinning; or a handler's panic, with
@@ -306,7 +306,6 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
             handles: self.workers.iter().map(Worker::handle).collect(),
             first: Mutex::new(None),
         };
-        let begin = Instant::now();
         thread::scope(|scope| {
             // Whatever ends this block, the threads end too, and the scope joins them.
             let _guard = Guard(&end);
@@ -317,7 +316,7 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
                 let work = move || {
                     end.guarded(&format!("worker {n}"), || {
                         core.map_or(Ok(()), pin)?;
-                        turn(worker, end.stop, idle, begin);
+                        turn(worker, end.stop, idle);
                         let until = Instant::now() + drain;
                         worker.drain(|| {
                             thread::yield_now();
@@ -429,13 +428,7 @@ fn resolve(addr: impl ToSocketAddrs) -> Result<SocketAddr, CmError> {
 }
 
 /// The loop of a worker's thread.
-fn turn<F: Fabric, H: Handler<F>>(
-    worker: &mut Worker<F, H>,
-    stop: &Stop,
-    idle: Idle,
-    begin: Instant,
-) {
-    let clock = || begin.elapsed().as_nanos() as u64;
+fn turn<F: Fabric, H: Handler<F>>(worker: &mut Worker<F, H>, stop: &Stop, idle: Idle) {
     match idle {
         Idle::Sleep { spin } => run_sleeping(worker, stop.flag(), spin, SLEEP),
         Idle::Spin | Idle::Yield => {
@@ -446,7 +439,7 @@ fn turn<F: Fabric, H: Handler<F>>(
                 let yields = idle == Idle::Yield && nothing >= SPIN;
                 if yields || turns >= CLOCK_TURNS {
                     turns = 0;
-                    worker.advance(clock());
+                    worker.advance(clock_ns());
                 }
                 if yields {
                     thread::yield_now();

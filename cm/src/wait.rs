@@ -1,24 +1,83 @@
 //! Waiting on descriptors.
-#![expect(unsafe_code, reason = "poll(2) has no safe form in std")]
+#![expect(unsafe_code, reason = "ppoll(2) and epoll(7) have no safe form in std")]
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
 use std::time::{Duration, Instant};
 
-/// Waits until one of the descriptors is readable, or `limit` is over (`None`: for ever). True if
-/// one is.
+use doorbell_engine::worker::{Handler, Worker};
+use doorbell_fabric::CmError;
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::Provider;
+
+/// One descriptor for all that wakes a worker, to hand to epoll, `tokio`, `mio` or io_uring. It is
+/// readable when there is a reason to turn a worker that is [armed](Worker::arm). Register it once;
+/// never read from it. It may outlive the worker.
+#[derive(Debug)]
+pub struct WakeFd(OwnedFd);
+
+impl WakeFd {
+    /// The descriptor of a worker: a set of epoll over [`Worker::wake_fds`].
+    ///
+    /// # Errors
+    /// `NotSupported`: the device cannot wake anybody; or the system's limit on open files.
+    pub fn of<P: Provider, H: Handler<P>>(worker: &Worker<P, H>) -> Result<WakeFd, CmError> {
+        let asked = "make a descriptor for a worker";
+        let fds = worker.wake_fds().ok_or_else(|| {
+            CmError::new(Code::NotSupported, asked, "this device cannot wake anybody")
+                .cure("turn the worker without sleeping")
+        })?;
+        let failed = || CmError::from_io(asked, &io::Error::last_os_error());
+        // SAFETY: takes a number only.
+        let set = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if set < 0 {
+            return Err(failed());
+        }
+        // SAFETY: the descriptor was made above, and nobody else has it.
+        let set = unsafe { OwnedFd::from_raw_fd(set) };
+        let [device, queue] = fds.all();
+        for fd in [Some(device), Some(queue).filter(|queue| *queue != device)] {
+            let Some(fd) = fd else { continue };
+            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+            // SAFETY: the event is a local value, which the call only reads.
+            if unsafe { libc::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) } != 0
+            {
+                return Err(failed());
+            }
+        }
+        Ok(WakeFd(set))
+    }
+}
+
+impl AsFd for WakeFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for WakeFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Waits until one of the descriptors is readable, or `limit` is over (none: for ever). True if one
+/// is.
 pub(crate) fn readable(fds: &[RawFd], limit: Option<Duration>) -> io::Result<bool> {
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     let entry = |fd: &RawFd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 };
     let mut entries: Vec<libc::pollfd> = fds.iter().map(entry).collect();
     loop {
-        // Rounded up: a wait must not end before its time and spin.
         let left = |end: Instant| end.saturating_duration_since(Instant::now());
-        let millis = end.map_or(-1, |end| {
-            i32::try_from(left(end).as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
+        let wait = end.map(left).map(|left| libc::timespec {
+            tv_sec: left.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+            tv_nsec: left.subsec_nanos().into(),
         });
-        // SAFETY: the vector holds as many entries as said.
-        let got = unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as _, millis) };
+        let wait = wait.as_ref().map_or(ptr::null(), ptr::from_ref);
+        let (entry, count) = (entries.as_mut_ptr(), entries.len() as libc::nfds_t);
+        // SAFETY: the vector holds as many entries as said; the time is a local value or none.
+        let got = unsafe { libc::ppoll(entry, count, wait, ptr::null()) };
         match got {
             0 if end.is_some_and(|end| left(end).is_zero()) => return Ok(false),
             0 => {}

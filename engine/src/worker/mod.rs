@@ -9,6 +9,7 @@
 //! its calls, the steps of the way out, the state by noun, plain data. A file uses files of its own
 //! group and of later groups, and no two files use each other.
 
+mod arm;
 mod run;
 mod setup;
 mod turn;
@@ -68,6 +69,7 @@ mod models;
 #[cfg(test)]
 mod tests;
 
+pub use self::arm::{Armed, Busy};
 pub use self::config::{
     Config, DIRTY_PEERS, INLINE_MAX, PIECES_MAX, POLL_BATCH, Retry, SEND_BATCH,
 };

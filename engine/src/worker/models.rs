@@ -33,11 +33,11 @@ fn sleeper(state: &SharedState) {
 
 fn work_wakes() {
     check(|| {
-        let state = Arc::new(SharedState::new(2));
+        let state = Arc::new(SharedState::new(2, None));
         sleeper(&state);
         let handle = Handle(state.clone());
         let other = thread::spawn(move || assert!(handle.submit(1)));
-        // As in `Worker::rest_armed`.
+        // As in `Worker::arm`.
         state.begin_rest();
         let rests = !state.has_work();
         other.join().expect("the submitter");
@@ -47,7 +47,7 @@ fn work_wakes() {
 
 fn letters_wake() {
     check(|| {
-        let mailbox = Arc::new(Mailbox::<Soft>::new(2, 2));
+        let mailbox = Arc::new(Mailbox::<Soft>::new(2, 2, None));
         sleeper(&mailbox.state);
         let theirs = mailbox.clone();
         let other = thread::spawn(move || assert!(theirs.put(Mail::Gone(1)).is_ok()));
@@ -61,7 +61,7 @@ fn letters_wake() {
 /// One thread leaves one item, another leaves two. The worker looks twice, and once more when all
 /// are there.
 fn taken(leave: fn(&Mailbox<Soft>), mut look: impl FnMut(&Mailbox<Soft>) -> u32) {
-    let mailbox = Arc::new(Mailbox::<Soft>::new(2, 4));
+    let mailbox = Arc::new(Mailbox::<Soft>::new(2, 4, None));
     leave(&mailbox);
     let theirs = mailbox.clone();
     let other = thread::spawn(move || {

@@ -1,14 +1,12 @@
-//! Loops around the turn: until told to stop, with a clock, with rests.
+//! Loops around the turn: until told to stop, and with a clock.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::drain::Undone;
 use super::handler::Handler;
 use super::outbox::Outbox;
-use super::recv_blocks::Refill;
 use super::turn::Worker;
-use crate::provider::wake::WakeFds;
-use crate::provider::{Poller, Provider};
+use crate::provider::Provider;
 
 /// Turns in which closed peers get their last completions.
 const CLOSE_TURNS: u32 = 1 << 12;
@@ -35,62 +33,6 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
                 self.advance(clock());
             }
         }
-    }
-
-    /// Turns until `stop` is true, and rests after `spin` turns in a row that find nothing: it
-    /// calls `rest` until there is something to do.
-    ///
-    /// `rest` gets the descriptors of the device, which is armed (CP-6), or `None` if the device
-    /// cannot wake anybody. It should return when one of them is readable, when the waker of
-    /// [`Worker::set_waker`] is called, or after a time of its choice. That time bounds the delay
-    /// until `stop` is noticed and, without descriptors, until a completion is noticed.
-    /// `doorbell_cm::run_sleeping` does this for threads.
-    pub fn run_resting(
-        &mut self,
-        stop: &AtomicBool,
-        spin: u64,
-        mut rest: impl FnMut(Option<WakeFds>),
-    ) {
-        while !stop.load(Ordering::Relaxed) {
-            if self.turn() == 0 && self.idle >= spin {
-                self.rest_armed(|fds| {
-                    if !stop.load(Ordering::Relaxed) {
-                        rest(fds);
-                    }
-                });
-            }
-        }
-    }
-
-    /// Rests once, for callers with a loop of their own: see [`Worker::run_resting`]. It does not
-    /// call `rest` if there is something to do. With timers, `rest` should return by
-    /// [`Worker::next_timer`].
-    #[inline(never)]
-    pub fn rest_armed(&mut self, rest: impl FnOnce(Option<WakeFds>)) {
-        // Announce, arm, poll again, rest: everything that comes after the announcement wakes the
-        // worker.
-        self.core.refill(Refill::All);
-        self.core.sender.settle_credits();
-        self.settled = false;
-        self.publish_stats();
-        self.check_health();
-        self.core.mailbox.watches.look();
-        let stalls = self.core.sender.accounts.stats.credit_stalls;
-        self.core.mailbox.state.begin_rest();
-        let fds = self.poller.wake_fds().filter(|_| self.poller.arm(false).is_ok());
-        // A completion from before the arming wakes nobody.
-        let taken = self.turn_full();
-        let left = self.core.mailbox.has_mail() || self.core.mailbox.state.has_work();
-        // Credit comes without a completion, so a worker that waits for it stays awake.
-        let waits =
-            self.core.sender.accounts.stats.credit_stalls != stalls || !self.core.is_settled();
-        if taken == 0 && !left && !waits {
-            rest(fds);
-        }
-        if fds.is_some() {
-            self.poller.woken();
-        }
-        self.core.mailbox.state.end_rest();
     }
 
     /// Ends all connections in order, and turns meanwhile. The worker takes no new peers from now

@@ -26,7 +26,7 @@ use super::shared_state::{Handle, Waker};
 use super::stats::Stats;
 use super::turn::{LOOK_TURNS, PUBLISH_TURNS, Worker};
 use crate::error::{Code, SetupError};
-use crate::provider::wake::Bell;
+use crate::provider::wake::WakeFds;
 use crate::provider::{Access, Caps, Poller, Provider, Sharing};
 use crate::wc::Wc;
 
@@ -78,7 +78,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         let (cq, poller) =
             nic.create_cq(config.cq_depth(nic.caps().cqe_max), Sharing::Exclusive)?;
         let domain = QpDomain::new(nic, config)?;
-        let mailbox = Arc::new(Mailbox::new(config.peers, config.work));
+        let mailbox = Arc::new(Mailbox::new(config.peers, config.work, poller.bell()));
         let datagrams = Datagrams::new(nic, config);
         let accounts = Accounts {
             in_flight: InFlight::new(config),
@@ -118,16 +118,17 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         Ok((worker, intake))
     }
 
-    /// Sets how other threads wake the thread that this worker rests on. Only the first call
-    /// counts.
+    /// Sets what other threads call, besides making the worker's descriptors readable, when they
+    /// leave something for an armed worker: for a thread that waits on no descriptor. Only the
+    /// first call counts.
     pub fn set_waker(&self, waker: Waker) {
         self.core.mailbox.state.set_waker(waker);
     }
 
-    /// Makes the descriptors readable on which this worker rests; its waker calls this. `None`: the
-    /// device cannot wake anybody.
-    pub fn bell(&self) -> Option<Bell> {
-        self.poller.bell()
+    /// The descriptors that become readable while the worker is armed and has something to do; the
+    /// same as long as it lives. `None`: the device cannot wake anybody. See [`Worker::arm`].
+    pub fn wake_fds(&self) -> Option<WakeFds> {
+        self.poller.wake_fds()
     }
 
     /// A handle for other threads.

@@ -5,6 +5,7 @@ use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 
 use super::stats::{PublishedStats, Stats};
+use crate::provider::wake::Bell;
 use crate::sync::{ArrayQueue, AtomicBool, Ordering, fence};
 
 /// Wakes a thread that rests.
@@ -16,16 +17,19 @@ pub(super) struct SharedState {
     has_work: AtomicBool,
     /// The worker's thread rests or is about to.
     resting: AtomicBool,
+    /// Makes the descriptors readable that the worker sleeps on, if the device has any.
+    bell: Option<Bell>,
     waker: Once<Waker>,
     pub(super) published: PublishedStats,
 }
 
 impl SharedState {
-    pub(super) fn new(work: u32) -> SharedState {
+    pub(super) fn new(work: u32, bell: Option<Bell>) -> SharedState {
         SharedState {
             work: ArrayQueue::new((work as usize).max(1)),
             has_work: AtomicBool::new(false),
             resting: AtomicBool::new(false),
+            bell,
             waker: Once::new(),
             published: PublishedStats::new(),
         }
@@ -58,10 +62,13 @@ impl SharedState {
         // SeqCst, as in `begin_rest`: either this thread sees that the worker rests, or the worker
         // sees the mail or work before it rests. Without it a wake-up could be lost.
         fence(Ordering::SeqCst);
-        if self.resting.load(Ordering::Relaxed)
-            && let Some(waker) = self.waker.get()
-        {
-            waker();
+        if self.resting.load(Ordering::Relaxed) {
+            if let Some(bell) = &self.bell {
+                bell.ring();
+            }
+            if let Some(waker) = self.waker.get() {
+                waker();
+            }
         }
     }
 

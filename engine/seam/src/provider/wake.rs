@@ -51,3 +51,10 @@ pub struct WakeFds {
     /// Another thread put something into this queue, if threads can.
     pub queue: Option<i32>,
 }
+
+impl WakeFds {
+    /// Both; the same twice if there is but one.
+    pub fn all(&self) -> [i32; 2] {
+        [self.device, self.queue.unwrap_or(self.device)]
+    }
+}

@@ -237,11 +237,7 @@ fn nothing_is_sent_before_the_hello() {
 fn a_worker_told_of_no_room_stays_awake() {
     let (mut one, mut two) = (side_of(&COUNTED, Asker::default()), side(&COUNTED, false));
     connect(&mut one, &mut two);
-    let rests = |one: &mut Side<Asker>| {
-        let mut rested = false;
-        one.worker.rest_armed(|_| rested = true);
-        rested
-    };
+    let rests = |one: &mut Side<Asker>| one.worker.arm().is_ok();
     assert!(rests(&mut one));
     one.worker.handler().asks.set(true);
     assert!(rests(&mut one), "there is room");

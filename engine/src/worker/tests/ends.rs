@@ -206,9 +206,9 @@ fn a_forgotten_control_plane_is_looked_at() {
         two.worker.turn();
     }
     assert_eq!(looks(), idle + 1);
-    one.worker.rest_armed(|_| ());
+    let _ = one.worker.arm();
     assert_eq!(looks(), idle + 2);
     one.intake.unwatch(&watch);
-    one.worker.rest_armed(|_| ());
+    let _ = one.worker.arm();
     assert_eq!((looks(), Arc::strong_count(&plane)), (idle + 2, 2));
 }

@@ -1,9 +1,8 @@
 //! Work from other threads, and their view of the counters.
 
 use std::boxed::Box;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use super::*;
 
@@ -15,6 +14,8 @@ struct Doer {
     done: Arc<AtomicU64>,
     /// Submits the next key itself, up to the tenth.
     again: Option<Handle>,
+    /// Submits a key in the next turn that finds nothing.
+    idle: Option<(u64, Handle)>,
 }
 
 impl<P: Provider> Handler<P> for Doer {
@@ -27,6 +28,11 @@ impl<P: Provider> Handler<P> for Doer {
         self.done.store(self.next, Ordering::Release);
         if let Some(again) = self.again.as_ref().filter(|_| key < 9) {
             assert!(again.submit(key + 1));
+        }
+    }
+    fn on_idle(&mut self, _: &mut Outbox<'_, P>) {
+        if let Some((key, handle)) = self.idle.take() {
+            assert!(handle.submit(key));
         }
     }
 }
@@ -46,57 +52,90 @@ fn work_comes_in_order_and_is_bounded() {
     }
 }
 
-/// A worker that rests until it is woken, and for ever if it is not, misses neither work nor a
-/// peer.
+/// Where a thread sleeps until it is woken, and everybody can see whether it does.
+#[derive(Default)]
+struct Bed(AtomicU8);
+
+impl Bed {
+    const AWAKE: u8 = 0;
+    const ASLEEP: u8 = 1;
+    const WOKEN: u8 = 2;
+
+    fn sleep(&self) {
+        // A wake-up from before counts, as it does for a parked thread.
+        let (awake, asleep) = (Bed::AWAKE, Bed::ASLEEP);
+        let _ = self.0.compare_exchange(awake, asleep, Ordering::SeqCst, Ordering::SeqCst);
+        while self.is_asleep() {
+            thread::yield_now();
+        }
+        self.0.store(Bed::AWAKE, Ordering::SeqCst);
+    }
+
+    fn wake(&self) {
+        self.0.store(Bed::WOKEN, Ordering::SeqCst);
+    }
+
+    fn is_asleep(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == Bed::ASLEEP
+    }
+}
+
+/// A worker that sleeps until it is woken, and for ever if not, misses nothing. Whether it has
+/// missed work needs no clock: it sleeps, the submission is over, and the work is not done.
 #[test]
 fn no_wake_up_is_lost() {
-    const ROUNDS: u64 = 3000;
+    const ROUNDS: u64 = 20_000;
     let mut one = side_of(&CONFIG, Doer::default());
-    let (handle, stop) = (one.worker.handle(), Arc::new(AtomicBool::new(false)));
-    let done = one.worker.handler().done.clone();
-    let (worker, stopped) = (one.worker, stop.clone());
-    let (thread, wrong) = thread::scope(|scope| {
-        let mut worker = worker;
+    let (handle, stop) = (one.worker.handle(), AtomicBool::new(false));
+    let (bed, done) = (Arc::new(Bed::default()), one.worker.handler().done.clone());
+    let waking = bed.clone();
+    one.worker.set_waker(Box::new(move || waking.wake()));
+    thread::scope(|scope| {
+        let (stop, sleeping, mut worker) = (&stop, &bed, one.worker);
         let resting = scope.spawn(move || {
-            let me = thread::current();
-            worker.set_waker(Box::new(move || me.unpark()));
-            worker.run_resting(&stopped, 3, |_| thread::park());
+            while !stop.load(Ordering::SeqCst) {
+                worker.turn();
+                if let Ok(_armed) = worker.arm() {
+                    sleeping.sleep();
+                }
+            }
             worker.handler().wrong
         });
+        let mut lost = None;
         for key in 0..ROUNDS {
+            if lost.is_some() {
+                break;
+            }
+            // So that work comes at any moment of falling asleep.
+            (0..key * 7 % 509).for_each(|_| std::hint::spin_loop());
             assert!(handle.submit(key));
-            let start = Instant::now();
-            while done.load(Ordering::Acquire) != key + 1 {
-                if start.elapsed() > Duration::from_secs(20) {
-                    stop.store(true, Ordering::Relaxed);
-                    resting.thread().unpark();
-                    panic!("work {key} is not done: the worker sleeps");
-                }
+            let is_done = || done.load(Ordering::SeqCst) == key + 1;
+            // Whether it sleeps is looked at first: it falls asleep after it has done the work.
+            while lost.is_none() && !is_done() {
+                lost = Some(key).filter(|_| bed.is_asleep() && !is_done());
                 thread::yield_now();
             }
         }
-        stop.store(true, Ordering::Relaxed);
-        resting.thread().unpark();
-        (resting.thread().id(), resting.join().unwrap())
+        stop.store(true, Ordering::SeqCst);
+        while !resting.is_finished() {
+            bed.wake();
+            thread::yield_now();
+        }
+        assert_eq!((lost, resting.join().unwrap()), (None, 0), "it sleeps, and has work");
     });
-    assert_ne!(thread, thread::current().id());
-    assert_eq!(wrong, 0);
 }
 
-/// Work that came too late for a turn keeps the worker from resting.
+/// Work that came too late for a turn keeps the worker awake.
 #[test]
 fn work_keeps_a_worker_from_resting() {
     let mut one = side_of(&Config { work: 1, ..CONFIG }, Doer::default());
-    let (handle, stop) = (one.worker.handle(), AtomicBool::new(false));
+    let handle = one.worker.handle();
     one.worker.handler().again = Some(handle.clone());
     let done = one.worker.handler().done.clone();
-    let mut rests = Vec::new();
     assert!(handle.submit(0));
-    one.worker.run_resting(&stop, 0, |_| {
-        rests.push(done.load(Ordering::Relaxed));
-        stop.store(true, Ordering::Relaxed);
-    });
-    assert_eq!(rests, [10]);
+    // Each key submits the next, in the turn that arming takes.
+    while one.worker.arm().is_err() {}
+    assert_eq!(done.load(Ordering::Relaxed), 10);
 }
 
 /// Other threads see the worker's counters once it rests.
@@ -126,4 +165,40 @@ fn counters_are_seen_from_outside() {
     let seen = one.worker.handle().stats();
     let (gone, flushed) = (Status::RetryExceeded as usize, Status::Flushed as usize);
     assert_eq!((seen.errors_by_status[gone], seen.errors), (1, 1 + seen.errors_by_status[flushed]));
+}
+
+/// The worker announces its sleep before it polls for the last time: work that comes with that
+/// poll wakes.
+#[test]
+fn a_worker_announces_its_sleep_before_its_last_poll() {
+    let mut one = side_of(&CONFIG, Doer::default());
+    let (handle, wakes) = (one.worker.handle(), Arc::new(AtomicU64::new(0)));
+    let counter = wakes.clone();
+    let wake = move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+    };
+    one.worker.set_waker(Box::new(wake));
+    for key in 0..100 {
+        one.worker.turn();
+        one.worker.handler().idle = Some((key, handle.clone()));
+        let _ = one.worker.arm();
+        assert!(one.worker.handler().idle.is_none(), "arming takes a turn");
+        assert_eq!(wakes.load(Ordering::Relaxed), key + 1);
+        one.worker.turn();
+        assert_eq!(one.worker.handler().next, key + 1);
+    }
+}
+
+/// A timer that is due keeps the worker awake until it is told the time; one that is not due says
+/// how long it may sleep.
+#[test]
+fn a_worker_with_a_due_timer_is_not_armed() {
+    let mut one = side_of(&CONFIG, Doer::default());
+    one.worker.turn();
+    assert!(one.worker.arm().is_ok_and(|armed| armed.next_timer().is_none()));
+    let mut out = one.worker.outbox();
+    assert!(out.set_timer(0, 1).is_some() && out.set_timer(70, 2).is_some());
+    assert_eq!(one.worker.arm().err(), Some(Busy));
+    assert_eq!(one.worker.advance(0), 1);
+    assert!(one.worker.arm().is_ok_and(|armed| armed.next_timer() == Some(70)));
 }

@@ -1,0 +1,263 @@
+//! Sleeping without losing a wake-up, and without a thread of its own for the control plane.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use doorbell_alloc::Mapping;
+use doorbell_cm::{Backoff, Dialer, Listener, PeerState, WakeFd, clock_ns, run_sleeping};
+use doorbell_engine::worker::{
+    Config, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Verdict, Worker,
+};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::Provider;
+use doorbell_soft::SoftDevice;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Nothing that is waited for takes as long.
+const LIMIT: Duration = Duration::from_secs(60);
+
+const CONFIG: Config = Config {
+    peers: 4,
+    block_bytes: 256,
+    recv_blocks: 64,
+    send_blocks: 8,
+    refill: 8,
+    window: 10,
+    window_min: 9,
+    ..Config::DEFAULT
+};
+
+type Act = Box<dyn FnMut() + Send>;
+
+/// Counts, and calls `idle` in a turn that found nothing.
+#[derive(Default)]
+struct Counts {
+    peer: Option<PeerId>,
+    got: u64,
+    fired: Vec<(u64, u64)>,
+    idle: Option<Act>,
+    /// The time at each piece of work.
+    noted: Vec<u64>,
+    stop: Option<&'static AtomicBool>,
+}
+
+impl<P: Provider> Handler<P> for Counts {
+    fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+        self.got += 1;
+        Verdict::Done
+    }
+    fn on_peer_up(&mut self, peer: PeerId, _: &mut Outbox<'_, P>) {
+        self.peer = Some(peer);
+    }
+    fn on_idle(&mut self, _: &mut Outbox<'_, P>) {
+        if let Some(mut act) = self.idle.take() {
+            act();
+        }
+    }
+    fn on_work(&mut self, _: u64, out: &mut Outbox<'_, P>) {
+        self.noted.push(out.now());
+    }
+    /// Sets the next timer, up to the last, and then stops the loop.
+    fn on_timer(&mut self, key: u64, out: &mut Outbox<'_, P>) {
+        self.fired.push((key, clock_ns()));
+        if key < LAST {
+            assert!(out.set_timer(out.now() + STEP_NS, key + 1).is_some());
+        } else if let Some(stop) = self.stop {
+            stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+const STEP_NS: u64 = 3_000_000;
+const LAST: u64 = 10;
+
+type Side = (Worker<SoftDevice, Counts>, Intake<SoftDevice>);
+
+fn side(nic: &SoftDevice) -> Side {
+    let memory = |bytes| Mapping::plain(bytes).unwrap();
+    let shared = SharedRecv::new(nic, memory(CONFIG.recv_bytes()), &CONFIG).unwrap();
+    Worker::new(nic, &shared, memory(CONFIG.send_bytes()), Counts::default(), &CONFIG).unwrap()
+}
+
+/// Waits until one of the descriptors is readable, up to `until`. True if one is.
+fn wait(fds: &[&dyn AsFd], until: Option<Instant>) -> bool {
+    let mut fds: Vec<_> =
+        fds.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let left = left.map(|left| Timespec::try_from(left).unwrap());
+    poll(&mut fds, left.as_ref()).unwrap() > 0
+}
+
+fn is_readable(fd: &WakeFd) -> bool {
+    wait(&[fd], Some(Instant::now()))
+}
+
+/// Two workers that are connected, with the control plane that keeps them so.
+struct Pair {
+    one: Side,
+    two: Side,
+    _dialer: Dialer<SoftDevice>,
+    _listener: Listener<SoftDevice>,
+    _nic: SoftDevice,
+}
+
+/// Connects two workers on this thread, which waits on descriptors only.
+fn pair() -> Pair {
+    let nic = SoftDevice::open().unwrap();
+    let (mut one, mut two) = (side(&nic), side(&nic));
+    let mut listener = Listener::bind(&nic, "127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut dialer = Dialer::new(&nic).unwrap();
+    assert!(listener.next_deadline().is_none() && dialer.next_deadline().is_none());
+    listener.feed(two.1.clone());
+    let begin = Instant::now();
+    let dial = dialer.start(listener.local_addr().unwrap(), &[], &one.1, LIMIT).unwrap();
+    while one.0.handler().peer.is_none() || two.0.handler().peer.is_none() {
+        assert!(begin.elapsed() < LIMIT, "they do not connect");
+        // Events wake it; the deadline is for other things, and not needed here.
+        assert!(wait(&[&listener, &dialer], Some(begin + LIMIT)), "nothing comes");
+        while listener.step(Duration::ZERO).unwrap() || dialer.step(Duration::ZERO).unwrap() {}
+        one.0.turn();
+        two.0.turn();
+    }
+    assert_eq!((dial.state(), dial.peer()), (PeerState::Up, one.0.handler().peer));
+    assert!(dialer.next_deadline().is_some());
+    Pair { one, two, _dialer: dialer, _listener: listener, _nic: nic }
+}
+
+/// A message that comes with the worker's last poll is found by it, or makes its descriptor
+/// readable. So no message is missed, whenever it comes.
+#[test]
+fn nothing_escapes_a_worker_that_falls_asleep() {
+    let pair = pair();
+    let (sender, mut worker) = (Arc::new(Mutex::new(pair.one.0)), pair.two.0);
+    let fd = WakeFd::of(&worker).unwrap();
+    let peer = sender.lock().unwrap().handler().peer.unwrap();
+    for round in 0..2000_u64 {
+        while worker.turn() > 0 {}
+        let lent = sender.clone();
+        // Called in the turn of `arm`, after its poll.
+        worker.handler().idle = Some(Box::new(move || {
+            let mut sender = lent.lock().unwrap();
+            while sender.outbox().send(peer, &round.to_le_bytes()).is_err() {
+                sender.turn();
+            }
+            sender.outbox().flush();
+        }));
+        if let Ok(armed) = worker.arm() {
+            assert!(is_readable(&fd), "message {round}: it sleeps, and nobody wakes it");
+            drop(armed);
+        }
+        while worker.handler().got <= round {
+            worker.turn();
+        }
+        sender.lock().unwrap().turn();
+    }
+}
+
+/// The descriptor of a worker tells of a message and of work, and of nothing else.
+#[test]
+fn a_descriptor_is_readable_while_there_is_something() {
+    let mut pair = pair();
+    let (sender, worker) = (&mut pair.one.0, &mut pair.two.0);
+    let (fd, handle) = (WakeFd::of(worker).unwrap(), worker.handle());
+    let peer = sender.handler().peer.unwrap();
+    for round in 0..100 {
+        while worker.arm().is_err() {}
+        let armed = worker.arm().unwrap();
+        assert!(!is_readable(&fd), "round {round}: nothing has come");
+        if round % 2 == 0 {
+            sender.outbox().send(peer, b"wake up").unwrap();
+            sender.outbox().flush();
+        } else {
+            assert!(handle.submit(round));
+        }
+        assert!(is_readable(&fd), "round {round}");
+        drop(armed);
+        sender.turn();
+    }
+    assert_eq!(worker.handler().got, 50);
+    drop(pair.two);
+    assert!(!is_readable(&fd), "it may outlive its worker");
+}
+
+/// Timers end a sleep: each is called soon after it is due, and never before.
+#[test]
+fn timers_run_while_a_worker_sleeps() {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    let nic = SoftDevice::open().unwrap();
+    let (mut worker, _intake) = side(&nic);
+    worker.handler().stop = Some(&STOP);
+    let begin = clock_ns();
+    worker.advance(begin);
+    assert!(worker.outbox().set_timer(begin + STEP_NS, 1).is_some());
+    run_sleeping(&mut worker, &STOP, 100, LIMIT);
+    let Counts { fired, .. } = worker.handler();
+    assert!(fired.iter().map(|(key, _)| *key).eq(1..=LAST));
+    for (key, at) in fired.iter() {
+        assert!(*at >= begin + *key * STEP_NS, "timer {key} came too soon");
+    }
+    // A busy machine delays some of them. Without timers each sleep lasts 100 ms.
+    let times = std::iter::once(begin).chain(fired.iter().map(|(_, at)| *at)).collect::<Vec<_>>();
+    assert!(times.windows(2).any(|pair| pair[1] - pair[0] < 50_000_000), "{times:?}");
+    // It slept: a worker that spins for 30 ms turns a million times.
+    let turns = worker.handle().stats().turns;
+    assert!(turns < 20_000, "{turns} turns");
+}
+
+/// After a long sleep, a handler that is called with work takes the present time for a
+/// deadline, and not the time at which the worker fell asleep.
+#[test]
+fn a_worker_that_wakes_knows_the_time() {
+    const ROUNDS: u64 = 10;
+    let nic = SoftDevice::open().unwrap();
+    let (mut worker, _intake) = side(&nic);
+    let (stop, handle) = (AtomicBool::new(false), worker.handle());
+    let mut submitted = Vec::new();
+    thread::scope(|scope| {
+        scope.spawn(|| run_sleeping(&mut worker, &stop, 10, LIMIT));
+        for key in 0..ROUNDS {
+            // Long enough that it sleeps.
+            thread::sleep(Duration::from_millis(5));
+            submitted.push(clock_ns());
+            assert!(handle.submit(key));
+        }
+        thread::sleep(Duration::from_millis(5));
+        stop.store(true, Ordering::Relaxed);
+        assert!(handle.submit(ROUNDS));
+    });
+    let noted = &worker.handler().noted;
+    // On a busy machine it is still about to fall asleep at times.
+    let right = noted.iter().zip(&submitted).filter(|(now, at)| now >= at).count();
+    assert!(right > 5, "its clock stood still: {noted:?} for {submitted:?}");
+}
+
+/// Steps of a dialer return at once while a peer does not answer, and the dial ends when its time
+/// is over.
+#[test]
+fn a_dialer_does_not_wait_for_a_silent_peer() {
+    let nic = SoftDevice::open().unwrap();
+    let (_worker, intake) = side(&nic);
+    // It listens, and never takes a request.
+    let silent = Listener::bind(&nic, "127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut dialer = Dialer::new(&nic).unwrap();
+    let (addr, limit) = (silent.local_addr().unwrap(), Duration::from_millis(200));
+    let backoff = Backoff { limit: LIMIT, ..Backoff::DEFAULT };
+    // A kept connection does not block a step either.
+    dialer.keep(addr, &intake, backoff);
+    let dial = dialer.start(addr, &[], &intake, limit).unwrap();
+    let until = Instant::now() + limit;
+    let mut steps = 0;
+    while dial.state() == PeerState::Connecting {
+        while dialer.step(Duration::ZERO).unwrap() {}
+        steps += 1;
+        assert!(dialer.next_deadline().is_some_and(|at| at <= until.max(Instant::now() + limit)));
+        thread::yield_now();
+    }
+    assert!(Instant::now() >= until && steps > 1, "{steps} steps");
+    let ended = (dial.state(), dial.last_error().map(|error| error.code()));
+    assert_eq!(ended, (PeerState::Ended, Some(Code::TimedOut)));
+}
