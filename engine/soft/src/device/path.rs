@@ -21,12 +21,12 @@ use std_alloc::vec::Vec;
 use crate::device::host::{Host, Member, Membership, Neighbours, device_of};
 use crate::device::pd::Pd;
 use crate::error::{Code, SetupError};
-use crate::model::pieces::Pieces;
+use crate::model::pieces::{Pieces, gathered};
 use crate::provider::{AddressHandle, Gid};
 use crate::room::{Grow, Room};
-use crate::shm::inbox::{Door, INBOX_BYTES, Outlet, Stamp};
+use crate::shm::inbox::{DATAGRAM_MAX, Door, INBOX_BYTES, Outlet, Stamp};
 use crate::shm::remote_map::RemoteMap;
-use crate::wr::{AhName, MULTICAST_QPN};
+use crate::wr::{AhName, MULTICAST_QPN, Sge};
 
 /// The greatest age of a list of members, in nanoseconds.
 const LOOK_EVERY_NS: u64 = 100_000_000;
@@ -146,14 +146,12 @@ impl Group {
         }
     }
 
-    /// As [`Group::put`], but a queue pair of this process receives it at once after joining.
-    ///
-    /// # Safety
-    /// As there.
-    pub(crate) unsafe fn put_at_once(
+    /// As [`Group::put`], for a frame. A queue pair of this process receives it at once after
+    /// joining. A frame that does not fit an inbox is dropped.
+    pub(crate) fn put_at_once(
         &self,
         stamp: &Stamp,
-        pieces: &Pieces,
+        frame: &[u8],
         host: &Host,
         takes: impl Fn(&Member) -> bool,
     ) {
@@ -165,8 +163,12 @@ impl Group {
             (members.at_ns, members.changes) = ((host.clock)(), changes);
         }
         drop(members);
-        // SAFETY: as the caller vouches.
-        unsafe { self.put(stamp, pieces, host, takes) };
+        if frame.len() <= DATAGRAM_MAX as usize {
+            let length = frame.len() as u32;
+            let piece = Sge { addr: frame.as_ptr() as u64, length, lkey: 0 };
+            // SAFETY: the one piece is the frame, borrowed during the call.
+            unsafe { self.put(&Stamp { length, ..*stamp }, &gathered([piece]), host, takes) };
+        }
     }
 
     /// True if this was a member at the last lookup.

@@ -1,6 +1,5 @@
 //! Extended completion queues of the soft device: in the shared domain, with the time at which each
 //! entry was made beside it.
-#![expect(unsafe_code, reason = "enters a domain that is locked")]
 
 use crate::error::{Code, SetupError};
 use crate::handles::device::{Soft, check_depth};
@@ -48,14 +47,12 @@ impl PollerEx for SoftPollerEx {
     fn next(&mut self) -> Option<WcEx> {
         let cq = &self.poller.cq;
         debug_assert_eq!(cq.domain.sharing(), Sharing::Shared);
-        // SAFETY: `enter` locks a shared domain.
-        let (wc, [completion_ts, wallclock_ns]) = unsafe {
-            cq.domain.enter(|state| {
-                state.progress(&mut Queued { budget: SHARED_BUDGET });
-                state.attend_overruns();
-                state.transport.take_stamped(cq.index)
-            })
-        }?;
+        let taken = cq.domain.enter_shared(|state| {
+            state.progress(&mut Queued { budget: SHARED_BUDGET });
+            state.attend_overruns();
+            state.transport.take_stamped(cq.index)
+        });
+        let (wc, [completion_ts, wallclock_ns]) = taken.flatten()?;
         let mut whole = WcEx::of(&wc, self.fields);
         if wc.status.is_ok() {
             (whole.completion_ts, whole.wallclock_ns) = (completion_ts, wallclock_ns);

@@ -9,6 +9,7 @@ use crate::device::pd::{Pd, SoftTd};
 use crate::error::{Code, SetupError};
 use crate::event::AsyncEvent;
 use crate::ext::cq_ex::SoftPollerEx;
+use crate::ext::raw::SoftWq;
 use crate::ext::xrc::SoftXrcd;
 use crate::handles::device::{Soft, check_depth, table_full};
 use crate::handles::poller::{SoftCq, SoftPoller};
@@ -18,10 +19,11 @@ use crate::handles::srq::SoftSrq;
 use crate::provider::wake::Bell;
 use crate::provider::{
     AsyncEvents, CqInit, ExtendedCq, Gid, Multicast, PortAttr, Ports, ProtectionDomains, Rereg,
-    Reregister, Reregistered, ResizeCq, Sharing, ThreadDomains, Window, WindowKind, Windows, Xrc,
+    Reregister, Reregistered, ResizeCq, Sharing, ThreadDomains, Window, WindowKind, Windows, Wq,
+    WqState, Xrc,
 };
 use crate::steps::domain::Domain;
-use crate::wr::{Binding, PostError, SendFlags};
+use crate::wr::{Binding, PostError, RecvWr, SendFlags};
 
 impl Ports for Soft {
     fn query_port(&self, port: u8) -> Result<PortAttr, SetupError> {
@@ -205,5 +207,23 @@ impl Window for SoftWindow {
     }
     fn handle(&self) -> u64 {
         u64::from(self.key) | (self.kind as u64) << 32
+    }
+}
+
+impl Wq for SoftWq {
+    fn num(&self) -> u32 {
+        self.number()
+    }
+
+    fn depth(&self) -> u32 {
+        self.recv_depth()
+    }
+
+    fn modify(&self, to: WqState) -> Result<(), SetupError> {
+        self.take_to(to)
+    }
+
+    unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
+        self.post_recvs(list)
     }
 }

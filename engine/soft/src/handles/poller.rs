@@ -124,13 +124,11 @@ impl SoftPoller {
     #[inline(never)]
     fn poll_shared(&mut self, out: &mut [Wc]) -> usize {
         let index = self.cq.index;
-        // SAFETY: `enter` locks a shared domain.
-        unsafe {
-            self.cq.domain.enter(|state| {
-                state.progress(&mut Queued { budget: SHARED_BUDGET });
-                state.attend_overruns();
-                state.transport.take_completions(index, out)
-            })
-        }
+        let taken = self.cq.domain.enter_shared(|state| {
+            state.progress(&mut Queued { budget: SHARED_BUDGET });
+            state.attend_overruns();
+            state.transport.take_completions(index, out)
+        });
+        taken.unwrap_or(0)
     }
 }

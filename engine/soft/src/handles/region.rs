@@ -1,5 +1,4 @@
 //! Registered memory and memory windows, as their owners hold them.
-#![expect(unsafe_code, reason = "a region says where its bytes are")]
 
 use core::mem;
 
@@ -11,13 +10,13 @@ use crate::device::nic::Nic;
 use crate::device::pd::Pd;
 use crate::error::{Code, SetupError};
 use crate::handles::device::{Soft, table_full};
-use crate::provider::{Access, Region, Rereg, Reregistered, WindowKind};
+use crate::provider::{Access, Rereg, Reregistered, WindowKind};
 
 /// Registered memory of the soft device.
 pub struct SoftRegion {
     nic: Arc<Nic>,
-    memory: Mapping,
-    key: u32,
+    pub(super) memory: Mapping,
+    pub(super) key: u32,
     access: Access,
     pd: Pd,
 }
@@ -73,25 +72,6 @@ impl Soft {
         self.nic.memory.remove(mem::replace(&mut region.key, key));
         let old = change.memory.map(|memory| mem::replace(&mut region.memory, memory));
         Ok((region, old))
-    }
-}
-
-// SAFETY: the mapping is owned and stays at its address until the region is dropped.
-unsafe impl Region for SoftRegion {
-    fn as_ptr(&self) -> *mut u8 {
-        self.memory.as_ptr()
-    }
-    fn len(&self) -> usize {
-        self.memory.len()
-    }
-    fn lkey(&self) -> u32 {
-        self.key
-    }
-    fn rkey(&self) -> u32 {
-        self.key
-    }
-    fn handle(&self) -> u64 {
-        self.key.into()
     }
 }
 

@@ -1,5 +1,5 @@
 //! The soft device behind the seam.
-#![expect(unsafe_code, reason = "implements an unsafe method")]
+#![expect(unsafe_code, reason = "implements unsafe traits and methods")]
 
 use doorbell_alloc::Mapping;
 use std_alloc::format;
@@ -15,9 +15,11 @@ use crate::handles::region::SoftRegion;
 use crate::handles::srq::SoftSrq;
 use crate::model::recvq::RecvQueue;
 use crate::provider::{
-    Access, AddressVector, Caps, Datagrams, ExtendedCq, GRH_BYTES, Provider, Sharing, ThreadDomains,
+    Access, AddressVector, Caps, Datagrams, ExtendedCq, GRH_BYTES, Provider, Region, Sharing, Srq,
+    ThreadDomains,
 };
 use crate::wc::{Wc, WcFlags};
+use crate::wr::{PostError, RecvWr};
 
 impl Datagrams for Soft {
     type Ah = SoftAh;
@@ -82,5 +84,34 @@ impl Provider for Soft {
         // SAFETY: the caller's promise, passed on.
         let td = unsafe { self.alloc_td() }?;
         self.alloc_parent_domain(Some(&td)).map(Some)
+    }
+}
+
+// SAFETY: the mapping is owned and stays at its address until the region is dropped.
+unsafe impl Region for SoftRegion {
+    fn as_ptr(&self) -> *mut u8 {
+        self.memory.as_ptr()
+    }
+    fn len(&self) -> usize {
+        self.memory.len()
+    }
+    fn lkey(&self) -> u32 {
+        self.key
+    }
+    fn rkey(&self) -> u32 {
+        self.key
+    }
+    fn handle(&self) -> u64 {
+        self.key.into()
+    }
+}
+
+impl Srq for SoftSrq {
+    fn depth(&self) -> u32 {
+        self.queue.depth()
+    }
+
+    unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
+        self.queue.post(list)
     }
 }

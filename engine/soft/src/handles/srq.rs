@@ -1,5 +1,4 @@
 //! Shared receive queues, as their owners hold them.
-#![expect(unsafe_code, reason = "posts what the caller vouches for")]
 
 use std_alloc::format;
 use std_alloc::sync::Arc;
@@ -10,8 +9,7 @@ use crate::error::{Code, SetupError};
 use crate::ext::xrc::XrcPlace;
 use crate::handles::device::check_depth;
 use crate::model::recvq::RecvQueue;
-use crate::provider::{Srq, SrqLimits, XrcSrq};
-use crate::wr::{PostError, RecvWr};
+use crate::provider::{SrqLimits, XrcSrq};
 
 /// A shared receive queue of the soft device.
 #[derive(Clone)]
@@ -21,16 +19,6 @@ pub struct SoftSrq {
     pub(crate) nic: Arc<Nic>,
     pub(crate) queue: Arc<RecvQueue>,
     pub(crate) _pd: Pd,
-}
-
-impl Srq for SoftSrq {
-    fn depth(&self) -> u32 {
-        self.queue.depth()
-    }
-
-    unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
-        self.queue.post(list)
-    }
 }
 
 impl SrqLimits for SoftSrq {

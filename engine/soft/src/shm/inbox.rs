@@ -281,6 +281,14 @@ impl Inbox {
         unsafe { copy::untrusted(to, self.slots.payload(self.at), length as usize) };
     }
 
+    /// As [`Inbox::fetch`], for a buffer of at most `DATAGRAM_MAX` bytes.
+    #[cfg(feature = "sim")]
+    pub(crate) fn fetch_into(&self, to: &mut [u8]) {
+        let length = to.len().min(DATAGRAM_MAX as usize) as u32;
+        // SAFETY: the buffer has the length, and is no part of an inbox.
+        unsafe { self.fetch(to.as_mut_ptr(), length) };
+    }
+
     /// Removes the oldest datagram. Release: it is read before its slot is written again.
     pub(crate) fn advance(&mut self) {
         let next = state(self.at / SLOTS + 1, FREE);
@@ -367,6 +375,15 @@ impl Outlet {
         if self.slots.asleep().load(Ordering::Relaxed) != 0 {
             self.wake();
         }
+    }
+
+    /// As [`Outlet::put`], with that payload of at most `DATAGRAM_MAX` bytes.
+    #[cfg(feature = "sim")]
+    pub(crate) fn put_bytes(&self, stamp: &Stamp, payload: &[u8]) {
+        let length = payload.len().min(DATAGRAM_MAX as usize) as u32;
+        let piece = crate::wr::Sge { addr: payload.as_ptr() as u64, length, lkey: 0 };
+        // SAFETY: the one piece is the payload, borrowed during the call.
+        unsafe { self.put(&Stamp { length, ..*stamp }, &crate::model::pieces::gathered([piece])) };
     }
 
     /// Writes a datagram into a claimed slot.

@@ -323,6 +323,16 @@ impl Rx {
         unsafe { self.burst().fetch(header, to) };
     }
 
+    /// Copies the payload of the record whose header was read to a buffer of its length.
+    #[cfg(any(feature = "std", feature = "sim"))]
+    pub(crate) fn fetch_into(&self, header: Header, to: &mut [u8]) {
+        debug_assert_eq!(header.length() as usize, to.len());
+        if header.length() as usize <= to.len() {
+            // SAFETY: the buffer has the length, and is ours alone.
+            unsafe { self.fetch(header, to.as_mut_ptr()) };
+        }
+    }
+
     /// The immediate data of the record whose header was read, 0 if it has none.
     #[inline]
     pub(crate) fn immediate(&self, header: Header) -> u32 {

@@ -113,11 +113,9 @@ impl Tx {
 
     /// Begins the next lap. Like a record, the jump is not visible before it is published.
     fn jump(&mut self) {
-        let at = self.data.at(self.at);
-        wrote(at, JUMP_BYTES as usize);
         // SAFETY: a lap's limit leaves space for a jump in the area, and the receiver does not read
-        // there before it is published. Positions are multiples of 8.
-        unsafe { at.cast::<u64>().write(Header::JUMP.0) };
+        // there before it is published.
+        unsafe { begin_record(self.data, self.at, Header::JUMP, JUMP_BYTES.into()) };
         self.at += u64::from(JUMP_BYTES);
         self.wrap.jump(self.at);
         self.data = self.dir.data_from(self.at);
@@ -140,12 +138,6 @@ impl Tx {
     #[inline(always)]
     pub(crate) fn defer_limit(&self) -> u64 {
         self.defer_limit
-    }
-
-    /// The address of a position of this lap.
-    #[inline(always)]
-    pub(crate) fn place(&self, at: u64) -> *mut u8 {
-        self.data.at(at)
     }
 
     /// A cursor that writes several records without reloading `self` for each.
@@ -243,6 +235,49 @@ impl Tx {
         self.writer().begin(header, imm)
     }
 
+    /// Writes a record whose payload is those words.
+    #[inline]
+    pub(crate) fn put_words(&mut self, header: Header, imm: u32, words: &[u64]) {
+        debug_assert_eq!(header.length() as usize, words.len() * 8);
+        let to = self.begin(header, imm).cast::<u64>();
+        for (n, word) in words.iter().enumerate() {
+            // SAFETY: `begin` gives space for the record, 8-byte aligned, which holds the words.
+            unsafe { to.add(n).write(*word) };
+        }
+        self.end(header);
+    }
+
+    /// Writes a record whose payload is those bytes.
+    #[cfg(any(feature = "std", feature = "sim"))]
+    pub(crate) fn put_bytes(&mut self, header: Header, imm: u32, payload: &[u8]) {
+        debug_assert_eq!(header.length() as usize, payload.len());
+        let to = self.begin(header, imm);
+        // SAFETY: `begin` gives space for the record, which holds the payload.
+        unsafe { to.copy_from_nonoverlapping(payload.as_ptr(), payload.len()) };
+        self.end(header);
+    }
+
+    /// Writes a plain message, which ends at `end`. Its sender knows the size, and with it the end,
+    /// without a look at the header; [`Writer::begin`] computes it from the header.
+    ///
+    /// # Safety
+    /// There is space up to `end`. `payload` is readable for `length` bytes, the length in
+    /// `header`, which comes without an immediate word.
+    #[inline(always)]
+    pub(crate) unsafe fn put_plain(
+        &mut self,
+        header: Header,
+        (payload, length): (*const u8, u32),
+        end: u64,
+    ) {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let to = begin_record(self.data, self.at, header, end - self.at);
+            copy::copy_recent(to, payload, length as usize);
+        }
+        self.at = end;
+    }
+
     /// Prefetches, for writing, the lines that the next `bytes` go to: the receiver's core has
     /// them, and without this the first store to each waits for the line. It prefetches one line
     /// more, because a batch may end anywhere in a line: the next batch begins with the line behind
@@ -294,21 +329,28 @@ impl Tx {
         ack: u64,
     ) {
         debug_assert!(record == header.record());
-        let (ring, length) = (self.data.at(self.at).cast::<u64>(), header.length() as usize);
-        let end = self.at + u64::from(record);
+        let (start, length) = (self.at, header.length() as usize);
+        let end = start + u64::from(record);
         self.at = end;
-        wrote(ring.cast(), record as usize);
         // SAFETY: there is space for the record in the ring, padded to words, and the receiver
         // does not read there before the tail says so; the caller vouches for the payload.
         unsafe {
-            ring.write(header.0);
-            let to = ring.add(1).cast();
+            let to = begin_record(self.data, start, header, record.into());
             if record > SLOT_FIRST_RECORD {
                 return self.publish_long_in_slot(to, header, payload, ack);
             }
             copy::copy_dual(to, payload, length, || self.begin_slot(header, end));
         }
         self.end_slot(end, ack);
+    }
+
+    /// As [`Tx::publish_in_slot`], with a payload of the length in `header`.
+    #[cfg(any(feature = "std", feature = "sim"))]
+    pub(crate) fn publish_bytes_in_slot(&mut self, header: Header, payload: &[u8], ack: u64) {
+        debug_assert_eq!(header.length() as usize, payload.len());
+        // SAFETY: the payload has the header's length; the caller has looked for space, and the
+        // record fits the slot.
+        unsafe { self.publish_in_slot(header, header.record(), payload.as_ptr(), ack) };
     }
 
     /// The same in the ring alone, for a record of any size.
@@ -323,10 +365,9 @@ impl Tx {
         payload: *const u8,
         ack: u64,
     ) {
-        let to = self.begin(header, 0);
+        let end = self.at + u64::from(record);
         // SAFETY: there is space for the record; the caller vouches for the payload.
-        unsafe { copy::copy_recent(to, payload, header.length() as usize) };
-        self.at += u64::from(record);
+        unsafe { self.put_plain(header, (payload, header.length()), end) };
         self.publish(ack);
     }
 
@@ -485,9 +526,25 @@ pub(crate) fn tail_word(tail: u64, ack: u64) -> u64 {
     u64::from(tail as u32) | ack << 32
 }
 
+/// Begins a record of `record` bytes: the one place that writes a header to the ring. Returns the
+/// address behind the header.
+///
+/// # Safety
+/// There is space for the record at that position, in the lap that `data` is of.
+#[inline(always)]
+unsafe fn begin_record(data: Data, at: u64, header: Header, record: u64) -> *mut u8 {
+    let place = data.at(at);
+    wrote(place, record as usize);
+    // SAFETY: as the caller vouches. Positions are multiples of 8, so it is aligned; the receiver
+    // does not read here before publication.
+    unsafe {
+        place.cast::<u64>().write(header.0);
+        place.add(8)
+    }
+}
+
 /// Writes records to the ring, one after the other: any kind of record, with or without an
-/// immediate word. The plain messages of `deferred` and `publish_in_slot` are written apart from
-/// it, because their size is known without a look at the header.
+/// immediate word. It keeps position and limit in registers while a list is written.
 pub(crate) struct Writer {
     data: Data,
     /// Where the next record goes.
@@ -506,18 +563,15 @@ impl Writer {
     /// See [`Tx::begin`].
     #[inline(always)]
     pub(crate) fn begin(&self, header: Header, imm: u32) -> *mut u8 {
-        let at = self.data.at(self.at);
-        wrote(at, header.record() as usize);
         // SAFETY: the caller has checked that the record lies below the limit: inside the data, and
-        // given back. It is 8-byte aligned (positions are multiples of 8); the receiver does not
-        // read here before publication.
+        // given back. The immediate word is part of it.
         unsafe {
-            at.cast::<u64>().write(header.0);
+            let to = begin_record(self.data, self.at, header, header.record().into());
             if header.immediate_bytes() == 0 {
-                return at.add(8);
+                return to;
             }
-            at.cast::<u64>().add(1).write(u64::from(imm));
-            at.add(16)
+            to.cast::<u64>().write(u64::from(imm));
+            to.add(8)
         }
     }
 

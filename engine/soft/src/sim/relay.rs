@@ -1,15 +1,12 @@
 //! A relay carries datagrams over the network. Senders on the other devices put them into an inbox
 //! of the relay, as they would into the queue pair's. The relay puts those that the network
 //! delivers into the queue pair's inbox.
-#![expect(unsafe_code, reason = "reads one inbox and writes another")]
 
-use arrayvec::ArrayVec;
 use doorbell_alloc::Mapping;
 use std_alloc::sync::Arc;
 use std_alloc::vec;
 
 use crate::shm::inbox::{Inbox, Outlet, Stamp};
-use crate::wr::Sge;
 
 /// A datagram on its way.
 #[derive(Clone)]
@@ -49,8 +46,7 @@ impl Relay {
         // One thread does everything here, so no sender is ever in the middle of a datagram.
         let stamp = inbox.first(|| 0)?;
         let mut payload = vec![0u8; stamp.length as usize];
-        // SAFETY: the vector has the length asked for.
-        unsafe { inbox.fetch(payload.as_mut_ptr(), stamp.length) };
+        inbox.fetch_into(&mut payload);
         inbox.advance();
         Some(Datagram { stamp, payload: payload.into() })
     }
@@ -60,11 +56,6 @@ impl Relay {
         if !self.outlet.is_for(self.qp) {
             return;
         }
-        let addr = payload.as_ptr() as u64;
-        let mut pieces = ArrayVec::new();
-        pieces.push(Sge { addr, length: payload.len() as u32, lkey: 0 });
-        let stamp = Stamp { length: payload.len() as u32, ..*stamp };
-        // SAFETY: the one piece is the payload; it came out of a slot and has the stated length.
-        unsafe { self.outlet.put(&stamp, &pieces) };
+        self.outlet.put_bytes(stamp, payload);
     }
 }

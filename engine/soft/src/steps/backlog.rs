@@ -190,13 +190,7 @@ fn write_local(
         return Err(otherwise);
     }
     if signaled {
-        let to = link.tx.begin(header, 0).cast::<u64>();
-        // SAFETY: `begin` gives space for the record, 8-byte aligned, two words among it.
-        unsafe {
-            to.write(0);
-            to.add(1).write(0);
-        }
-        link.tx.end(header);
+        link.tx.put_words(header, 0, &[0, 0]);
     }
     Ok(true)
 }
@@ -216,12 +210,7 @@ fn write_read(
     if !link.has_space(header.record()) {
         return false;
     }
-    let to = link.tx.begin(header, srq.unwrap_or(0)).cast::<u64>();
-    for (n, operand) in operands.iter().enumerate() {
-        // SAFETY: `begin` gives space for the record, 8-byte aligned.
-        unsafe { to.add(n).write(*operand) };
-    }
-    link.tx.end(header);
+    link.tx.put_words(header, srq.unwrap_or(0), operands);
     qp.reads.note_sent(qp.sq.sent);
     true
 }
@@ -263,10 +252,7 @@ fn write_with_notice(
     if !write_fragments(link, qp, pending, onto, (None, header.record())) {
         return false;
     }
-    let place = link.tx.begin(header, imm).cast::<u64>();
-    // SAFETY: `begin` gives space for the record, 8-byte aligned, one word among it.
-    unsafe { place.write(u64::from(srq) | u64::from(pending.length) << 32) };
-    link.tx.end(header);
+    link.tx.put_words(header, imm, &[u64::from(srq) | u64::from(pending.length) << 32]);
     true
 }
 

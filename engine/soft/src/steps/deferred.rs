@@ -2,14 +2,12 @@
 #![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
 
 use crate::model::send_queue::{Sent, SqEntry};
-use crate::shm::copy;
 use crate::shm::layout::{Header, record_bytes};
 use crate::shm::ring::CLAIM_MIN;
 use crate::state::domain_state::DomainState;
 use crate::state::link::{Link, LinkPlace};
 use crate::state::qp::{QpContext, Reserved, State};
 use crate::steps::requester::{fast_path_ok, has_slot, plain, write};
-use crate::sync::wrote;
 use crate::wr::{SendWr, Sge};
 
 impl DomainState {
@@ -194,15 +192,8 @@ unsafe fn put(
     (from, length): (*const u8, u32),
     end: u64,
 ) {
-    let at = link.tx.place(link.tx.at);
-    wrote(at, (end - link.tx.at) as usize);
-    // SAFETY: there is space for header and payload, padded to words; the receiver does not read
-    // there before it is published.
-    unsafe {
-        at.cast::<u64>().write(qp.common | u64::from(length));
-        copy::copy_recent(at.add(8), from, length as usize);
-    }
-    link.tx.at = end;
+    // SAFETY: as the caller vouches; a plain message has no immediate word.
+    unsafe { link.tx.put_plain(Header(qp.common | u64::from(length)), (from, length), end) };
     qp.sq.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length });
 }
 

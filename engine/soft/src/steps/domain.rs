@@ -121,27 +121,18 @@ impl Domain {
     /// Removes a queue that has no handles and no queue pairs left. An exclusive domain goes away
     /// with its one queue.
     pub(crate) fn remove_cq(&self, index: usize) {
-        if self.sharing == Sharing::Exclusive {
-            return;
-        }
-        // SAFETY: a shared domain is locked by `enter`.
-        unsafe {
-            self.enter(|state| {
-                if let Some(place) = state.transport.res.cqs.get_mut(index) {
-                    *place = CompletionQueue::gone();
-                }
-            });
-        }
+        self.enter_shared(|state| {
+            if let Some(place) = state.transport.res.cqs.get_mut(index) {
+                *place = CompletionQueue::gone();
+            }
+        });
     }
 
     /// Resizes a completion queue. Fails with the number of entries if they do not fit. The queue
     /// of an exclusive domain has no entries.
     pub(crate) fn resize_cq(&self, index: usize, depth: u32) -> Result<(), u32> {
-        if self.sharing == Sharing::Exclusive {
-            return Ok(());
-        }
-        // SAFETY: a shared domain is locked by `enter`.
-        unsafe { self.enter(|state| state.transport.res.cqs[index].resize(depth)) }
+        let done = self.enter_shared(|state| state.transport.res.cqs[index].resize(depth));
+        done.unwrap_or(Ok(()))
     }
 
     /// The number by which events name a completion queue.
@@ -192,10 +183,7 @@ impl Domain {
     fn call(&self) {
         // Release pairs with the Acquire in `enter`: a thread that sees the flag sees the command.
         self.attention.store(true, Ordering::Release);
-        if self.sharing == Sharing::Shared {
-            // SAFETY: `enter` locks a shared domain.
-            unsafe { self.enter(|_| ()) };
-        }
+        self.enter_shared(|_| ());
         self.local_waker.wake();
     }
 
@@ -213,6 +201,18 @@ impl Domain {
         let _guard = self.lock.lock();
         // SAFETY: the guard keeps everybody else out.
         unsafe { self.enter_alone(f) }
+    }
+
+    /// Runs `f` on the state of a shared domain, after the pending commands, under its lock.
+    /// `None`: the domain is exclusive, and `f` did not run. `f` that enters again waits forever.
+    #[inline(always)]
+    pub(crate) fn enter_shared<R>(&self, f: impl FnOnce(&mut DomainState) -> R) -> Option<R> {
+        if self.sharing != Sharing::Shared {
+            return None;
+        }
+        let _guard = self.lock.lock();
+        // SAFETY: the guard keeps everybody else out.
+        Some(unsafe { self.enter_alone(f) })
     }
 
     /// `enter` for a caller that is known to be alone.

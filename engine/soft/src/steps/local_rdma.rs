@@ -185,16 +185,11 @@ unsafe fn perform(deed: &Deed, mut place: *mut u8, wr: &SendWr<'_>) {
 
 /// Writes and publishes the record that goes along.
 fn publish(link: &mut Link, header: Header, imm: u32, length: u32) {
-    let to = link.tx.begin(header, imm).cast::<u64>();
-    // SAFETY: `begin` gives space for the record, 8-byte aligned. A notice says how much was
-    // written; an empty WRITE has no address, no key and no bytes.
-    unsafe {
-        to.write(if header.kind() == KIND_NOTICE { length.into() } else { 0 });
-        if header.kind() == KIND_WRITE {
-            to.add(1).write(0);
-        }
+    // A notice says how much was written; an empty WRITE has no address, no key and no bytes.
+    match header.kind() {
+        KIND_NOTICE => link.tx.put_words(header, imm, &[length.into()]),
+        _ => link.tx.put_words(header, imm, &[0, 0]),
     }
-    link.tx.end(header);
     let ack = link.ack();
     link.tx.publish(ack);
 }

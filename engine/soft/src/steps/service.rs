@@ -1,6 +1,5 @@
 //! Work on queue pairs that no message triggers: delayed completions, requests that cannot run, and
 //! the flush of a queue pair in ERR.
-#![expect(unsafe_code, reason = "writes the shared ring")]
 
 use crate::event::{AsyncKind, Object};
 use crate::model::cq::{CompletionQueue, Retire, Sink};
@@ -190,14 +189,8 @@ fn urge(links: &mut Links, qp: &QpContext) -> bool {
     if link.is_broken() || !link.has_space(header.record()) {
         return link.is_broken();
     }
-    let to = link.tx.begin(header, 0).cast::<u64>();
-    // SAFETY: `begin` gives space for the record, 8-byte aligned. A WRITE of nothing has no
-    // address and no key.
-    unsafe {
-        to.write(0);
-        to.add(1).write(0);
-    }
-    link.tx.end(header);
+    // A WRITE of nothing has no address and no key.
+    link.tx.put_words(header, 0, &[0, 0]);
     let ack = link.ack();
     link.tx.publish(ack);
     true

@@ -1,6 +1,5 @@
 //! A port: the far side of a domain's link memory. It reads what the domain sends and writes what
 //! the domain receives, as the peer's domain would. Two ports share no memory.
-#![expect(unsafe_code, reason = "reads and writes the ring of a link")]
 
 use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
@@ -200,8 +199,7 @@ impl Port {
             return self.next_record();
         }
         let mut payload = vec![0u8; header.length() as usize];
-        // SAFETY: the vector has the length asked for.
-        unsafe { self.link.rx.fetch(header, payload.as_mut_ptr()) };
+        self.link.rx.fetch_into(header, &mut payload);
         let imm = self.link.rx.immediate(header);
         let at = self.link.rx.at;
         self.link.rx.consume(header);
@@ -323,20 +321,9 @@ impl Port {
         let at = self.link.tx.at;
         let lone = self.link.tx.unpublished() == 0 && header.immediate_bytes() == 0;
         if asking != Asking::Amid && lone && header.record() <= SLOT_RECORD_MAX {
-            // SAFETY: the payload has the header's length, which fits the slot.
-            unsafe {
-                self.link.tx.publish_in_slot(
-                    header,
-                    header.record(),
-                    record.payload.as_ptr(),
-                    self.safe,
-                )
-            };
+            self.link.tx.publish_bytes_in_slot(header, &record.payload, self.safe);
         } else {
-            let to = self.link.tx.begin(header, record.imm);
-            // SAFETY: `begin` gives space for the record.
-            unsafe { to.copy_from_nonoverlapping(record.payload.as_ptr(), record.payload.len()) };
-            self.link.tx.end(header);
+            self.link.tx.put_bytes(header, record.imm, &record.payload);
         }
         let (end, asks) = (self.link.tx.at, record.asks());
         self.written.push_back(Written { at, end, way, asks });

@@ -1,5 +1,4 @@
 //! Work queues and indirection tables, which spread the frames of one queue pair (QX-8).
-#![expect(unsafe_code, reason = "enters the domain of a queue's completions")]
 
 use spin::Mutex;
 use std_alloc::format;
@@ -10,7 +9,7 @@ use crate::error::{Code, SetupError};
 use crate::handles::device::{Soft, check_depth};
 use crate::handles::poller::SoftCq;
 use crate::model::recvq::RecvQueue;
-use crate::provider::{CreateFlags, RxHash, Sharing, Wq, WqFlags, WqState};
+use crate::provider::{CreateFlags, RxHash, Sharing, WqFlags, WqState};
 use crate::state::resources::Resources;
 use crate::wr::{PostCause, PostError, RecvWr};
 
@@ -80,25 +79,23 @@ impl Soft {
 }
 
 impl SoftWq {
-    /// Runs `f` inside the queue's domain, which is locked meanwhile.
-    fn enter<R>(&self, f: impl FnOnce(&mut Resources, &Queue) -> R) -> R {
-        let queue = &*self.queue;
-        // SAFETY: `enter` locks a shared domain, which this is.
-        unsafe { self.cq.domain.enter(|state| f(&mut state.transport.res, queue)) }
+    /// Runs `f` inside the queue's domain, which is locked meanwhile. It is the shared domain, so
+    /// this is never `None`.
+    fn enter<R>(&self, f: impl FnOnce(&mut Resources, &Queue) -> R) -> Option<R> {
+        self.cq.domain.enter_shared(|state| f(&mut state.transport.res, &self.queue))
     }
-}
 
-impl Wq for SoftWq {
-    fn num(&self) -> u32 {
+    pub(in crate::ext) fn number(&self) -> u32 {
         self.queue.num
     }
 
-    fn depth(&self) -> u32 {
+    pub(in crate::ext) fn recv_depth(&self) -> u32 {
         self.queue.recvs.depth()
     }
 
-    fn modify(&self, to: WqState) -> Result<(), SetupError> {
-        self.enter(|res, queue| {
+    /// Takes the queue to another state.
+    pub(in crate::ext) fn take_to(&self, to: WqState) -> Result<(), SetupError> {
+        let changed = self.enter(|res, queue| {
             let from = queue.turn.lock().state;
             match (from, to) {
                 (_, WqState::Reset) => {
@@ -119,11 +116,13 @@ impl Wq for SoftWq {
                 }
             }
             Ok(())
-        })
+        });
+        changed.unwrap_or(Ok(()))
     }
 
-    unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
-        self.enter(|res, queue| {
+    /// Posts receives; those that come in ERR are flushed.
+    pub(in crate::ext) fn post_recvs(&self, list: &[RecvWr]) -> Result<(), PostError> {
+        let posted = self.enter(|res, queue| {
             let state = queue.turn.lock().state;
             if state == WqState::Reset && !list.is_empty() {
                 return Err(PostError { accepted: 0, cause: PostCause::State });
@@ -133,7 +132,8 @@ impl Wq for SoftWq {
                 queue.fail(&mut res.cqs);
             }
             result
-        })
+        });
+        posted.unwrap_or(Err(PostError { accepted: 0, cause: PostCause::State }))
     }
 }
 

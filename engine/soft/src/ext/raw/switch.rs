@@ -4,7 +4,6 @@
 //!
 //! Rules of this process take effect at once. Rules of other processes are looked up when a frame
 //! may match them, at most ten times a second for each destination.
-#![expect(unsafe_code, reason = "puts frames into inboxes")]
 
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
@@ -12,11 +11,9 @@ use std_alloc::vec::Vec;
 use super::frame;
 use crate::device::host::{Host, Member};
 use crate::device::path::{Group, Groups};
-use crate::model::pieces::gathered;
 use crate::provider::{FlowRule, Gid, Mac};
 use crate::room::{Room, Take};
 use crate::shm::inbox::Stamp;
-use crate::wr::Sge;
 
 /// The most destinations whose receivers a sender remembers.
 const KNOWN_MAX: usize = 64;
@@ -64,18 +61,13 @@ impl Switch {
             imm: None,
             solicited: false,
         };
-        let addr = frame.as_ptr() as u64;
-        let pieces = gathered([Sge { addr, length: stamp.length, lkey: 0 }]);
         let place = self.known.iter().position(|(mac, _)| *mac == to);
         let known = place.and_then(|place| self.known.take_out(place));
         let known =
             known.unwrap_or_else(|| (to, Group::unseen(&self.device, name_of(FlowRule::To(to)))));
-        // SAFETY: the piece is the frame, borrowed during the call and no longer than a slot.
-        unsafe {
-            self.all.put_at_once(&stamp, &pieces, host, |member| Some(*member) != not_to);
-            let once = |member: &Member| Some(*member) != not_to && !self.all.holds(member);
-            known.1.put_at_once(&stamp, &pieces, host, once);
-        }
+        self.all.put_at_once(&stamp, frame, host, |member| Some(*member) != not_to);
+        let once = |member: &Member| Some(*member) != not_to && !self.all.holds(member);
+        known.1.put_at_once(&stamp, frame, host, once);
         if self.known.len() == KNOWN_MAX {
             self.known.drop_first(1);
         }
