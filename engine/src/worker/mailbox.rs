@@ -81,7 +81,7 @@ impl<P: Provider> Mailbox<P> {
     #[cfg(test)]
     #[cfg(loom)]
     pub(super) fn small() -> Mailbox<P> {
-        Mailbox { queue: ArrayQueue::new(1), ..Mailbox::new(1, 1) }
+        Mailbox { queue: ArrayQueue::new(1), ..Mailbox::new(1, 1, None) }
     }
 
     /// True if there is mail. Acquire pairs with the Release in `put`: the letter is visible with

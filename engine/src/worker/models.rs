@@ -119,7 +119,7 @@ fn closings_are_taken() {
 /// A letter comes while the worker ends: it is taken back or dropped, and not left.
 fn letters_end() {
     check(|| {
-        let mailbox = OwnMailbox(Arc::new(Mailbox::<Soft>::new(2, 2)));
+        let mailbox = OwnMailbox(Arc::new(Mailbox::<Soft>::new(2, 2, None)));
         let theirs = mailbox.0.clone();
         let other = thread::spawn(move || {
             let left = theirs.put(Mail::Gone(1)).is_ok();
