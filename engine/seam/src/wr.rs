@@ -288,6 +288,16 @@ bitflags! {
         const SOLICITED = 4;
         /// The payload is copied during the post; the buffer is free on return (SQ-4).
         const INLINE = 8;
+        /// A WRITE that may take effect before earlier messages of its queue pair that the peer
+        /// has not taken. Only soft makes use of it: such a WRITE needs no record.
+        const UNORDERED = 128;
+    }
+}
+
+impl SendFlags {
+    /// The flags that libibverbs knows, as it numbers them.
+    pub fn to_verbs(self) -> u32 {
+        self.difference(SendFlags::UNORDERED).bits().into()
     }
 }
 

@@ -64,7 +64,9 @@ impl<P: Provider> Sender<P> {
             return false;
         }
         let bytes = peer.credit.granted.to_ne_bytes();
-        let write = |sge| request(SendOp::Write(word), SendFlags::INLINE, sge);
+        // The word concerns no message, so it need not wait for those before it.
+        let flags = SendFlags::INLINE | SendFlags::UNORDERED;
+        let write = |sge| request(SendOp::Write(word), flags, sge);
         if peer.sq.waiting > 0 {
             // The word goes with them, with one doorbell.
             let Some(batch) = self.batches.get(peer.batch) else { return false };

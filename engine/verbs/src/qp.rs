@@ -145,7 +145,7 @@ impl VerbsQp {
         if !self.takes_sends() {
             return refused(PostCause::State);
         }
-        let send_flags = flags.bits().into();
+        let send_flags = flags.to_verbs();
         let mut bind = ibv_mw_bind { wr_id, send_flags, bind_info: bind_info(&binding) };
         // SAFETY: queue pair and window live until their values are dropped; the caller vouches
         // for the region.

@@ -101,7 +101,7 @@ impl Sender {
             raw.next = first.wrapping_add(count + 1);
             raw.sg_list = sg_list;
             raw.num_sge = num_sge;
-            raw.send_flags = wr.flags.bits().into();
+            raw.send_flags = wr.flags.to_verbs();
             fill_in(wr.op, raw);
             count += 1;
         }

@@ -79,7 +79,7 @@ fn record_of(
 ) -> Option<Option<(Header, u32)>> {
     let nothing_waits =
         !qp.paused && qp.sq.sent == qp.sq.posted && qp.reads.in_flight() == 0 && !link.is_broken();
-    if !nothing_waits || length == 0 || length > MESSAGE_MAX || !is_next(link, qp) {
+    if !nothing_waits || length == 0 || length > MESSAGE_MAX || !may_go(link, qp, wr.flags) {
         return None;
     }
     let signaled = qp.signal_all || wr.flags.contains(SendFlags::SIGNALED);
@@ -106,11 +106,14 @@ fn record_of(
     Some(record)
 }
 
-/// True if the peer has taken all earlier requests of the queue pair, or if this one follows
-/// requests that were carried out here, which have checked that.
-fn is_next(link: &mut Link, qp: &mut QpContext) -> bool {
+/// True if the request may take effect now: the peer has taken all earlier requests of the queue
+/// pair, or this one follows requests that were carried out here, which have checked that, or the
+/// order does not matter.
+fn may_go(link: &mut Link, qp: &mut QpContext, flags: SendFlags) -> bool {
     let last = qp.sq.posted.wrapping_sub(1);
-    qp.reads.local_until == qp.sq.posted || qp.sq.entry(last).end <= link.acked()
+    flags.contains(SendFlags::UNORDERED)
+        || qp.reads.local_until == qp.sq.posted
+        || qp.sq.entry(last).end <= link.acked()
 }
 
 /// The local address of the peer's bytes.
@@ -197,13 +200,16 @@ fn publish(link: &mut Link, header: Header, imm: u32, length: u32) {
 /// Enters the request in the send queue; only its completion is missing.
 fn enter(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
     let end = link.tx.at;
+    let follows = qp.reads.local_until == qp.sq.posted;
     if qp.signal_all || wr.flags.contains(SendFlags::SIGNALED) {
         link.signaled.push(Signaled { end, qp: qp.num, index: qp.sq.posted });
     }
     push(qp, wr, end, Sent::ON_WIRE);
     qp.sq.sent = qp.sq.posted;
-    // Immediate data waits for a receive, and what follows waits for it.
-    if !matches!(wr.op, SendOp::WriteWithImm(..)) {
+    // Immediate data waits for a receive, and what follows waits for it. A request out of order has
+    // checked nothing.
+    let checked = follows || !wr.flags.contains(SendFlags::UNORDERED);
+    if checked && !matches!(wr.op, SendOp::WriteWithImm(..)) {
         qp.reads.local_until = qp.sq.posted;
     }
 }
