@@ -14,7 +14,7 @@ use doorbell::soft::SoftDevice;
 use doorbell::worker::{
     Config, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Stats, Verdict, Worker,
 };
-use doorbell::{Dialer, Listener};
+use doorbell::{CmError, Dialer, Listener};
 use doorbell_tune as tune;
 
 use crate::count::allocations;
@@ -123,9 +123,16 @@ fn serve(task: Task, tell: impl FnOnce(SocketAddr)) {
         worker.turn();
     }
     turn_until(&mut worker, task.warm_messages());
+    step_elsewhere(move |limit| listener.step(limit));
     sealed(&SERVER, worker, |worker| {
         turn_until(worker, task.warm_messages() + task.sealed_messages());
     });
+}
+
+/// Steps a control plane on a thread of its own, as programs do. If nobody stepped it, the worker
+/// would look for ended peers itself, by a system call in each 2^20 turns.
+fn step_elsewhere(mut step: impl FnMut(Duration) -> Result<bool, CmError> + Send + 'static) {
+    thread::spawn(move || while step(LIMIT).is_ok() {});
 }
 
 fn turn_until(worker: &mut Worker<SoftDevice, Hands>, messages: u64) {
@@ -147,6 +154,7 @@ fn call(task: Task, addr: SocketAddr) {
     let mut caller = Caller { peer: worker.handler().peer.unwrap(), payloads };
     let [warm, count] = task.counts();
     caller.call(&mut worker, task.path, warm);
+    step_elsewhere(move |limit| dialer.step(limit));
     sealed(&CALLER, worker, |worker| caller.call(worker, task.path, count));
 }
 
