@@ -312,13 +312,14 @@ impl Pump {
         if matches!(look, Ok(false)) && !self.is_over() {
             let events = libc::POLLIN | if self.out.is_empty() { 0 } else { libc::POLLOUT };
             let socket = libc::pollfd { fd: self.socket.as_raw_fd(), events, revents: 0 };
-            let bell = libc::pollfd { fd: self.end.bell.fd(), events: libc::POLLIN, revents: 0 };
+            let notifier =
+                libc::pollfd { fd: self.end.notifier.fd(), events: libc::POLLIN, revents: 0 };
             // A closed socket is always readable.
-            let mut both = [bell, socket];
+            let mut both = [notifier, socket];
             let count = if self.closed { 1 } else { 2 };
             // SAFETY: the array has at least that many entries.
             unsafe { libc::poll(both.as_mut_ptr(), count, DOZE) };
-            self.end.bell.clear();
+            self.end.notifier.clear();
         }
         self.end.port.wake_up();
     }

@@ -80,7 +80,7 @@ pub use self::handles::queue_pair::SoftQp;
 pub use self::handles::region::{SoftRegion, SoftWindow};
 pub use self::handles::srq::SoftSrq;
 pub use self::model::memory::{DIRECTORY_BYTES, FileName};
-pub use self::shm::inbox::{INBOX_BYTES, OpenBell};
+pub use self::shm::inbox::{INBOX_BYTES, OpenNotifier};
 pub use self::shm::layout::{LINK_BYTES, Side};
 pub use self::shm::remote_map::{Attach, RemoteMap};
 pub use self::state::link::LinkShared;

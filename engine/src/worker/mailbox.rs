@@ -16,7 +16,7 @@ use super::shared_recv::SharedRecv;
 use super::shared_state::SharedState;
 use super::watch::{Watch, Watches};
 use crate::error::{Code, SetupError};
-use crate::provider::wake::Bell;
+use crate::provider::wake::Notifier;
 use crate::provider::{Provider, QpCaps};
 use crate::sync::{ArrayQueue, AtomicBool, Ordering, pause};
 
@@ -62,7 +62,7 @@ pub(super) struct Mailbox<P: Provider> {
 }
 
 impl<P: Provider> Mailbox<P> {
-    pub(super) fn new(peers: u32, work: u32, bell: Option<Bell>) -> Mailbox<P> {
+    pub(super) fn new(peers: u32, work: u32, notifier: Option<Notifier>) -> Mailbox<P> {
         // A peer has at most three letters on the way in, and one on the way out.
         Mailbox {
             queue: ArrayQueue::new(peers as usize * 3 + 16),
@@ -73,7 +73,7 @@ impl<P: Provider> Mailbox<P> {
             watches: Watches::default(),
             closing: ArrayQueue::new(peers as usize + 16),
             closing_flag: AtomicBool::new(false),
-            state: Arc::new(SharedState::new(work, bell)),
+            state: Arc::new(SharedState::new(work, notifier)),
         }
     }
 

@@ -78,7 +78,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         let (cq, poller) =
             nic.create_cq(config.cq_depth(nic.caps().cqe_max), Sharing::Exclusive)?;
         let domain = QpDomain::new(nic, config)?;
-        let mailbox = Arc::new(Mailbox::new(config.peers, config.work, poller.bell()));
+        let mailbox = Arc::new(Mailbox::new(config.peers, config.work, poller.notifier()));
         let datagrams = Datagrams::new(nic, config);
         let accounts = Accounts {
             in_flight: InFlight::new(config),

@@ -5,7 +5,7 @@ use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 
 use super::stats::{PublishedStats, Stats};
-use crate::provider::wake::Bell;
+use crate::provider::wake::Notifier;
 use crate::sync::{ArrayQueue, AtomicBool, Ordering, fence};
 
 /// Wakes a thread that rests.
@@ -18,18 +18,18 @@ pub(super) struct SharedState {
     /// The worker's thread rests or is about to.
     resting: AtomicBool,
     /// Makes the descriptors readable that the worker sleeps on, if the device has any.
-    bell: Option<Bell>,
+    notifier: Option<Notifier>,
     waker: Once<Waker>,
     pub(super) published: PublishedStats,
 }
 
 impl SharedState {
-    pub(super) fn new(work: u32, bell: Option<Bell>) -> SharedState {
+    pub(super) fn new(work: u32, notifier: Option<Notifier>) -> SharedState {
         SharedState {
             work: ArrayQueue::new((work as usize).max(1)),
             has_work: AtomicBool::new(false),
             resting: AtomicBool::new(false),
-            bell,
+            notifier,
             waker: Once::new(),
             published: PublishedStats::new(),
         }
@@ -63,8 +63,8 @@ impl SharedState {
         // sees the mail or work before it rests. Without it a wake-up could be lost.
         fence(Ordering::SeqCst);
         if self.resting.load(Ordering::Relaxed) {
-            if let Some(bell) = &self.bell {
-                bell.ring();
+            if let Some(notifier) = &self.notifier {
+                notifier.ring();
             }
             if let Some(waker) = self.waker.get() {
                 waker();

@@ -14,7 +14,7 @@ use super::device::Device;
 use super::shim::{from_c, refused, to_c};
 use super::wake::{self, Channel};
 use crate::error::{Code, SetupError};
-use crate::provider::wake::{Bell, WakeFds};
+use crate::provider::wake::{Notifier, WakeFds};
 use crate::provider::{CqInit, Polled, Poller};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 
@@ -30,7 +30,7 @@ struct Queue {
     // Dropped after the queue that is on it.
     channel: Channel,
     /// Rung by whoever wants the poller awake.
-    bell: Option<Bell>,
+    notifier: Option<Notifier>,
     device: Arc<Device>,
 }
 
@@ -67,7 +67,12 @@ impl VerbsCq {
                 false => create_cq::plain(at, init).map_err(|errno| refused(asked(), errno))?,
             }
         };
-        Ok(VerbsCq(Arc::new(Queue { cq, channel, bell: wake::bell(), device: device.clone() })))
+        Ok(VerbsCq(Arc::new(Queue {
+            cq,
+            channel,
+            notifier: wake::notifier(),
+            device: device.clone(),
+        })))
     }
 
     pub(super) fn resize(&self, device: &Device, depth: u32) -> Result<u32, SetupError> {
@@ -251,19 +256,19 @@ impl Poller for VerbsPoller {
     }
 
     fn wake_fds(&self) -> Option<WakeFds> {
-        let queue = self.cq.0.bell.as_ref().map(Bell::fd);
+        let queue = self.cq.0.notifier.as_ref().map(Notifier::fd);
         Some(WakeFds { device: self.cq.0.channel.fd(), queue })
     }
 
     fn woken(&mut self) -> bool {
-        if let Some(bell) = &self.cq.0.bell {
-            bell.clear();
+        if let Some(notifier) = &self.cq.0.notifier {
+            notifier.clear();
         }
         self.cq.0.channel.drain(self.cq.as_ptr()) > 0
     }
 
-    fn bell(&self) -> Option<Bell> {
-        self.cq.0.bell.clone()
+    fn notifier(&self) -> Option<Notifier> {
+        self.cq.0.notifier.clone()
     }
 }
 

@@ -12,7 +12,7 @@ use rdma_sys::{ibv_cq_ex, ibv_poll_cq_attr};
 
 use super::cq::{VerbsCq, VerbsPoller};
 use crate::error::SetupError;
-use crate::provider::wake::{Bell, WakeFds};
+use crate::provider::wake::{Notifier, WakeFds};
 use crate::provider::{Poller, PollerEx, WcEx, WcFields};
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 
@@ -140,7 +140,7 @@ impl Poller for VerbsPollerEx {
         self.poller.woken()
     }
 
-    fn bell(&self) -> Option<Bell> {
-        self.poller.bell()
+    fn notifier(&self) -> Option<Notifier> {
+        self.poller.notifier()
     }
 }

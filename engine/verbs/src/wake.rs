@@ -10,7 +10,7 @@ use std_alloc::sync::Arc;
 use super::shim::{errno, refused};
 use crate::error::SetupError;
 use crate::event::{AsyncEvent, AsyncKind, Object};
-use crate::provider::wake::Bell;
+use crate::provider::wake::Notifier;
 
 /// A completion channel with one queue on it (`ibv_comp_channel`).
 pub(super) struct Channel {
@@ -72,7 +72,7 @@ pub(super) fn never_block(fd: i32) -> bool {
     }
 }
 
-/// Closes a descriptor when its last bell is dropped.
+/// Closes a descriptor when its last notifier is dropped.
 struct Closer(i32);
 
 impl Drop for Closer {
@@ -82,8 +82,8 @@ impl Drop for Closer {
     }
 }
 
-/// A new bell over an eventfd; `None` if there are no descriptors left.
-pub(super) fn bell() -> Option<Bell> {
+/// A new notifier over an eventfd; `None` if there are no descriptors left.
+pub(super) fn notifier() -> Option<Notifier> {
     // SAFETY: takes numbers only.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     if fd < 0 {
@@ -99,7 +99,7 @@ pub(super) fn bell() -> Option<Bell> {
         // SAFETY: as above.
         unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
     };
-    Some(Bell::new(fd, Arc::new(Closer(fd)), ring, clear))
+    Some(Notifier::new(fd, Arc::new(Closer(fd)), ring, clear))
 }
 
 /// The next event of a device whose descriptor does not block. It is acknowledged. Events of kinds

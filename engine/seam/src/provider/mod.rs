@@ -39,7 +39,7 @@ pub use self::frames::{
 pub use self::rereg::{Left, Rereg, ReregFailed, ReregFlags, Reregistered};
 pub use self::transport::{AddressVector, GRH_BYTES, Gid, GlobalRoute, QpType};
 
-use self::wake::{Bell, WakeFds};
+use self::wake::{Notifier, WakeFds};
 use crate::error::{Code, SetupError};
 use crate::wc::Wc;
 use crate::wr::{AhName, PostError, RecvWr, Remote, SendWr, Sge};
@@ -244,7 +244,7 @@ pub trait Poller {
     }
 
     /// What other threads signal to wake this poller; the device wakes it too.
-    fn bell(&self) -> Option<Bell> {
+    fn notifier(&self) -> Option<Notifier> {
         None
     }
 }

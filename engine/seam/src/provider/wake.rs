@@ -7,18 +7,23 @@ use std_alloc::sync::Arc;
 /// A descriptor that any thread can make readable, a pipe or an eventfd in practice. Cloning gives
 /// another handle.
 #[derive(Clone)]
-pub struct Bell {
+pub struct Notifier {
     fd: i32,
     ring: fn(i32),
     clear: fn(i32),
     _keep: Arc<dyn Any + Send + Sync>,
 }
 
-impl Bell {
-    /// A bell over descriptor `fd`, open as long as `keep` lives. `ring` makes it readable, `clear`
-    /// makes it unreadable until the next `ring`; neither blocks.
-    pub fn new(fd: i32, keep: Arc<dyn Any + Send + Sync>, ring: fn(i32), clear: fn(i32)) -> Bell {
-        Bell { fd, ring, clear, _keep: keep }
+impl Notifier {
+    /// A notifier over descriptor `fd`, open as long as `keep` lives. `ring` makes it readable,
+    /// `clear` makes it unreadable until the next `ring`; neither blocks.
+    pub fn new(
+        fd: i32,
+        keep: Arc<dyn Any + Send + Sync>,
+        ring: fn(i32),
+        clear: fn(i32),
+    ) -> Notifier {
+        Notifier { fd, ring, clear, _keep: keep }
     }
 
     /// The descriptor, to wait on until it is readable.
@@ -37,9 +42,9 @@ impl Bell {
     }
 }
 
-impl fmt::Debug for Bell {
+impl fmt::Debug for Notifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bell").field("fd", &self.fd).finish_non_exhaustive()
+        f.debug_struct("Notifier").field("fd", &self.fd).finish_non_exhaustive()
     }
 }
 

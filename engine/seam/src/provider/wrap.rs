@@ -11,7 +11,7 @@
 use doorbell_alloc::Mapping;
 
 use super::call::{Call, Look};
-use super::wake::{Bell, WakeFds};
+use super::wake::{Notifier, WakeFds};
 use super::{
     Access, AddressVector, Caps, Datagrams, Doorbell, GRH_BYTES, InlineSend, Polled, Poller,
     Provider, Qp, QpCaps, Sharing, Srq,
@@ -209,8 +209,8 @@ impl<P: Provider, H: Hook> Poller for WrappedPoller<P, H> {
         self.inner.woken()
     }
 
-    fn bell(&self) -> Option<Bell> {
-        self.inner.bell()
+    fn notifier(&self) -> Option<Notifier> {
+        self.inner.notifier()
     }
 }
 

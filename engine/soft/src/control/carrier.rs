@@ -6,7 +6,7 @@ use std::sync::Arc;
 use doorbell_alloc::{Ask, MapRequest};
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
-use doorbell_seam::provider::wake::Bell;
+use doorbell_seam::provider::wake::Notifier;
 
 use crate::wire::Port;
 use crate::{Host, LINK_BYTES, QpControl};
@@ -32,7 +32,7 @@ pub struct CarrierEnd {
     /// The far end of the domain's link.
     pub port: Port,
     /// The notifier that the domain rings while the thread that serves the port sleeps.
-    pub bell: Bell,
+    pub notifier: Notifier,
     /// For [`Port::fall_asleep`].
     pub barrier: fn(),
 }
@@ -44,13 +44,13 @@ impl CarrierEnd {
         let memory = MapRequest::new(LINK_BYTES).pages(Ask::Plain).map();
         let memory =
             memory.map_err(|error| CmError::new(Code::NoMemory, asked(), error.to_string()))?;
-        let bell = (host.bell)();
-        let bell = bell.ok_or_else(|| {
+        let notifier = (host.notifier)();
+        let notifier = notifier.ok_or_else(|| {
             CmError::new(Code::NoMemory, "wake a carrier", "no descriptors are left")
         })?;
-        let port = Port::over(memory, qp.bell(), Some(bell.clone()))?;
+        let port = Port::over(memory, qp.notifier(), Some(notifier.clone()))?;
         qp.attach(port.link());
-        Ok(CarrierEnd { port, bell, barrier: host.barrier })
+        Ok(CarrierEnd { port, notifier, barrier: host.barrier })
     }
 }
 

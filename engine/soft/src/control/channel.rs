@@ -36,7 +36,7 @@ pub(super) struct Inner {
     epoll: Epoll,
     /// They make the descriptor readable when an event is queued or due. A channel of one
     /// synchronous id has none: only its own caller queues events and waits.
-    bells: Option<(Waker, Timer)>,
+    wakers: Option<(Waker, Timer)>,
     lists: Mutex<Lists>,
 }
 
@@ -65,15 +65,15 @@ impl Inner {
                 .cure("close files, or raise ulimit -n")
         };
         let epoll = Epoll::new().map_err(failed)?;
-        let bells = match many {
+        let wakers = match many {
             true => Some((Waker::new().map_err(failed)?, Timer::new().map_err(failed)?)),
             false => None,
         };
-        if let Some((waker, timer)) = &bells {
+        if let Some((waker, timer)) = &wakers {
             epoll.add(waker.fd(), WAKE).map_err(failed)?;
             epoll.add(timer.fd(), TIME).map_err(failed)?;
         }
-        Ok(Inner { epoll, bells, lists: Mutex::default() })
+        Ok(Inner { epoll, wakers, lists: Mutex::default() })
     }
 
     fn lists(&self) -> MutexGuard<'_, Lists> {
@@ -188,14 +188,14 @@ impl Inner {
     }
 
     fn wake(&self) {
-        if let Some((waker, _)) = &self.bells {
+        if let Some((waker, _)) = &self.wakers {
             waker.wake();
         }
     }
 
     /// Sets the timer to the next deadline.
     fn set_timer(&self) {
-        if let Some((_, timer)) = &self.bells {
+        if let Some((_, timer)) = &self.wakers {
             let mut lists = self.lists();
             let next = lists.timers.peek().map(|Reverse((at, _))| *at);
             if lists.timer_at != next {
@@ -245,7 +245,7 @@ impl Inner {
 
     /// Handles a descriptor that has become readable.
     fn handle(&self, key: u64) -> Result<(), CmError> {
-        if let (WAKE, Some((waker, _))) = (key, &self.bells) {
+        if let (WAKE, Some((waker, _))) = (key, &self.wakers) {
             // Only if the queue is empty: a caller that polls the descriptor would miss the rest.
             let lists = self.lists();
             if lists.queue.is_empty() {

@@ -8,7 +8,7 @@ use doorbell_fabric::{ConnParam, Depths};
 use doorbell_fabric::{EventKind, Rejection};
 use doorbell_fabric::{QpFields, QpState};
 use doorbell_seam::error::Code;
-use doorbell_seam::provider::wake::Bell;
+use doorbell_seam::provider::wake::Notifier;
 
 use super::clock::{RNR_TIMER_DEFAULT, rnr_timer_ns};
 use super::end::{ANSWER_LIMIT, Core, Raised, State};
@@ -79,8 +79,8 @@ impl Core {
             }
         }
         // If this fails the peer has hung up already, and the next read says so.
-        let bell = self.qp.as_ref().and_then(QpControl::bell);
-        let files: Vec<RawFd> = bell.iter().map(Bell::fd).collect();
+        let notifier = self.qp.as_ref().and_then(QpControl::notifier);
+        let files: Vec<RawFd> = notifier.iter().map(Notifier::fd).collect();
         let _ = socket.send(&message.encode(), &files);
         self.state = State::Requested;
         self.deadline = Some(Instant::now() + ANSWER_LIMIT);
@@ -109,8 +109,8 @@ impl Core {
         let (offer, joined) = match self.external.offered.take() {
             Some((offer, _)) => (offer, true),
             None => {
-                let (links, bell) = (&self.device.links, self.peer_bell.take());
-                (links.offer(ends, request.directory, bell, qp)?, false)
+                let (links, notifier) = (&self.device.links, self.peer_notifier.take());
+                (links.offer(ends, request.directory, notifier, qp)?, false)
             }
         };
         let wanted = request.depths.swapped();
@@ -136,8 +136,8 @@ impl Core {
         }));
         if let Some(socket) = &self.socket {
             // If this fails the peer has hung up already, and the next read says how.
-            let bell = qp.bell();
-            let files = [offer.file(), bell.as_ref().map(Bell::fd)];
+            let notifier = qp.notifier();
+            let files = [offer.file(), notifier.as_ref().map(Notifier::fd)];
             let files: Vec<RawFd> = files.into_iter().flatten().collect();
             let _ = socket.send(&reply.encode(), &files);
         }
@@ -220,7 +220,7 @@ impl Core {
                 let data = request.data.to_vec();
                 let depths = Some(request.depths.swapped());
                 self.request = Some(request);
-                self.peer_bell = files.into_iter().next();
+                self.peer_notifier = files.into_iter().next();
                 Some(Raised { data, depths, ..Raised::plain(EventKind::ConnectRequest) })
             }
             (State::Requested, Message::Reply(reply)) => Some(self.establish(&reply, files)),

@@ -147,7 +147,7 @@ pub(super) struct Core {
     pub(super) rnr_timer: u8,
     pub(super) depths: Depths,
     /// The notifier of the connecting peer's domain.
-    pub(super) peer_bell: Option<OwnedFd>,
+    pub(super) peer_notifier: Option<OwnedFd>,
     pub(super) peer: Option<Credentials>,
     /// The peer's device, once it has answered.
     pub(super) peer_instance: Option<Instance>,
@@ -199,7 +199,7 @@ impl End {
             rnr_retry: 7,
             rnr_timer: RNR_TIMER_DEFAULT,
             depths: Depths::default(),
-            peer_bell: None,
+            peer_notifier: None,
             peer: None,
             peer_instance: None,
             link: None,

@@ -226,8 +226,8 @@ impl Core {
                 };
                 let here = self.place(qp);
                 let ends = Ends { peer_pid: peer.pid, peer: request.place, here };
-                let (links, bell) = (&self.device.links, self.peer_bell.take());
-                let offer = links.offer(ends, request.directory, bell, qp)?;
+                let (links, notifier) = (&self.device.links, self.peer_notifier.take());
+                let offer = links.offer(ends, request.directory, notifier, qp)?;
                 // This side states its retries only when it accepts, which is too late for this.
                 let initiator = request.depths.swapped().initiator.min(most.initiator);
                 qp.connect(&offer.link, wiring(request.qp, 7, initiator));

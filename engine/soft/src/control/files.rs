@@ -17,7 +17,7 @@ use std::sync::Arc;
 use doorbell_alloc::Mapping;
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
-use doorbell_seam::provider::wake::Bell;
+use doorbell_seam::provider::wake::Notifier;
 
 use super::sys;
 use crate::{DIRECTORY_BYTES, FileName, RemoteMap};
@@ -28,24 +28,24 @@ const VIEW_MAX: u64 = 64 << 30;
 
 /// Makes a notifier; `None` if there are no descriptors left. It is a pipe whose two ends are one
 /// descriptor: senders of datagrams open a notifier by its name, which an eventfd does not allow.
-pub(super) fn bell() -> Option<Bell> {
+pub(super) fn notifier() -> Option<Notifier> {
     let (reader, _writer) = io::pipe().ok()?;
-    bell_from_peer(reader.into())
+    notifier_from_peer(reader.into())
 }
 
 /// Opens the notifier that another process of this user names.
-pub(super) fn open_bell(process: i32, name: FileName) -> Option<Bell> {
-    bell_at(&format!("/proc/{process}/fd/{}", name.fd), Some(name.inode))
+pub(super) fn open_notifier(process: i32, name: FileName) -> Option<Notifier> {
+    notifier_at(&format!("/proc/{process}/fd/{}", name.fd), Some(name.inode))
 }
 
 /// The notifier behind a descriptor that a peer handed over.
-pub(super) fn bell_from_peer(fd: OwnedFd) -> Option<Bell> {
-    bell_at(&format!("/proc/self/fd/{}", fd.as_raw_fd()), None)
+pub(super) fn notifier_from_peer(fd: OwnedFd) -> Option<Notifier> {
+    notifier_at(&format!("/proc/self/fd/{}", fd.as_raw_fd()), None)
 }
 
 /// Opens a notifier again, so that no peer can make its reads and writes block. It is open for both
 /// ends, so a write never fails for lack of a reader.
-fn bell_at(path: &str, inode: Option<u64>) -> Option<Bell> {
+fn notifier_at(path: &str, inode: Option<u64>) -> Option<Notifier> {
     let look = look_at(path)?;
     let found = look.metadata().ok()?;
     let named = inode.is_none_or(|inode| found.ino() == inode);
@@ -71,7 +71,7 @@ fn bell_at(path: &str, inode: Option<u64>) -> Option<Bell> {
             }
         }
     };
-    Some(Bell::new(file.as_raw_fd(), Arc::new(file), ring, clear))
+    Some(Notifier::new(file.as_raw_fd(), Arc::new(file), ring, clear))
 }
 
 /// Looks at a file without opening it: a peer may name a device or a pipe.
@@ -211,7 +211,7 @@ pub(super) fn remote_map(process: i32, directory: FileName) -> Option<RemoteMap>
     let table = window.base;
     // SAFETY: mapped for reading for as long as the window lives: its file is sealed against
     // shrinking and has pages of the ordinary size, so reading it never fails.
-    Some(unsafe { RemoteMap::new(table, Arc::new(window), process, attach, open_bell) })
+    Some(unsafe { RemoteMap::new(table, Arc::new(window), process, attach, open_notifier) })
 }
 
 #[cfg(test)]

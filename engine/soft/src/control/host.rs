@@ -18,7 +18,7 @@ pub(super) fn host() -> io::Result<Host> {
         wallclock: wallclock_ns,
         seed,
         name_file: |memory| files::name_of(memory.fd()?),
-        bell: files::bell,
+        notifier: files::notifier,
         barrier: || sys::membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED),
         neighbours: Some(neighbours()),
     })

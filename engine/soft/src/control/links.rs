@@ -70,13 +70,13 @@ impl Links {
     }
 
     /// A link for a connection that this side accepts: one that both have, or a new one, added to
-    /// the domain of `qp`. `bell` is the notifier of the peer's domain as the peer has sent it;
+    /// the domain of `qp`. `notifier` is the notifier of the peer's domain as the peer has sent it;
     /// only a new link uses it.
     pub(super) fn offer(
         &self,
         ends: Ends,
         directory: FileName,
-        bell: Option<OwnedFd>,
+        notifier: Option<OwnedFd>,
         qp: &QpControl,
     ) -> Result<Offer, CmError> {
         if let Some(Carried { carrier, host }) = &self.carrier {
@@ -100,9 +100,10 @@ impl Links {
             CmError::new(Code::NoMemory, asked, error.to_string())
         })?;
         let map = remote_map(ends.peer_pid, directory);
-        let bell = bell.and_then(files::bell_from_peer);
-        let link =
-            Arc::new(LinkShared::new(memory, Side::Maker)?.with_remote_map(map).with_bell(bell));
+        let notifier = notifier.and_then(files::notifier_from_peer);
+        let link = Arc::new(
+            LinkShared::new(memory, Side::Maker)?.with_remote_map(map).with_notifier(notifier),
+        );
         qp.attach(&link);
         let id = self.made.fetch_add(1, Ordering::Relaxed);
         add(&mut table, ends, Entry { id, maker: true, link: Arc::downgrade(&link) });
@@ -151,8 +152,9 @@ impl Links {
             return Err(CmError::new(Code::Invalid, asked, "its memory consists of huge pages"));
         }
         let map = remote_map(ends.peer_pid, reply.directory);
-        let bell = files.next().and_then(files::bell_from_peer);
-        let link = LinkShared::new(memory, Side::Taker)?.with_remote_map(map).with_bell(bell);
+        let notifier = files.next().and_then(files::notifier_from_peer);
+        let link =
+            LinkShared::new(memory, Side::Taker)?.with_remote_map(map).with_notifier(notifier);
         let link = Arc::new(link);
         qp.attach(&link);
         add(&mut table, ends, Entry { id: reply.link, maker: false, link: Arc::downgrade(&link) });

@@ -25,8 +25,8 @@ pub(super) fn neighbours() -> Neighbours {
         memory,
         remote_map,
         attach: files::attach,
-        name_bell: files::name_of,
-        bell: files::open_bell,
+        name_notifier: files::name_of,
+        notifier: files::open_notifier,
         join,
         members,
     }

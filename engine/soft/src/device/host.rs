@@ -10,8 +10,8 @@ use std_alloc::vec::Vec;
 use crate::error::SetupError;
 use crate::model::memory::FileName;
 use crate::provider::Gid;
-use crate::provider::wake::Bell;
-use crate::shm::inbox::OpenBell;
+use crate::provider::wake::Notifier;
+use crate::shm::inbox::OpenNotifier;
 use crate::shm::remote_map::{Attach, RemoteMap};
 
 /// The services that the device needs from its system.
@@ -27,7 +27,7 @@ pub struct Host {
     /// The file behind memory, by which another process can find it.
     pub name_file: fn(&Mapping) -> Option<FileName>,
     /// Makes a notifier; without one nobody can sleep on this device.
-    pub bell: fn() -> Option<Bell>,
+    pub notifier: fn() -> Option<Notifier>,
     /// Makes each thread of each process that shares a link with this one pass a full memory
     /// barrier before it returns.
     pub barrier: fn(),
@@ -44,7 +44,7 @@ impl Host {
             wallclock: clock,
             seed: [0; 32],
             name_file: |_| None,
-            bell: || None,
+            notifier: || None,
             barrier: || (),
             neighbours: None,
         }
@@ -63,9 +63,9 @@ pub struct Neighbours {
     /// Maps an inbox.
     pub attach: Attach,
     /// The name of a notifier of this process, by its descriptor, if others can open it.
-    pub name_bell: fn(i32) -> Option<FileName>,
+    pub name_notifier: fn(i32) -> Option<FileName>,
     /// Opens a notifier by its name.
-    pub bell: OpenBell,
+    pub notifier: OpenNotifier,
     /// Publishes a queue pair's membership of a group to all devices of that name. The membership
     /// ends when the returned value is dropped or the process ends.
     pub join: fn(device: &str, group: Gid, member: Member) -> Result<Membership, SetupError>,

@@ -13,7 +13,7 @@ use crate::error::{Code, SetupError};
 use crate::event::{AsyncEvent, AsyncKind, Object};
 use crate::model::limits::{QPS, READS_MAX, SEND_SGE_MAX};
 use crate::model::memory::{Memory, PDS, REGIONS};
-use crate::provider::wake::Bell;
+use crate::provider::wake::Notifier;
 use crate::provider::{
     Atomics, Caps, CqFlags, Gid, LinkLayer, PortAttr, QpType, ReregFlags, SendOps, WcFields,
 };
@@ -31,7 +31,7 @@ pub(crate) struct Nic {
     /// Events that nobody has taken, oldest first. Events that find it full are lost and counted.
     events: ArrayQueue<AsyncEvent>,
     pub(crate) events_lost: AtomicU32,
-    pub(crate) events_bell: Option<Bell>,
+    pub(crate) events_notifier: Option<Notifier>,
     /// The GID by which others find its table; all zero if nobody can.
     pub(crate) gid: Gid,
     domains: AtomicU32,
@@ -88,7 +88,7 @@ impl Nic {
             host,
             events: ArrayQueue::new(EVENTS_MAX),
             events_lost: AtomicU32::new(0),
-            events_bell: (host.bell)(),
+            events_notifier: (host.notifier)(),
             domains: AtomicU32::new(0),
             queues: AtomicU32::new(0),
             srqs: AtomicU32::new(1),
@@ -125,20 +125,20 @@ impl Nic {
         if self.events.push(AsyncEvent { kind, object }).is_err() {
             self.events_lost.fetch_add(1, Ordering::Relaxed);
         }
-        if let Some(bell) = &self.events_bell {
-            bell.ring();
+        if let Some(notifier) = &self.events_notifier {
+            notifier.ring();
         }
     }
 
     /// Takes the oldest event.
     pub(crate) fn next_event(&self) -> Option<AsyncEvent> {
-        if let Some(bell) = &self.events_bell {
+        if let Some(notifier) = &self.events_notifier {
             // Clear before looking: a later event rings again.
-            bell.clear();
+            notifier.clear();
         }
         let event = self.events.pop();
-        if let (false, Some(bell)) = (self.events.is_empty(), &self.events_bell) {
-            bell.ring();
+        if let (false, Some(notifier)) = (self.events.is_empty(), &self.events_notifier) {
+            notifier.ring();
         }
         event
     }

@@ -196,7 +196,7 @@ impl Members {
             }
             let memory = (neighbours.attach)(member.process, member.inbox, INBOX_BYTES as u64);
             let outlet =
-                memory.and_then(|memory| Outlet::new(memory, member.process, neighbours.bell));
+                memory.and_then(|memory| Outlet::new(memory, member.process, neighbours.notifier));
             // A member for which no memory is left misses datagrams until the next lookup.
             if let Some(outlet) = outlet
                 && self.list.make_room(self.list.len() + 1)

@@ -5,7 +5,7 @@ use crate::error::{Code, SetupError};
 use crate::handles::device::{Soft, check_depth};
 use crate::handles::poller::{SHARED_BUDGET, SoftCq, SoftPoller};
 use crate::model::cq::{Queued, Stamps};
-use crate::provider::wake::{Bell, WakeFds};
+use crate::provider::wake::{Notifier, WakeFds};
 use crate::provider::{CqFlags, CqInit, Poller, PollerEx, Sharing, WcEx, WcFields};
 use crate::wc::Wc;
 
@@ -20,7 +20,7 @@ impl Soft {
             wallclock: wanted(WcFields::COMPLETION_TIMESTAMP_WALLCLOCK, host.wallclock),
             overwrites: init.flags.contains(CqFlags::IGNORE_OVERRUN),
         };
-        let cq = self.cq_in(&self.shared, (init.depth, (host.bell)()), Some(stamps));
+        let cq = self.cq_in(&self.shared, (init.depth, (host.notifier)()), Some(stamps));
         let poller = SoftPoller { cq: cq.clone() };
         Ok((cq, SoftPollerEx { poller, fields: init.fields }))
     }
@@ -78,7 +78,7 @@ impl Poller for SoftPollerEx {
         self.poller.woken()
     }
 
-    fn bell(&self) -> Option<Bell> {
-        self.poller.bell()
+    fn notifier(&self) -> Option<Notifier> {
+        self.poller.notifier()
     }
 }

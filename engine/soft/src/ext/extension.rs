@@ -16,7 +16,7 @@ use crate::handles::poller::{SoftCq, SoftPoller};
 use crate::handles::queue_pair::SoftQp;
 use crate::handles::region::{SoftRegion, SoftWindow};
 use crate::handles::srq::SoftSrq;
-use crate::provider::wake::Bell;
+use crate::provider::wake::Notifier;
 use crate::provider::{
     AsyncEvents, CqInit, ExtendedCq, Gid, Multicast, PortAttr, Ports, ProtectionDomains, Rereg,
     Reregister, Reregistered, ResizeCq, Sharing, ThreadDomains, Window, WindowKind, Windows, Wq,
@@ -80,7 +80,7 @@ impl AsyncEvents for Soft {
     }
 
     fn async_fd(&self) -> Option<i32> {
-        self.nic.events_bell.as_ref().map(Bell::fd)
+        self.nic.events_notifier.as_ref().map(Notifier::fd)
     }
 
     fn cq_id(&self, cq: &SoftCq) -> u64 {
@@ -112,7 +112,7 @@ impl ExtendedCq for Soft {
         // A worker's completions go straight to its poller: its queue needs no ring, and the
         // domain's own notifier wakes it.
         let room = match sharing {
-            Sharing::Shared => (depth, (self.nic.host.bell)()),
+            Sharing::Shared => (depth, (self.nic.host.notifier)()),
             Sharing::Exclusive => (0, None),
         };
         let cq = self.cq_in(&domain, room, None);

@@ -19,7 +19,7 @@ use crate::model::cq::{Retire, Sink};
 use crate::model::memory::INBOXES;
 use crate::model::pieces::{Pieces, gathered};
 use crate::model::send_queue::Sent;
-use crate::provider::wake::Bell;
+use crate::provider::wake::Notifier;
 use crate::provider::{CreateFlags, GRH_BYTES, Gid, QpType};
 use crate::shm::inbox::{BURST, DATAGRAM_MAX, INBOX_BYTES, Inbox, Stamp};
 use crate::state::completion::error_wc;
@@ -102,9 +102,9 @@ impl Soft {
                 neighbours.ok_or_else(|| SetupError::new(Code::NotSupported, &*asked, none))?;
             let memory = (neighbours.memory)(INBOX_BYTES)?;
             let file = (self.nic.host.name_file)(&memory);
-            let bell = cq.domain.local_waker.bell.as_ref().map(Bell::fd);
-            let inbox =
-                Inbox::new(memory, num, bell.and_then(neighbours.name_bell)).ok_or_else(|| {
+            let notifier = cq.domain.local_waker.notifier.as_ref().map(Notifier::fd);
+            let inbox = Inbox::new(memory, num, notifier.and_then(neighbours.name_notifier))
+                .ok_or_else(|| {
                     SetupError::new(
                         Code::Invalid,
                         &*asked,

@@ -14,7 +14,7 @@ use crate::ext::xrc::DefaultXrcd;
 use crate::handles::poller::{CqPlace, SoftCq};
 use crate::model::cq::{CompletionQueue, Stamps};
 use crate::model::memory;
-use crate::provider::wake::Bell;
+use crate::provider::wake::Notifier;
 use crate::provider::{Gid, Sharing};
 use crate::steps::domain::Domain;
 
@@ -41,12 +41,12 @@ impl Soft {
     pub(crate) fn cq_in(
         &self,
         domain: &Arc<Domain>,
-        (depth, bell): (u32, Option<Bell>),
+        (depth, notifier): (u32, Option<Notifier>),
         stamps: Option<Stamps>,
     ) -> SoftCq {
-        let index = domain.add_cq(CompletionQueue::new(depth, bell.clone(), stamps));
+        let index = domain.add_cq(CompletionQueue::new(depth, notifier.clone(), stamps));
         let place = Arc::new(CqPlace { nic: self.nic.clone(), domain: domain.clone(), index });
-        SoftCq { domain: domain.clone(), index, bell, place }
+        SoftCq { domain: domain.clone(), index, notifier, place }
     }
 
     /// A number for a queue pair.

@@ -6,7 +6,7 @@ use std_alloc::sync::Arc;
 use crate::device::nic::Nic;
 use crate::error::{Code, SetupError};
 use crate::model::cq::{Arm, Queued};
-use crate::provider::wake::{Bell, WakeFds};
+use crate::provider::wake::{Notifier, WakeFds};
 use crate::provider::{Polled, Poller, Sharing};
 use crate::steps::domain::Domain;
 use crate::wc::Wc;
@@ -20,7 +20,7 @@ pub struct SoftCq {
     pub(crate) domain: Arc<Domain>,
     pub(crate) index: usize,
     /// Other threads ring it when they add an entry, in the shared domain.
-    pub(crate) bell: Option<Bell>,
+    pub(crate) notifier: Option<Notifier>,
     /// Frees the queue's place when the last handle is dropped.
     pub(crate) place: Arc<CqPlace>,
 }
@@ -77,8 +77,8 @@ impl Poller for SoftPoller {
 
     fn arm(&mut self, solicited: bool) -> Result<(), SetupError> {
         let domain = &self.cq.domain;
-        if domain.local_waker.bell.is_none() {
-            let answer = "this device was opened without bells";
+        if domain.local_waker.notifier.is_none() {
+            let answer = "this device was opened without notifiers";
             return Err(SetupError::new(Code::NotSupported, "arm a completion queue", answer));
         }
         let arm = if solicited { Arm::Solicited } else { Arm::Any };
@@ -94,14 +94,14 @@ impl Poller for SoftPoller {
     }
 
     fn wake_fds(&self) -> Option<WakeFds> {
-        let device = self.cq.domain.local_waker.bell.as_ref()?.fd();
-        Some(WakeFds { device, queue: self.cq.bell.as_ref().map(Bell::fd) })
+        let device = self.cq.domain.local_waker.notifier.as_ref()?.fd();
+        Some(WakeFds { device, queue: self.cq.notifier.as_ref().map(Notifier::fd) })
     }
 
     fn woken(&mut self) -> bool {
         let (domain, index) = (&self.cq.domain, self.cq.index);
-        for bell in [&domain.local_waker.bell, &self.cq.bell].into_iter().flatten() {
-            bell.clear();
+        for notifier in [&domain.local_waker.notifier, &self.cq.notifier].into_iter().flatten() {
+            notifier.clear();
         }
         // SAFETY: as in `arm`.
         unsafe {
@@ -115,8 +115,8 @@ impl Poller for SoftPoller {
         }
     }
 
-    fn bell(&self) -> Option<Bell> {
-        self.cq.domain.local_waker.bell.clone()
+    fn notifier(&self) -> Option<Notifier> {
+        self.cq.domain.local_waker.notifier.clone()
     }
 }
 

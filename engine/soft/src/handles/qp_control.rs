@@ -6,7 +6,7 @@ use std_alloc::sync::{Arc, Weak};
 use crate::device::path::Groups;
 use crate::model::limits::READS_MAX;
 use crate::provider::QpType;
-use crate::provider::wake::Bell;
+use crate::provider::wake::Notifier;
 use crate::state::link::{Link, LinkShared};
 use crate::steps::command::{Command, Connect};
 use crate::steps::domain::Domain;
@@ -56,8 +56,8 @@ impl QpControl {
     }
 
     /// The notifier of the queue pair's domain, for its peers.
-    pub fn bell(&self) -> Option<Bell> {
-        self.domain.local_waker.bell.clone()
+    pub fn notifier(&self) -> Option<Notifier> {
+        self.domain.local_waker.notifier.clone()
     }
 
     /// See [`crate::SoftQp::attach`].

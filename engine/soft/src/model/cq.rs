@@ -9,7 +9,7 @@ use core::slice;
 use std_alloc::boxed::Box;
 use std_alloc::vec;
 
-use crate::provider::wake::Bell;
+use crate::provider::wake::Notifier;
 use crate::wc::Wc;
 
 /// A send request that is retired when this completion is polled (SQ-2).
@@ -70,7 +70,7 @@ pub(crate) struct CompletionQueue {
     tail: u32,
     health: Health,
     /// Wakes a thread that waits for an entry.
-    bell: Option<Bell>,
+    notifier: Option<Notifier>,
     /// A thread waits for the next entry, or for the next solicited one (CP-6).
     armed: Option<Arm>,
     /// The awaited entry came.
@@ -99,7 +99,11 @@ enum Health {
 }
 
 impl CompletionQueue {
-    pub(crate) fn new(depth: u32, bell: Option<Bell>, stamps: Option<Stamps>) -> CompletionQueue {
+    pub(crate) fn new(
+        depth: u32,
+        notifier: Option<Notifier>,
+        stamps: Option<Stamps>,
+    ) -> CompletionQueue {
         let size = depth.max(1).next_power_of_two() as usize;
         let times = || vec![Default::default(); size].into_boxed_slice();
         CompletionQueue {
@@ -109,7 +113,7 @@ impl CompletionQueue {
             head: 0,
             tail: 0,
             health: if stamps.is_some() { Health::Extended } else { Health::Good },
-            bell,
+            notifier,
             armed: None,
             fired: false,
         }
@@ -124,7 +128,7 @@ impl CompletionQueue {
             head: 0,
             tail: 0,
             health: Health::Gone,
-            bell: None,
+            notifier: None,
             armed: None,
             fired: false,
         }
@@ -150,8 +154,8 @@ impl CompletionQueue {
 
     fn fire(&mut self) {
         (self.armed, self.fired) = (None, true);
-        if let Some(bell) = &self.bell {
-            bell.ring();
+        if let Some(notifier) = &self.notifier {
+            notifier.ring();
         }
     }
 

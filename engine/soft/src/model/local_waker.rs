@@ -4,18 +4,18 @@
 //! that posts receives the domain lacks, wake it through its [`LocalWaker`]. A datagram wakes it
 //! through the inbox it goes to.
 
-use crate::provider::wake::Bell;
+use crate::provider::wake::Notifier;
 use crate::sync::{AtomicBool, Ordering, fence};
 
 /// What wakes a domain of this process.
 pub(crate) struct LocalWaker {
     asleep: AtomicBool,
-    pub(crate) bell: Option<Bell>,
+    pub(crate) notifier: Option<Notifier>,
 }
 
 impl LocalWaker {
-    pub(crate) fn new(bell: Option<Bell>) -> LocalWaker {
-        LocalWaker { asleep: AtomicBool::new(false), bell }
+    pub(crate) fn new(notifier: Option<Notifier>) -> LocalWaker {
+        LocalWaker { asleep: AtomicBool::new(false), notifier }
     }
 
     /// Call it after writing what the domain should see. SeqCst: either this thread sees that the
@@ -24,9 +24,9 @@ impl LocalWaker {
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed)
             && self.asleep.swap(false, Ordering::SeqCst)
-            && let Some(bell) = &self.bell
+            && let Some(notifier) = &self.notifier
         {
-            bell.ring();
+            notifier.ring();
         }
     }
 

@@ -2,7 +2,7 @@
 //! senders in any number of processes, read by its owner alone.
 //!
 //! ```text
-//! inbox:  [ header line: owner, hint where the next goes, asleep, bell ][ slots ]
+//! inbox:  [ header line: owner, hint where the next goes, asleep, notifier ][ slots ]
 //! slot:   [ state | length, sender | key, flags | immediate data | sender's GID ][ payload ]
 //! ```
 //! The state word of a slot holds its lap and its state: `FREE` → `CLAIMED` by a sender → `READY` →
@@ -29,7 +29,7 @@ use std_alloc::sync::Arc;
 use crate::model::memory::FileName;
 use crate::model::pieces::Pieces;
 use crate::provider::Gid;
-use crate::provider::wake::Bell;
+use crate::provider::wake::Notifier;
 use crate::shm::copy;
 use crate::shm::copy::gather;
 use crate::shm::layout::LINE;
@@ -104,9 +104,9 @@ impl Slots {
     }
 
     /// Writes the owner. Release: a sender that sees the owner sees its notifier, too.
-    fn say_whose(&self, num: u32, bell: Option<FileName>) {
-        if let Some(name) = bell {
-            let [fd, inode] = self.bell();
+    fn say_whose(&self, num: u32, notifier: Option<FileName>) {
+        if let Some(name) = notifier {
+            let [fd, inode] = self.notifier();
             fd.store(u64::from(name.fd) + 1, Ordering::Relaxed);
             inode.store(name.inode, Ordering::Relaxed);
         }
@@ -119,7 +119,7 @@ impl Slots {
     }
 
     /// The owner's notifier: descriptor plus one, 0 for none, and inode.
-    fn bell(&self) -> [&AtomicU64; 2] {
+    fn notifier(&self) -> [&AtomicU64; 2] {
         [self.word(24), self.word(32)]
     }
 
@@ -169,11 +169,11 @@ pub(crate) struct Inbox {
 unsafe impl Send for Inbox {}
 
 impl Inbox {
-    /// The inbox of a queue pair, in memory that is all zero; `None` if that is too short. `bell`
-    /// wakes the owner.
-    pub(crate) fn new(memory: Mapping, num: u32, bell: Option<FileName>) -> Option<Inbox> {
+    /// The inbox of a queue pair, in memory that is all zero; `None` if that is too short.
+    /// `notifier` wakes the owner.
+    pub(crate) fn new(memory: Mapping, num: u32, notifier: Option<FileName>) -> Option<Inbox> {
         let slots = Slots::over(&memory)?;
-        slots.say_whose(num, bell);
+        slots.say_whose(num, notifier);
         Some(Inbox { slots, at: 0, since_ns: None, memory: Arc::new(memory) })
     }
 
@@ -326,13 +326,13 @@ pub(crate) struct Outlet {
     slots: Slots,
     /// The owner's process, the function that opens its notifier, and the notifier once opened.
     process: i32,
-    open: OpenBell,
-    bell: Mutex<Option<Option<Bell>>>,
+    open: OpenNotifier,
+    notifier: Mutex<Option<Option<Notifier>>>,
     _memory: Mapping,
 }
 
 /// Opens the notifier that a process names; `None` if that fails.
-pub type OpenBell = fn(process: i32, bell: FileName) -> Option<Bell>;
+pub type OpenNotifier = fn(process: i32, notifier: FileName) -> Option<Notifier>;
 
 // SAFETY: as for `Inbox`; senders keep out of each other's slots by their states.
 unsafe impl Send for Outlet {}
@@ -341,9 +341,9 @@ unsafe impl Sync for Outlet {}
 
 impl Outlet {
     /// `None` if the memory is too short.
-    pub(crate) fn new(memory: Mapping, process: i32, open: OpenBell) -> Option<Outlet> {
+    pub(crate) fn new(memory: Mapping, process: i32, open: OpenNotifier) -> Option<Outlet> {
         let slots = Slots::over(&memory)?;
-        Some(Outlet { slots, process, open, bell: Mutex::new(None), _memory: memory })
+        Some(Outlet { slots, process, open, notifier: Mutex::new(None), _memory: memory })
     }
 
     /// True while the inbox belongs to that queue pair.
@@ -417,14 +417,14 @@ impl Outlet {
         if self.slots.asleep().swap(0, Ordering::AcqRel) == 0 {
             return;
         }
-        let mut bell = self.bell.lock();
-        let bell = bell.get_or_insert_with(|| {
-            let [fd, inode] = self.slots.bell().map(|word| word.load(Ordering::Relaxed));
+        let mut notifier = self.notifier.lock();
+        let notifier = notifier.get_or_insert_with(|| {
+            let [fd, inode] = self.slots.notifier().map(|word| word.load(Ordering::Relaxed));
             let fd = u32::try_from(fd).ok()?.checked_sub(1)?;
             (self.open)(self.process, FileName { fd, inode })
         });
-        if let Some(bell) = bell {
-            bell.ring();
+        if let Some(notifier) = notifier {
+            notifier.ring();
         }
     }
 

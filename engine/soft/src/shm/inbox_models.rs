@@ -33,14 +33,14 @@ fn place() -> (Arc<Mapping>, Arc<Outlet>) {
     let map = || MapRequest::new(INBOX_BYTES).pages(Ask::Plain).map().expect("memory");
     let memory = Arc::new(map());
     let slots = Slots::over(&memory).expect("long enough");
-    let outlet = Outlet { slots, process: 77, open, bell: Mutex::new(None), _memory: map() };
+    let outlet = Outlet { slots, process: 77, open, notifier: Mutex::new(None), _memory: map() };
     (memory, Arc::new(outlet))
 }
 
-fn open(process: i32, name: FileName) -> Option<Bell> {
+fn open(process: i32, name: FileName) -> Option<Notifier> {
     assert_eq!((process, name), (77, NAME), "the notifier of the inbox's owner");
     let ring = |_| RINGS.set(RINGS.get() + 1);
-    Some(Bell::new(0, Arc::new(()), ring, |_| ()))
+    Some(Notifier::new(0, Arc::new(()), ring, |_| ()))
 }
 
 const NAME: FileName = FileName { fd: 3, inode: 9 };
@@ -57,7 +57,7 @@ fn empty(memory: &Arc<Mapping>) -> ManuallyDrop<Inbox> {
     for (ticket, n) in (0..3).flat_map(|ticket| (0..8).map(move |n| (ticket, n))) {
         slots.slot(ticket, n).store(0, Ordering::Relaxed);
     }
-    let [fd, inode] = slots.bell();
+    let [fd, inode] = slots.notifier();
     fd.store(u64::from(NAME.fd) + 1, Ordering::Relaxed);
     inode.store(NAME.inode, Ordering::Relaxed);
     ManuallyDrop::new(Inbox { slots, at: 0, since_ns: None, memory: memory.clone() })
@@ -180,13 +180,13 @@ fn owner() {
     let (memory, outlet) = place();
     check(move || {
         let (_, outlet) = (empty(&memory), outlet.clone());
-        let [fd, inode] = outlet.slots.bell();
+        let [fd, inode] = outlet.slots.notifier();
         fd.store(0, Ordering::Relaxed);
         inode.store(0, Ordering::Relaxed);
         let slots = outlet.slots;
         let sender = thread::spawn(move || {
             if outlet.is_for(5) {
-                let [fd, inode] = outlet.slots.bell().map(|word| word.load(Ordering::Relaxed));
+                let [fd, inode] = outlet.slots.notifier().map(|word| word.load(Ordering::Relaxed));
                 assert_eq!((fd, inode), (u64::from(NAME.fd) + 1, NAME.inode), "another notifier");
             }
         });

@@ -38,15 +38,15 @@ fn pair() -> (Inbox, Outlet) {
     let other = Mapping::from_memfd(file.into(), INBOX_BYTES).unwrap();
     let name = FileName { fd: 3, inode: 9 };
     let inbox = Inbox::new(memory, 5, Some(name)).unwrap();
-    (inbox, Outlet::new(other, 77, bell).unwrap())
+    (inbox, Outlet::new(other, 77, notifier).unwrap())
 }
 
 static RINGS: AtomicU64 = AtomicU64::new(0);
 
-fn bell(process: i32, name: FileName) -> Option<Bell> {
+fn notifier(process: i32, name: FileName) -> Option<Notifier> {
     assert_eq!((process, name), (77, FileName { fd: 3, inode: 9 }));
     let ring = |_| _ = RINGS.fetch_add(1, Ordering::Relaxed);
-    Some(Bell::new(0, std::sync::Arc::new(()), ring, |_| ()))
+    Some(Notifier::new(0, std::sync::Arc::new(()), ring, |_| ()))
 }
 
 /// A sleeping owner is woken once, by the first sender.

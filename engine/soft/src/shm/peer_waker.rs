@@ -11,14 +11,14 @@
 
 use core::ptr::NonNull;
 
-use crate::provider::wake::Bell;
+use crate::provider::wake::Notifier;
 use crate::shm::layout::{LinkHeader, Side};
 use crate::sync::{AtomicU32, Ordering, half_barrier};
 
 /// What wakes the domain at the other end of a link.
 pub(crate) struct PeerWaker {
     asleep: NonNull<AtomicU32>,
-    bell: Option<Bell>,
+    notifier: Option<Notifier>,
 }
 
 // SAFETY: an atomic word in memory that the link keeps, and a notifier that any thread may ring.
@@ -27,8 +27,8 @@ unsafe impl Send for PeerWaker {}
 impl PeerWaker {
     /// For the domain on that side of a link. The link keeps its memory as long as this value
     /// lives.
-    pub(crate) fn new(header: &LinkHeader, side: Side, bell: Option<Bell>) -> PeerWaker {
-        PeerWaker { asleep: NonNull::from(header.asleep(side)), bell }
+    pub(crate) fn new(header: &LinkHeader, side: Side, notifier: Option<Notifier>) -> PeerWaker {
+        PeerWaker { asleep: NonNull::from(header.asleep(side)), notifier }
     }
 
     /// Call it after publishing what the peer should see.
@@ -47,8 +47,8 @@ impl PeerWaker {
     fn ring(&self) {
         // SAFETY: as above.
         let before = unsafe { self.asleep.as_ref() }.swap(0, Ordering::AcqRel);
-        if let (true, Some(bell)) = (before != 0, &self.bell) {
-            bell.ring();
+        if let (true, Some(notifier)) = (before != 0, &self.notifier) {
+            notifier.ring();
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::model::memory::{FileName, INBOXES, REGIONS, Table, has_right, index_o
 use crate::model::pieces::Pieces;
 use crate::provider::Access;
 use crate::room::{Book, Room};
-use crate::shm::inbox::{INBOX_BYTES, OpenBell, Outlet, Stamp};
+use crate::shm::inbox::{INBOX_BYTES, OpenNotifier, Outlet, Stamp};
 
 /// The most regions of one peer that are mapped. The peer's own poll serves requests to the others.
 const VIEWS_MAX: usize = 256;
@@ -44,7 +44,7 @@ pub struct RemoteMap {
     table: NonNull<Table>,
     process: i32,
     attach: Attach,
-    bell: OpenBell,
+    notifier: OpenNotifier,
     views: Box<[View]>,
     /// Kept as long as somebody may be using them.
     mapped: Mutex<Vec<Mapping>>,
@@ -83,7 +83,7 @@ impl RemoteMap {
         keep: Arc<dyn Any + Send + Sync>,
         process: i32,
         attach: Attach,
-        bell: OpenBell,
+        notifier: OpenNotifier,
     ) -> RemoteMap {
         let view = || View {
             key: AtomicU32::new(0),
@@ -94,7 +94,7 @@ impl RemoteMap {
             table: table.cast(),
             process,
             attach,
-            bell,
+            notifier,
             views: (0..REGIONS).map(|_| view()).collect(),
             mapped: Mutex::new(Vec::with_capacity(VIEWS_MAX)),
             outlets: Mutex::new(Book::new()),
@@ -145,7 +145,7 @@ impl RemoteMap {
             outlets.retain(|num, known| known.outlet.as_ref().is_some_and(|o| o.is_for(num)));
         }
         let memory = (self.attach)(self.process, file, INBOX_BYTES as u64);
-        let outlet = memory.and_then(|memory| Outlet::new(memory, self.process, self.bell));
+        let outlet = memory.and_then(|memory| Outlet::new(memory, self.process, self.notifier));
         // A slot that changed hands, or a lie, leads to the inbox of another queue pair: skip it.
         let outlet = outlet.filter(|outlet| outlet.is_for(qp));
         // Without memory to remember it, it is looked up again next time.

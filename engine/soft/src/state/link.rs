@@ -14,7 +14,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec;
 
 use crate::error::{Code, SetupError};
-use crate::provider::wake::Bell;
+use crate::provider::wake::Notifier;
 use crate::room::{Grow, Room, never};
 use crate::shm::layout::{
     Header, LINK_BYTES, LinkHeader, RecordFlags, SLOT_FIRST_RECORD, SLOT_RECORD_MAX, Side, split,
@@ -41,7 +41,7 @@ pub struct LinkShared {
     side: Side,
     peer_gone: AtomicBool,
     remote_map: Option<Arc<RemoteMap>>,
-    bell: Option<Bell>,
+    notifier: Option<Notifier>,
 }
 
 // SAFETY: the header is one atomic word in memory this value owns; the rest is plain data.
@@ -84,7 +84,7 @@ impl LinkShared {
             header.users().store(2, Ordering::Relaxed);
         }
         let peer_gone = AtomicBool::new(false);
-        Ok(LinkShared { memory, header, side, peer_gone, remote_map: None, bell: None })
+        Ok(LinkShared { memory, header, side, peer_gone, remote_map: None, notifier: None })
     }
 
     /// Lets one-sided requests use the peer's memory directly, through `map`. The regions that are
@@ -100,8 +100,8 @@ impl LinkShared {
 
     /// Sets the notifier that wakes the peer's domain when it sleeps.
     #[must_use]
-    pub fn with_bell(mut self, bell: Option<Bell>) -> LinkShared {
-        self.bell = bell;
+    pub fn with_notifier(mut self, notifier: Option<Notifier>) -> LinkShared {
+        self.notifier = notifier;
         self
     }
 
@@ -322,7 +322,8 @@ impl Link {
         let base = NonNull::new(shared.memory.as_ptr()).unwrap_or(NonNull::dangling());
         // SAFETY: `LinkShared::new` checked the memory, and the link keeps it alive.
         let (out, input, _) = unsafe { split(base, shared.side) };
-        let peer_waker = || PeerWaker::new(&shared.header, shared.side.peer(), shared.bell.clone());
+        let peer_waker =
+            || PeerWaker::new(&shared.header, shared.side.peer(), shared.notifier.clone());
         Link {
             index: 0,
             rq: CLOSED,

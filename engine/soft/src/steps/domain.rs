@@ -60,7 +60,7 @@ unsafe impl Sync for Domain {}
 impl Domain {
     pub(crate) fn new(nic: &Arc<Nic>, sharing: Sharing) -> Domain {
         let attention = Arc::new(AtomicBool::new(false));
-        let local_waker = Arc::new(LocalWaker::new((nic.host.bell)()));
+        let local_waker = Arc::new(LocalWaker::new((nic.host.notifier)()));
         let id = nic.next_domain();
         Domain {
             id,

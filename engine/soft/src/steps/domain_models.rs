@@ -8,7 +8,7 @@ use doorbell_base::models::{Model, check};
 use loom::thread;
 
 use super::*;
-use crate::provider::wake::Bell;
+use crate::provider::wake::Notifier;
 
 pub(crate) const MODELS: &[Model] = &[
     ("a command for a domain that falls asleep", for_a_sleeper),
@@ -20,13 +20,13 @@ std::thread_local! {
     static RINGS: Cell<u32> = const { Cell::new(0) };
 }
 
-fn bell() -> Option<Bell> {
+fn notifier() -> Option<Notifier> {
     let ring = |_| RINGS.set(RINGS.get() + 1);
-    Some(Bell::new(0, Arc::new(()), ring, |_| ()))
+    Some(Notifier::new(0, Arc::new(()), ring, |_| ()))
 }
 
 fn nic() -> Arc<Nic> {
-    Arc::new(Nic::new("soft0", Host { bell, ..Host::alone(|| 0) }, None))
+    Arc::new(Nic::new("soft0", Host { notifier, ..Host::alone(|| 0) }, None))
 }
 
 fn domain(nic: &Arc<Nic>) -> Arc<Domain> {

@@ -63,8 +63,8 @@ fn side(name: &str) -> End {
         memory: |len| Ok(shared(len)),
         remote_map,
         attach,
-        name_bell: |_| None,
-        bell: |_, _| None,
+        name_notifier: |_| None,
+        notifier: |_, _| None,
         join: join_group,
         members,
     };

@@ -444,8 +444,8 @@ fn crossing_messages_leave_the_slot_alone() {
         hear(one);
         both
     };
-    for bell in [true, true, false, false, false, false] {
-        assert_eq!(cross(&mut one, &mut two), [bell; 2]);
+    for rung in [true, true, false, false, false, false] {
+        assert_eq!(cross(&mut one, &mut two), [rung; 2]);
     }
     let silent = (0..20).take_while(|_| follow(&mut one, &mut two) != [true; 2]).count();
     assert!((8..=10).contains(&silent), "one less each time, from 16 to below 8: {silent}");

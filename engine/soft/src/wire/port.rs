@@ -10,7 +10,7 @@ use doorbell_alloc::Mapping;
 
 use super::record::{Psn, Record};
 use crate::error::SetupError;
-use crate::provider::wake::Bell;
+use crate::provider::wake::Notifier;
 use crate::shm::layout::{Header, RecordFlags, SLOT_RECORD_MAX};
 use crate::shm::ring::Refusal;
 use crate::state::link::{Link, LinkShared};
@@ -133,11 +133,11 @@ impl Port {
     /// As for [`LinkShared::new`].
     pub fn over(
         memory: Mapping,
-        domain: Option<Bell>,
-        carrier: Option<Bell>,
+        domain: Option<Notifier>,
+        carrier: Option<Notifier>,
     ) -> Result<Port, SetupError> {
         let (far, near) = LinkShared::pair(memory)?;
-        Ok(Port::new(far.with_bell(carrier), near.with_bell(domain)))
+        Ok(Port::new(far.with_notifier(carrier), near.with_notifier(domain)))
     }
 
     /// `far` goes to the domain, `near` stays here.

@@ -50,8 +50,8 @@ pub fn all() -> Neighbours {
         memory: shared,
         remote_map,
         attach,
-        name_bell: |_| None,
-        bell: |_, _| None,
+        name_notifier: |_| None,
+        notifier: |_, _| None,
         join,
         members,
     }

@@ -26,8 +26,8 @@ fn named() -> Soft {
         memory: |len| Ok(shared(len)),
         remote_map,
         attach,
-        name_bell: |_| None,
-        bell: |_, _| None,
+        name_notifier: |_| None,
+        notifier: |_, _| None,
         join: |_, _, _| Err(SetupError::new(Code::NotSupported, "a group", "there is none here")),
         members: |_, _| Vec::new(),
     };
