@@ -30,6 +30,7 @@ mod suite;
 mod tidy;
 mod toolchain;
 mod unpack;
+mod unsafes;
 mod uses;
 mod vm;
 

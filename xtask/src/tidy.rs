@@ -5,7 +5,7 @@ use std::fs;
 use crate::count::Count;
 use crate::place::{files_below, root};
 use crate::report::Report;
-use crate::{Outcome, arrows};
+use crate::{Outcome, arrows, unsafes};
 
 /// Longest file, in lines, and longest line, in characters.
 const LINES_MAX: usize = 800;
@@ -37,6 +37,7 @@ pub(crate) fn check() -> Outcome<Report> {
         found.extend(broken(&name, &text));
     }
     found.extend(arrows::broken()?);
+    found.extend(unsafes::broken()?);
     if files == 0 {
         return Err(format!("no file below {}", root().display()));
     }
