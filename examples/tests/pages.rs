@@ -71,6 +71,30 @@ fn plan_serves_each_connection_by_a_worker_in_its_place() {
     meet(path, &[], &["--connections", "3"], &["0 answers are missing"], &[": 3 messages"]);
 }
 
+/// A loop that forgets to arm its worker finds every message late, by its clock. One that arms it
+/// does so only when a message and the end of the time meet.
+fn is_woken(path: &str) {
+    let mut server = Running::start(program(path).args(["server", "--port", "0"]));
+    let port = server.port();
+    let client = Running::start(program(path).arg("client").args(port));
+    for side in [client, server] {
+        let said = side.ends_with_all(0, &["1000 messages, "]);
+        let late = said.split("messages, ").nth(1).and_then(|rest| rest.split(' ').next());
+        let late: u32 = late.expect("a number").parse().expect("a number");
+        assert!(late < 500, "{said}");
+    }
+}
+
+#[test]
+fn epoll_loses_no_wake_up() {
+    is_woken(env!("CARGO_BIN_EXE_epoll"));
+}
+
+#[test]
+fn async_fd_loses_no_wake_up() {
+    is_woken(env!("CARGO_BIN_EXE_async_fd"));
+}
+
 #[test]
 fn every_page_says_what_it_shows_and_every_program_is_in_the_readme() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bin");

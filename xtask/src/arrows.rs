@@ -42,9 +42,10 @@ const PACKAGES: &[(&str, &[&str])] = &[
             "doorbell-tune",
         ],
     ),
+    ("doorbell-tokio", &["doorbell"]),
     ("doorbell-top", &["doorbell"]),
     ("doorbell-bench", &["doorbell", "doorbell-tune"]),
-    ("doorbell-examples", &["doorbell", "doorbell-tune"]),
+    ("doorbell-examples", &["doorbell", "doorbell-tokio", "doorbell-tune"]),
     ("xtask", &[]),
 ];
 

@@ -1,0 +1,130 @@
+//! A worker, a listener and a dialer in a task of tokio: `Readiness`, an `AsyncFd`, waits for their
+//! descriptors beside whatever else the thread does, so a message waits for its other tasks. The
+//! example `futures` gives the worker a core of its own instead.
+//!
+//! ```text
+//! async_fd server &
+//! async_fd client
+//! ```
+//!
+//! The server ends when its client has gone.
+#![expect(clippy::expect_used, reason = "a panic of a handler ends the program")]
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use doorbell::prelude::*;
+use doorbell::{WakeFd, clock_ns};
+use doorbell_examples::cli::{Failure, Side, Sides};
+use doorbell_tokio::Readiness;
+
+/// Messages that the client gets back.
+const ROUNDS: u32 = 1000;
+
+/// With a control plane that is stepped, nothing needs a shorter sleep.
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// The two sides of the example.
+struct Example(Sides);
+
+impl Program for Example {
+    type Output = Result<(), Failure>;
+
+    fn run<F: Fabric>(self, nic: F) -> Self::Output {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let (addr, is_server) = (self.0.place.addr(), self.0.side == Side::Server);
+            let config = Config::DEFAULT;
+            let shared = SharedRecv::new(&nic, Mapping::huge(config.recv_bytes())?, &config)?;
+            let memory = Mapping::huge(config.send_bytes())?;
+            let player = Player { is_server, messages: 0, over: false };
+            let (mut worker, intake) = Worker::new(&nic, &shared, memory, player, &config)?;
+            // Each side could listen and dial, and waits for both.
+            let mut listener =
+                Listener::bind(&nic, if is_server { addr } else { ([127, 0, 0, 1], 0).into() })?;
+            let mut dialer = Dialer::new(&nic)?;
+            if is_server {
+                listener.feed(intake);
+                println!("listening on {}", listener.local_addr().unwrap_or(addr));
+            } else {
+                dialer.start(addr, &[], &intake, Duration::from_secs(20))?;
+            }
+            let late = serve(&mut worker, &mut listener, &mut dialer).await?;
+            println!("{} messages, {late} of them found late", worker.handler().messages);
+            Ok(())
+        })
+    }
+}
+
+/// Runs until the peer is gone. Returns the number of messages for which nobody woke this task.
+async fn serve<F: Fabric>(
+    worker: &mut Worker<F, Player>,
+    listener: &mut Listener<F>,
+    dialer: &mut Dialer<F>,
+) -> Result<u32, Failure> {
+    let mut wake = Readiness::of(&WakeFd::of(worker)?)?; // for all that wakes the worker
+    let (mut listens, mut dials) = (Readiness::of(listener)?, Readiness::of(dialer)?);
+    let (mut late, mut timed_out) = (0, false);
+    while !worker.handler().over {
+        // Everything that there is. The control plane first: it may have mail for the worker.
+        while listener.step(Duration::ZERO)? || dialer.step(Duration::ZERO)? {}
+        worker.advance(clock_ns());
+        let before = worker.handler().messages;
+        while worker.turn() > 0 {}
+        late += if timed_out { worker.handler().messages - before } else { 0 };
+        timed_out = false;
+        // Whatever comes from here on makes a descriptor readable. After `Busy`, go round again,
+        // when other tasks of this thread had their turn.
+        let Ok(armed) = worker.arm() else {
+            tokio::task::yield_now().await;
+            continue;
+        };
+        let timer =
+            armed.next_timer().map(|at| Duration::from_nanos(at.saturating_sub(clock_ns())));
+        let control = [listener.next_deadline(), dialer.next_deadline()];
+        let control = control.into_iter().flatten();
+        let control = control.map(|at| at.saturating_duration_since(Instant::now()));
+        let wait = control.chain(timer).fold(LIMIT, Duration::min);
+        tokio::select! {
+            biased; // the time counts only if nothing else has come
+            ready = wake.wait() => ready?,
+            ready = listens.wait() => ready?,
+            ready = dials.wait() => ready?,
+            () = tokio::time::sleep(wait) => timed_out = true,
+        }
+        // `armed` is dropped here: the worker may turn again.
+    }
+    Ok(late)
+}
+
+/// Sends back what it gets; the client begins, and ends it.
+struct Player {
+    is_server: bool,
+    messages: u32,
+    over: bool,
+}
+
+impl<P: Provider> Handler<P> for Player {
+    fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+        if !self.is_server {
+            out.send(peer, b"wake up").expect("a new peer has room");
+        }
+    }
+
+    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+        self.messages += 1;
+        if !self.is_server && self.messages == ROUNDS {
+            out.finish(message.peer()); // and on_peer_down ends the loop
+            return Verdict::Done;
+        }
+        Verdict::Reply { len: message.len() }
+    }
+
+    fn on_peer_down(&mut self, _: PeerId, _why: DownReason, _out: &mut Outbox<'_, P>) {
+        self.over = true;
+    }
+}
+
+fn main() -> ExitCode {
+    Sides::start(Example)
+}
