@@ -1,6 +1,6 @@
 //! A loop of one's own: one thread waits with epoll for a worker, a listener and a dialer, and
-//! sleeps while there is nothing to do. Each side counts the messages that it found only because its time
-//! was over; a loop that loses wake-ups finds all of them so.
+//! sleeps while there is nothing to do. Each side counts the messages that it found only because
+//! its time was over; a loop that loses wake-ups finds all of them so.
 //!
 //! ```text
 //! epoll server &
