@@ -17,6 +17,8 @@
 mod child;
 #[path = "../src/machine/allocations.rs"]
 mod count;
+#[path = "hotpath/forgotten.rs"]
+mod forgotten;
 #[path = "hotpath/seal.rs"]
 mod seal;
 #[path = "hotpath/task.rs"]

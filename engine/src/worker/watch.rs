@@ -13,7 +13,7 @@ pub trait Watch: Send + Sync {
 
     /// Looks for connections that have ended, without waiting, and tells their workers. Does
     /// nothing while a step is under way. The worker calls this between turns that found nothing,
-    /// or after very many; it may make system calls.
+    /// or after very many; it may make system calls. If nothing has happened it does not allocate.
     fn look(&self);
 }
 

@@ -13,7 +13,7 @@ use doorbell_fabric::CmError;
 use doorbell_fabric::EventKind;
 
 use super::end::{End, Raised, State};
-use super::sys::{Epoll, Timer, Waker};
+use super::sys::{Epoll, READY_MAX, Timer, Waker};
 
 /// The key of the waker; ids count from 1.
 const WAKE: u64 = 0;
@@ -208,6 +208,7 @@ impl Inner {
     /// Waits for the next event, at most `limit` (`None`: for ever), and does all work meanwhile.
     pub(super) fn next(&self, limit: Option<Duration>) -> Result<Option<(u64, Raised)>, CmError> {
         let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let mut keys = [0; READY_MAX];
         loop {
             self.expire()?;
             if let Some(next) = self.lists().queue.pop_front() {
@@ -222,9 +223,9 @@ impl Inner {
             let pause = until.map(|until| until.saturating_duration_since(now));
             let keys = self
                 .epoll
-                .wait(pause)
+                .wait(pause, &mut keys)
                 .map_err(|error| CmError::from_io("wait for events", &error))?;
-            for key in &keys {
+            for key in keys {
                 self.handle(*key)?;
             }
             if keys.is_empty() && end.is_some_and(|end| Instant::now() >= end) {

@@ -281,6 +281,9 @@ fn abstract_name(name: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)>
 #[derive(Debug)]
 pub(super) struct Epoll(OwnedFd);
 
+/// The most keys that one wait returns.
+pub(super) const READY_MAX: usize = 32;
+
 impl Epoll {
     pub(super) fn new() -> io::Result<Epoll> {
         // SAFETY: takes numbers only.
@@ -302,21 +305,32 @@ impl Epoll {
         unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, fd, none) };
     }
 
-    /// The keys that are ready, at most 32, after at most `limit` (`None`: for ever).
-    pub(super) fn wait(&self, limit: Option<Duration>) -> io::Result<Vec<u64>> {
+    /// The keys that are ready, after at most `limit` (`None`: for ever). They are written to the
+    /// front of `keys`, because a worker that looks at a control plane must not allocate.
+    pub(super) fn wait<'k>(
+        &self,
+        limit: Option<Duration>,
+        keys: &'k mut [u64; READY_MAX],
+    ) -> io::Result<&'k [u64]> {
         let millis = limit.map_or(-1, |limit| {
             // Rounded up: a wait must not end before its time and spin.
             let up = limit.as_nanos().div_ceil(1_000_000);
             i32::try_from(up).unwrap_or(i32::MAX)
         });
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
-        // SAFETY: the kernel writes at most 32 events, and there is room for 32.
-        let got = unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), 32, millis) };
-        match answer(got) {
-            Ok(count) => Ok(events[..count as usize].iter().map(|event| event.u64).collect()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Vec::new()),
-            Err(error) => Err(error),
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; READY_MAX];
+        let most = READY_MAX as libc::c_int;
+        // SAFETY: the kernel writes at most `most` events, and there is room for them.
+        let got = unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), most, millis) };
+        let count = match answer(got) {
+            Ok(count) => count as usize,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            Err(error) => return Err(error),
+        };
+        let ready = &mut keys[..count];
+        for (key, event) in ready.iter_mut().zip(&events) {
+            *key = event.u64;
         }
+        Ok(ready)
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -467,10 +481,11 @@ mod tests {
     fn a_waker_wakes_until_cleared() {
         let (epoll, waker) = (Epoll::new().unwrap(), Waker::new().unwrap());
         epoll.add(waker.fd(), 9).unwrap();
-        assert!(epoll.wait(Some(Duration::ZERO)).unwrap().is_empty());
+        let mut keys = [0; READY_MAX];
+        assert!(epoll.wait(Some(Duration::ZERO), &mut keys).unwrap().is_empty());
         waker.wake();
-        assert_eq!(epoll.wait(None).unwrap(), [9]);
+        assert_eq!(epoll.wait(None, &mut keys).unwrap(), [9]);
         waker.clear();
-        assert!(epoll.wait(Some(Duration::ZERO)).unwrap().is_empty());
+        assert!(epoll.wait(Some(Duration::ZERO), &mut keys).unwrap().is_empty());
     }
 }
