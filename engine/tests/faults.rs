@@ -115,6 +115,7 @@ fn legal_faults_do_not_show() {
         empty_poll: 300,
         short_poll: 300,
         doze: 3,
+        refuse_command: 0,
     };
     assert_eq!(cross(odds, None), all());
 }

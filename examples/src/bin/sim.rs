@@ -27,7 +27,7 @@ use doorbell_examples::sim::{PLANTS, Planted, Report, bare, run};
 const SEEDS_FOR_ALL: u64 = 100;
 
 /// Paths that a worker never uses.
-const NOT_OF_WORKERS: &[Lane] = &[Lane::Poll];
+const NOT_OF_WORKERS: &[Lane] = &[Lane::Poll, Lane::Next, Lane::Bind];
 
 #[derive(Parser)]
 #[command(about = "Simulates the engine from seeds", version)]

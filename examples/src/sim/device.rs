@@ -2,9 +2,9 @@
 
 use doorbell::alloc::Mapping;
 use doorbell::error::{Code, SetupError};
-use doorbell::provider::Provider;
 use doorbell::provider::fault::{Fault, FaultCq, FaultQp, Plant};
 use doorbell::provider::trace::Trace;
+use doorbell::provider::{ExtendedCq, Provider, Windows};
 use doorbell::soft::sim::Mistake;
 use doorbell::soft::{Soft, SoftQp};
 
@@ -16,8 +16,12 @@ pub type DeviceQp = FaultQp<Trace<Soft>>;
 pub type DeviceCq = FaultCq<Trace<Soft>>;
 /// Its reader.
 pub type DevicePoller = <Device as Provider>::Poller;
+/// Its reader of an extended queue.
+pub type DevicePollerEx = <Device as ExtendedCq>::PollerEx;
 /// Its shared receive queue.
 pub type DeviceSrq = <Device as Provider>::Srq;
+/// Its memory window.
+pub type DeviceWindow = <Device as Windows>::Window;
 
 /// Wraps a queue pair of the soft device inside, whose sends complete in `cq`.
 pub(super) fn wrapped(device: &Device, qp: SoftQp, cq: &DeviceCq) -> DeviceQp {
@@ -44,6 +48,9 @@ pub const PLANTS: &[(&str, Planted)] = &[
     ("lost-doorbell", Planted::Device(Plant::LostDoorbell)),
     ("doubled-one", Planted::Device(Plant::DoubledOne)),
     ("swapped-poll", Planted::Device(Plant::SwappedPoll)),
+    ("doubled-next", Planted::Device(Plant::DoubledNext)),
+    ("wrong-key", Planted::Device(Plant::WrongKey)),
+    ("lost-command", Planted::Device(Plant::LostCommand)),
     ("replayed-atomic", Planted::Wire(Mistake::ReplayedAtomic)),
     ("stale-read", Planted::Wire(Mistake::StaleRead)),
     ("late-write", Planted::Wire(Mistake::LateWrite)),

@@ -92,6 +92,7 @@ impl Plan {
             empty_poll: if steady { 0 } else { prng.pick(&[0, 20, 300]) },
             short_poll: if steady { 0 } else { prng.pick(&[0, 20, 300]) },
             doze: if steady { 0 } else { prng.pick(&[0, 0, 2, 20]) },
+            refuse_command: 0,
         };
         let plain = prng.chance(64);
         let rnr_retry = match () {

@@ -27,11 +27,15 @@ pub enum Lane {
     PollMore,
     /// [`Poller::poll`].
     Poll,
+    /// [`PollerEx::next`](super::PollerEx::next).
+    Next,
+    /// [`Window::bind`](super::Window::bind).
+    Bind,
 }
 
 impl Lane {
     /// All lanes, in the order of their numbers.
-    pub const ALL: [Lane; 9] = [
+    pub const ALL: [Lane; 11] = [
         Lane::Post,
         Lane::PostList,
         Lane::InlineNow,
@@ -41,7 +45,26 @@ impl Lane {
         Lane::PollOne,
         Lane::PollMore,
         Lane::Poll,
+        Lane::Next,
+        Lane::Bind,
     ];
+}
+
+/// A call of the control plane that changes an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// [`Multicast::attach_mcast`](super::Multicast::attach_mcast).
+    AttachMcast,
+    /// [`Multicast::detach_mcast`](super::Multicast::detach_mcast).
+    DetachMcast,
+    /// [`ResizeCq::resize_cq`](super::ResizeCq::resize_cq).
+    ResizeCq,
+    /// [`SrqLimits::resize`](super::SrqLimits::resize).
+    ResizeSrq,
+    /// [`SrqLimits::set_limit`](super::SrqLimits::set_limit).
+    SetSrqLimit,
+    /// [`Reregister::reregister`](super::Reregister::reregister).
+    Reregister,
 }
 
 /// One call that sends.

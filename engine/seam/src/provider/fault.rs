@@ -13,9 +13,10 @@ use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
-use super::call::{Call, Lane, Look};
+use super::call::{Call, Command, Lane, Look};
 use super::wrap::{Hook, Posted, Wrapped, WrappedCq, WrappedQp};
-use super::{Doorbell, InlineSend, Poller, Provider, Qp};
+use super::{Doorbell, InlineSend, Poller, PollerEx, Provider, Qp, WcEx, WcFields};
+use crate::error::{Code, SetupError};
 use crate::prng::Prng;
 use crate::wc::{Status, Wc, WcOpcode};
 use crate::wr::{PostCause, PostError, RecvWr, Sge};
@@ -29,7 +30,8 @@ const HELD_MAX: usize = 64;
 /// How often each legal fault happens, out of 1024.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Odds {
-    /// A post takes a part of its list, or none, and says that the queue is full.
+    /// A post takes a part of its list, or none, and says that the queue is full. So does a request
+    /// that binds a window.
     pub partial_post: u32,
     /// A path that may refuse takes nothing, or only a part of its list.
     pub refuse: u32,
@@ -43,6 +45,8 @@ pub struct Odds {
     pub short_poll: u32,
     /// A poll finds nothing, and so do up to [`DOZE_MAX`] polls after it.
     pub doze: u32,
+    /// A command of the control plane changes nothing, and says that memory is short.
+    pub refuse_command: u32,
 }
 
 impl Odds {
@@ -57,6 +61,7 @@ impl Odds {
             empty_poll: self.empty_poll * times,
             short_poll: self.short_poll * times,
             doze: self.doze * times,
+            refuse_command: self.refuse_command * times,
         }
     }
 }
@@ -82,6 +87,12 @@ pub enum Plant {
     DoubledOne,
     /// `poll` or `poll_more` swaps two messages of a queue pair.
     SwappedPoll,
+    /// `next` of an extended queue gives a completion twice.
+    DoubledNext,
+    /// `bind` of a window returns another key than the window's.
+    WrongKey,
+    /// A command of the control plane says that it was carried out, and was not.
+    LostCommand,
 }
 
 impl Plant {
@@ -139,7 +150,7 @@ pub type FaultCq<P> = WrappedCq<P, Faults>;
 pub type FaultQp<P> = WrappedQp<P, Faults>;
 
 impl<P: Provider> Fault<P> {
-    /// Wraps a device. `prng` alone decides what goes wrong, and when.
+    /// Wraps a device. The same `prng` and the same calls give the same faults.
     pub fn new(inner: P, prng: Prng, odds: Odds, plant: Option<Plant>) -> Fault<P> {
         Wrapped::around(inner, Faults(Arc::new(Mutex::new(Dice { prng, odds, plant }))))
     }
@@ -161,21 +172,27 @@ pub struct Seen {
     skipped: bool,
     /// Sends reported early; their real completions must not be handed out.
     known: Vec<(u32, u64)>,
+    /// A completion that [`PollerEx::next`] will give a second time.
+    doubled: Option<WcEx>,
 }
 
 impl Seen {
     /// Stores completions from the inner device.
     fn put(&mut self, fresh: &[Wc]) {
         for wc in fresh {
-            let known = self.known.iter().position(|known| *known == (wc.qp_num, wc.wr_id));
-            if let Some(known) = known {
-                self.known.swap_remove(known);
-                if wc.status.is_ok() {
-                    continue;
-                }
+            if !self.was_reported(wc) {
+                self.held.push_back(*wc);
             }
-            self.held.push_back(*wc);
         }
+    }
+
+    /// True for the success of a send that was reported early.
+    fn was_reported(&mut self, wc: &Wc) -> bool {
+        let known = self.known.iter().position(|known| *known == (wc.qp_num, wc.wr_id));
+        known.is_some_and(|known| {
+            self.known.swap_remove(known);
+            wc.status.is_ok()
+        })
     }
 
     /// Polls the inner device, as far as there is room. `None`: the caller has to poll for a list.
@@ -309,6 +326,59 @@ impl Hook for Faults {
             let _ = post(slice::from_ref(first));
         }
         Ok(())
+    }
+
+    fn bind(
+        &self,
+        _: &Arc<Mutex<Seen>>,
+        post: impl FnOnce() -> Result<u32, PostError>,
+    ) -> Result<u32, PostError> {
+        let (refuses, plants) = {
+            let mut dice = self.0.lock();
+            let odds = dice.odds.partial_post;
+            (dice.prng.chance(odds), dice.plants(Plant::WrongKey))
+        };
+        match refuses {
+            true => Err(PostError { accepted: 0, cause: PostCause::Full }),
+            false => post().map(|key| key ^ u32::from(plants)),
+        }
+    }
+
+    /// A completion that a poll held back comes first, without timestamps.
+    fn next<Q: PollerEx>(
+        &self,
+        queue: &Arc<Mutex<Seen>>,
+        poller: &mut Q,
+        fields: WcFields,
+    ) -> Option<WcEx> {
+        let mut seen = queue.lock();
+        let mut dice = self.0.lock();
+        let Odds { empty_poll, doze, .. } = dice.odds;
+        if dice.prng.chance(doze) {
+            seen.doze = dice.prng.range(1, DOZE_MAX);
+        }
+        let dozes = seen.doze > 0;
+        seen.doze = seen.doze.saturating_sub(1);
+        if dozes || dice.prng.chance(empty_poll) {
+            return None;
+        }
+        let held = seen.held.pop_front().map(|wc| WcEx::of(&wc, fields));
+        if let Some(wc) = held.or_else(|| seen.doubled.take()) {
+            return Some(wc);
+        }
+        let wc = poller.next().filter(|wc| !seen.was_reported(&wc.plain()))?;
+        seen.doubled = dice.plants(Plant::DoubledNext).then_some(wc);
+        Some(wc)
+    }
+
+    fn command(&self, command: Command) -> Result<bool, SetupError> {
+        let mut dice = self.0.lock();
+        let odds = dice.odds.refuse_command;
+        if dice.prng.chance(odds) {
+            let asked = std_alloc::format!("{command:?}");
+            return Err(SetupError::new(Code::NoMemory, asked, "a fault was injected"));
+        }
+        Ok(!dice.plants(Plant::LostCommand))
     }
 }
 

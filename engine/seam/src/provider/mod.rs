@@ -22,6 +22,8 @@ mod transport;
 pub mod wake;
 #[cfg(feature = "sim")]
 pub mod wrap;
+#[cfg(feature = "sim")]
+mod wrap_extension;
 
 use doorbell_alloc::Mapping;
 

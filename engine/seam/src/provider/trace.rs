@@ -7,9 +7,10 @@ use spin::Mutex;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
-use super::call::{Call, Lane, Look};
+use super::call::{Call, Command, Lane, Look};
 use super::wrap::{Hook, Wrapped};
-use super::{InlineSend, Poller, Provider, Qp};
+use super::{InlineSend, Poller, PollerEx, Provider, Qp, WcEx, WcFields};
+use crate::error::SetupError;
 use crate::wc::Wc;
 use crate::wr::PostError;
 
@@ -32,6 +33,7 @@ pub struct Recorder(Arc<Mutex<Record>>);
 #[derive(Default)]
 struct Record {
     passed: Vec<Passed>,
+    commands: Vec<Command>,
     /// The queue pair of the last message, if that was inline.
     inline: Option<u32>,
 }
@@ -45,9 +47,14 @@ impl<P: Provider> Trace<P> {
         Wrapped::around(inner, Recorder::default())
     }
 
-    /// The calls recorded since this was last called.
+    /// The calls of the data path since this was last called.
     pub fn take_passed(&self) -> Vec<Passed> {
         mem::take(&mut self.hook.0.lock().passed)
+    }
+
+    /// The commands since this was last called.
+    pub fn take_commands(&self) -> Vec<Command> {
+        mem::take(&mut self.hook.0.lock().commands)
     }
 }
 
@@ -84,5 +91,28 @@ impl Hook for Recorder {
             self.0.lock().passed.push(Passed { lane, count, repeats: false });
         }
         Some(count)
+    }
+
+    fn bind(
+        &self,
+        (): &(),
+        post: impl FnOnce() -> Result<u32, PostError>,
+    ) -> Result<u32, PostError> {
+        let key = post()?;
+        let mut record = self.0.lock();
+        record.inline = None;
+        record.passed.push(Passed { lane: Lane::Bind, count: 1, repeats: false });
+        Ok(key)
+    }
+
+    fn next<Q: PollerEx>(&self, (): &(), poller: &mut Q, _: WcFields) -> Option<WcEx> {
+        let wc = poller.next()?;
+        self.0.lock().passed.push(Passed { lane: Lane::Next, count: 1, repeats: false });
+        Some(wc)
+    }
+
+    fn command(&self, command: Command) -> Result<bool, SetupError> {
+        self.0.lock().commands.push(command);
+        Ok(true)
     }
 }

@@ -1,7 +1,9 @@
 //! A device that wraps another device, written once: every call of the seam passes through here.
 //!
-//! Calls of the data path go to a [`Hook`], which may look at them, change them or drop them; all
-//! others go straight to the inner device. [`super::fault`] and [`super::trace`] are hooks.
+//! Calls of the data path, and those that change an object, go to a [`Hook`], which may look at
+//! them, change them or drop them. Calls that make an object or ask about one go straight to the
+//! inner device. [`super::fault`] and [`super::trace`] are hooks. The traits of
+//! [`super::extension`] are in `wrap_extension.rs`.
 //!
 //! The wrapper must not inherit a method: a default body would hide a path of the inner device. The
 //! lint `missing_trait_methods` rejects an `impl` here that omits one.
@@ -10,11 +12,11 @@
 
 use doorbell_alloc::Mapping;
 
-use super::call::{Call, Look};
+use super::call::{Call, Command, Look};
 use super::wake::{Notifier, WakeFds};
 use super::{
     Access, AddressVector, Caps, Datagrams, Doorbell, GRH_BYTES, InlineSend, Polled, Poller,
-    Provider, Qp, QpCaps, Sharing, Srq,
+    PollerEx, Provider, Qp, QpCaps, Sharing, Srq, WcEx, WcFields,
 };
 use crate::error::SetupError;
 use crate::wc::Wc;
@@ -56,6 +58,38 @@ pub trait Hook: Clone + Send + Sync + 'static {
     fn receive(&self, list: &[RecvWr], mut post: impl FnMut(&[RecvWr]) -> Posted) -> Posted {
         post(list)
     }
+
+    /// Handles a request that `post` posts to bind a window of type 1. Returns the window's new
+    /// key. The default passes it on.
+    ///
+    /// # Errors
+    /// Those of [`super::Window::bind`].
+    fn bind(
+        &self,
+        _queue: &Self::Queue,
+        post: impl FnOnce() -> Result<u32, PostError>,
+    ) -> Result<u32, PostError> {
+        post()
+    }
+
+    /// Handles a poll for one completion with those fields. The default passes it on.
+    fn next<Q: PollerEx>(
+        &self,
+        _queue: &Self::Queue,
+        poller: &mut Q,
+        _fields: WcFields,
+    ) -> Option<WcEx> {
+        poller.next()
+    }
+
+    /// Decides about a command. True: the inner device carries it out, as by default. False: the
+    /// caller is told that it was carried out, and it was not.
+    ///
+    /// # Errors
+    /// The refusal to return to the caller.
+    fn command(&self, _command: Command) -> Result<bool, SetupError> {
+        Ok(true)
+    }
 }
 
 /// How a post ended.
@@ -64,7 +98,7 @@ pub type Posted = Result<(), PostError>;
 /// A device with a hook. Clones share the hook.
 #[derive(Clone)]
 pub struct Wrapped<P, H> {
-    inner: P,
+    pub(super) inner: P,
     pub(super) hook: H,
 }
 
@@ -84,7 +118,7 @@ impl<P: Provider, H: Hook> Wrapped<P, H> {
         WrappedQp { inner: qp, hook: self.hook.clone(), queue: cq.queue.clone() }
     }
 
-    fn srq(&self, inner: P::Srq) -> WrappedSrq<P, H> {
+    pub(super) fn srq(&self, inner: P::Srq) -> WrappedSrq<P, H> {
         WrappedSrq { inner, hook: self.hook.clone() }
     }
 }
@@ -122,7 +156,7 @@ impl<P: Provider, H: Hook> Provider for Wrapped<P, H> {
         sharing: Sharing,
     ) -> Result<(Self::Cq, Self::Poller), SetupError> {
         let (inner, poller) = self.inner.create_cq(depth, sharing)?;
-        Ok(self.reader(inner, poller))
+        Ok(self.reader(inner, poller, WcFields::empty()))
     }
 
     fn create_srq(&self, depth: u32) -> Result<Self::Srq, SetupError> {
@@ -141,16 +175,21 @@ impl<P: Provider, H: Hook> Provider for Wrapped<P, H> {
 }
 
 impl<P: Provider, H: Hook> Wrapped<P, H> {
-    fn reader(&self, inner: P::Cq, poller: P::Poller) -> (WrappedCq<P, H>, WrappedPoller<P, H>) {
+    pub(super) fn reader<Q>(
+        &self,
+        inner: P::Cq,
+        poller: Q,
+        fields: WcFields,
+    ) -> (WrappedCq<P, H>, Reader<Q, H>) {
         let (hook, queue) = (self.hook.clone(), H::Queue::default());
-        let reader = WrappedPoller { inner: poller, hook, queue: queue.clone() };
+        let reader = Reader { inner: poller, hook, queue: queue.clone(), fields };
         (WrappedCq { inner, queue }, reader)
     }
 }
 
 /// A completion queue of a wrapped device.
 pub struct WrappedCq<P: Provider, H: Hook> {
-    inner: P::Cq,
+    pub(super) inner: P::Cq,
     queue: H::Queue,
 }
 
@@ -169,13 +208,18 @@ impl<P: Provider, H: Hook> WrappedCq<P, H> {
 }
 
 /// The reader of a [`WrappedCq`].
-pub struct WrappedPoller<P: Provider, H: Hook> {
-    inner: P::Poller,
-    hook: H,
-    queue: H::Queue,
+pub type WrappedPoller<P, H> = Reader<<P as Provider>::Poller, H>;
+
+/// A reader with a hook.
+pub struct Reader<Q, H: Hook> {
+    pub(super) inner: Q,
+    pub(super) hook: H,
+    pub(super) queue: H::Queue,
+    /// The fields of its completions, if it reads an extended queue.
+    pub(super) fields: WcFields,
 }
 
-impl<P: Provider, H: Hook> Poller for WrappedPoller<P, H> {
+impl<Q: Poller, H: Hook> Poller for Reader<Q, H> {
     fn poll_one(&mut self) -> Polled {
         let mut one = [Wc::default()];
         match self.hook.poll(&self.queue, &mut self.inner, Look::One, &mut one) {
@@ -216,8 +260,8 @@ impl<P: Provider, H: Hook> Poller for WrappedPoller<P, H> {
 
 /// A shared receive queue of a wrapped device.
 pub struct WrappedSrq<P: Provider, H: Hook> {
-    inner: P::Srq,
-    hook: H,
+    pub(super) inner: P::Srq,
+    pub(super) hook: H,
 }
 
 #[expect(clippy::missing_trait_methods, reason = "a trait of the language, not of the seam")]
@@ -247,9 +291,9 @@ impl<P: Provider, H: Hook> Srq for WrappedSrq<P, H> {
 
 /// A queue pair of a wrapped device.
 pub struct WrappedQp<P: Provider, H: Hook> {
-    inner: P::Qp,
-    hook: H,
-    queue: H::Queue,
+    pub(super) inner: P::Qp,
+    pub(super) hook: H,
+    pub(super) queue: H::Queue,
 }
 
 impl<P: Provider, H: Hook> WrappedQp<P, H> {

@@ -239,6 +239,13 @@ impl Direction {
         self.queue.push_back(Posted { number, signaled, what });
     }
 
+    /// The device gave that request this key for its window.
+    pub fn bound(&mut self, number: u64, key: u32) {
+        if let Some(posted) = self.queue.iter_mut().find(|posted| posted.number == number) {
+            posted.what = What::Bind { key };
+        }
+    }
+
     /// Handles a completion of a request; returns what is worth recording. `excused`: something
     /// other than a refused request may end this direction. `at` is the memory of the poster and of
     /// the peer.

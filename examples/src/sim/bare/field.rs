@@ -4,10 +4,10 @@
 use doorbell::alloc::{Ask, MapRequest};
 use doorbell::error::{Code, SetupError};
 use doorbell::provider::call::Call;
-use doorbell::provider::{Access, Provider, Qp, Region, Srq};
+use doorbell::provider::{Access, Provider, Qp, Region, Srq, Window};
 use doorbell::soft::sim::mix;
 use doorbell::soft::{Soft, SoftRegion};
-use doorbell::wr::{PostError, RecvWr, Remote, Sge};
+use doorbell::wr::{Binding, PostError, RecvWr, Remote, SendFlags, Sge};
 
 /// Registered memory. There is one thread, and a device writes only while it is polled or posted
 /// to, so nobody writes while this reads.
@@ -99,6 +99,21 @@ pub fn post_recv<Q: Qp, S: Srq>(qp: &mut Q, srq: Option<&S>, wr: RecvWr) -> Resu
             None => qp.post_recv(&[wr]),
         }
     }
+}
+
+/// Binds a window of type 1 to a part of a [`Field`], and returns its key.
+///
+/// # Errors
+/// The device's error.
+pub fn bind<W: Window>(
+    window: &mut W,
+    qp: &mut W::Qp,
+    binding: Binding,
+    wr_id: u64,
+    flags: SendFlags,
+) -> Result<u32, PostError> {
+    // SAFETY: fields are dropped after queue pairs.
+    unsafe { window.bind(qp, binding, wr_id, flags) }
 }
 
 /// Bytes that belong to that key alone.

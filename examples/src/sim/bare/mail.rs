@@ -8,10 +8,11 @@ use doorbell::provider::{
     Access, AddressHandle, AddressVector, Datagrams, GRH_BYTES, Gid, Multicast, Qp, QpCaps, QpType,
 };
 use doorbell::soft::sim::{Prng, mix};
-use doorbell::soft::{Soft, SoftAh, SoftCq, SoftQp, SoftQpEx, SoftQpInit, SoftSrq};
+use doorbell::soft::{SoftAh, SoftQpEx, SoftQpInit, SoftSrq};
 use doorbell::wc::{Status, Wc, WcFlags};
 use doorbell::wr::{Destination, MULTICAST_QPN, RecvWr, SendFlags, SendOp, SendWr};
 
+use super::super::device::{Device, DeviceCq, DeviceQp, wrapped};
 use super::field::{Field, pattern, post_recv, send};
 
 /// In a request's number: it belongs to a UD queue pair.
@@ -32,7 +33,7 @@ const DEPTH: usize = 16;
 struct Mailer {
     /// Side and completion queue.
     at: (usize, usize),
-    qp: SoftQp,
+    qp: DeviceQp,
     joined: bool,
     field: Field,
     next: u64,
@@ -79,11 +80,12 @@ impl Mail {
         seed: u64,
         most: u8,
         prng: &mut Prng,
-        at: &[(usize, usize, &Soft, &SoftCq)],
-        nics: [&Soft; 2],
+        at: &[(usize, usize, &Device, &DeviceCq)],
+        devices: [&Device; 2],
     ) -> Result<Mail, SetupError> {
         let mut mailers = Vec::new();
-        for (side, desk, nic, cq) in at {
+        for (side, desk, device, cq) in at {
+            let nic = device.inner().inner();
             let caps = QpCaps {
                 send_wr: DEPTH as u32,
                 recv_wr: DEPTH as u32,
@@ -91,10 +93,10 @@ impl Mail {
                 recv_sge: 1,
                 inline: 64,
             };
-            let mut qp = nic.create_qp(&SoftQpInit {
+            let qp = nic.create_qp(&SoftQpInit {
                 kind: QpType::Ud,
-                send_cq: cq,
-                recv_cq: cq,
+                send_cq: cq.inner().inner(),
+                recv_cq: cq.inner().inner(),
                 srq: None,
                 caps,
                 signal_all: false,
@@ -102,10 +104,9 @@ impl Mail {
             })?;
             qp.control().set_qkey(QKEY);
             qp.control().open();
-            let joined = prng.chance(700);
-            if joined {
-                qp.attach_mcast(GROUP)?;
-            }
+            let mut qp = wrapped(device, qp, cq);
+            // The device may refuse.
+            let joined = prng.chance(700) && qp.attach_mcast(GROUP).is_ok();
             mailers.push(Mailer {
                 at: (*side, *desk),
                 qp,
@@ -117,9 +118,10 @@ impl Mail {
             });
         }
         // From now on the group has all its members.
-        let ways = nics.iter().map(|nic| {
-            let way = |gid| nic.create_ah(&AddressVector::to(gid));
-            Ok(([way(nics[0].gid())?, way(nics[1].gid())?], way(GROUP)?))
+        let gids = devices.map(|device| device.inner().inner().gid());
+        let ways = devices.iter().map(|device| {
+            let way = |gid| device.create_ah(&AddressVector::to(gid));
+            Ok(([way(gids[0])?, way(gids[1])?], way(GROUP)?))
         });
         let ways = ways.collect::<Result<_, SetupError>>()?;
         Ok(Mail { mailers, ways, sent: Vec::new(), seed, most, arrived: 0 })
@@ -203,7 +205,7 @@ impl Mail {
     ///
     /// # Errors
     /// It breaks a rule.
-    pub fn completed(&mut self, side: usize, nics: [&Soft; 2], wc: &Wc) -> Result<(), String> {
+    pub fn completed(&mut self, side: usize, devices: [&Device; 2], wc: &Wc) -> Result<(), String> {
         let who = self.mailers.iter().position(|m| m.at.0 == side && m.qp.num() == wc.qp_num);
         let Some(who) = who else {
             return Err(format!("a datagram for queue pair {}, which is none", wc.qp_num));
@@ -212,7 +214,7 @@ impl Mail {
             return Err(format!("mailer {who}: {:?}", wc.status));
         }
         if wc.wr_id & RECV != 0 {
-            return self.came(who, nics, wc);
+            return self.came(who, devices, wc);
         }
         let number = wc.wr_id & !MAIL;
         let mailer = &mut self.mailers[who];
@@ -226,7 +228,7 @@ impl Mail {
         Err(format!("mailer {who}: datagram {number} completes out of turn"))
     }
 
-    fn came(&mut self, who: usize, nics: [&Soft; 2], wc: &Wc) -> Result<(), String> {
+    fn came(&mut self, who: usize, devices: [&Device; 2], wc: &Wc) -> Result<(), String> {
         let wrong = |what: String| Err(format!("mailer {who}: {what}"));
         let mailer = &mut self.mailers[who];
         let place = (wc.wr_id & !(RECV | MAIL)) as usize;
@@ -248,8 +250,9 @@ impl Mail {
         if bytes != text(self.seed, index, sent.length) {
             return wrong(format!("{length} bytes of a datagram of {}", sent.length));
         }
-        let gid = nics[side].sender_of(wc, &header).map(|way| way.route.map(|route| route.gid));
-        if wc.src_qp != from.qp.num() || gid != Ok(Some(nics[from.at.0].gid())) {
+        let gid = devices[side].sender_of(wc, &header).map(|way| way.route.map(|route| route.gid));
+        let sender = devices[from.at.0].inner().inner().gid();
+        if wc.src_qp != from.qp.num() || gid != Ok(Some(sender)) {
             return wrong(format!("datagram {index} says that it is from {}, {gid:?}", wc.src_qp));
         }
         let flag = if sent.imm.is_some() { WcFlags::WITH_IMM } else { WcFlags::empty() };

@@ -1,7 +1,7 @@
 //! The decisions of a seed about queue pairs without workers.
 
-use doorbell::provider::Sharing;
 use doorbell::provider::fault::Odds;
+use doorbell::provider::{Sharing, WindowKind};
 use doorbell::soft::sim::{Patience, Prng, Weather};
 
 use super::super::plan;
@@ -22,6 +22,10 @@ pub struct SidePlan {
     pub receives: usize,
     /// UD queue pairs.
     pub mailers: usize,
+    /// Its completion queues are extended ones.
+    pub extended: bool,
+    /// The windows that it opens for its peers.
+    pub windows: WindowKind,
 }
 
 /// The plan.
@@ -98,6 +102,18 @@ impl Plan {
         if prng.chance(300) { plan.talk() } else { plan }
     }
 
+    /// Draws which rare capabilities the sides use. They have a generator of their own, so that
+    /// seeds keep their other decisions.
+    #[must_use]
+    pub fn with_rare(mut self, prng: &mut Prng) -> Plan {
+        for side in &mut self.sides {
+            side.extended = side.sharing == Sharing::Shared && prng.chance(512);
+            side.windows = if prng.chance(340) { WindowKind::One } else { WindowKind::Two };
+        }
+        self.odds.refuse_command = prng.pick(&[0, 0, 300]);
+        self
+    }
+
     /// One connection of two threads, with few completions of sends: usually one short message
     /// arrives at a time, and there is nothing else to do.
     fn talk(self) -> Plan {
@@ -134,5 +150,7 @@ fn side(prng: &mut Prng) -> SidePlan {
         receives: prng.range(1, RECEIVES as u64) as usize,
         // Without datagrams a poll is short.
         mailers: prng.pick(&[0, 0, 1, 2]),
+        extended: false,
+        windows: WindowKind::Two,
     }
 }

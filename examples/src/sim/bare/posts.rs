@@ -1,14 +1,14 @@
 //! The posts: any mix of requests, some of which must be refused.
 
 use doorbell::provider::call::Call;
-use doorbell::provider::{Access, Doorbell, InlineSend, Qp, Window};
+use doorbell::provider::{Access, Doorbell, InlineSend, Qp, Window, WindowKind};
 use doorbell::wr::{Binding, Remote, SendFlags, SendOp, SendWr, Sge};
 
 use super::super::trace::now;
 use super::direction::{What, Wrong};
-use super::field::send;
+use super::field::{bind, send};
 use super::sizes::{FIRST_SLOT, INLINE, PIECE, SHELF, SLOTS};
-use super::world::{Path, Step, WindowState, World};
+use super::world::{Conn, End, Path, Step, WindowState, World};
 
 /// A request that is about to be posted.
 struct Draft {
@@ -42,6 +42,14 @@ impl Ready {
     fn wr(&self) -> SendWr<'_> {
         let Ready { number: wr_id, op, flags, sge, more, .. } = self;
         SendWr { wr_id: *wr_id, op: *op, flags: *flags, sge: *sge, more }
+    }
+
+    /// The binding, if the request is one.
+    fn binding(&self) -> Option<Binding> {
+        match self.op {
+            SendOp::Bind(binding) => Some(binding),
+            _ => None,
+        }
     }
 
     /// The message, if it may be posted inline.
@@ -116,7 +124,16 @@ impl World {
     /// Hands requests to the device by any path that they may take. False if it refused one.
     fn hand(&mut self, conn: usize, side: usize, list: &[Ready]) -> bool {
         let mut rest = list;
-        while !rest.is_empty() {
+        while let Some(first) = rest.first() {
+            if let Some(binding) = self.bound_by_call(conn, side, first) {
+                if !self.bind_by_call(conn, side, first, binding) {
+                    return false;
+                }
+                rest = &rest[1..];
+                continue;
+            }
+            let called = |ready: &Ready| self.bound_by_call(conn, side, ready).is_some();
+            let listed = rest.iter().position(called).unwrap_or(rest.len());
             let path = self.path(conn, side);
             let end = &mut self.conns[conn].ends[side];
             let Some(qp) = &mut end.qp else { return false };
@@ -124,7 +141,7 @@ impl World {
             end.pending |= done > 0 && path != Path::Now;
             end.path = path;
             if done == 0 {
-                done = if path == Path::List { rest.len() } else { 1 };
+                done = if path == Path::List { listed } else { 1 };
                 let wrs: Vec<SendWr<'_>> = rest[..done].iter().map(Ready::wr).collect();
                 (end.path, end.pending) = (Path::List, false);
                 if let Err(error) = send(qp, Call::Post(&wrs)) {
@@ -134,6 +151,27 @@ impl World {
                 }
             }
             rest = &rest[done..];
+        }
+        true
+    }
+
+    /// The binding, if it is of a window of type 1: a call binds that.
+    fn bound_by_call(&self, conn: usize, side: usize, ready: &Ready) -> Option<Binding> {
+        let kind = self.conns[conn].ends[side].window.kind();
+        ready.binding().filter(|_| kind == WindowKind::One)
+    }
+
+    /// Binds a window of type 1. False if the device refused it.
+    fn bind_by_call(&mut self, conn: usize, side: usize, ready: &Ready, binding: Binding) -> bool {
+        let Conn { ends, directions, .. } = &mut self.conns[conn];
+        let End { qp: Some(qp), window, .. } = &mut ends[side] else { return false };
+        match bind(window, qp, binding, ready.number, ready.flags) {
+            Ok(key) => directions[side].bound(ready.number, key),
+            Err(error) => {
+                let number = ready.number;
+                self.fail_at((conn, side), &format!("binding {number} is refused: {error:?}"));
+                return false;
+            }
         }
         true
     }
@@ -212,7 +250,7 @@ impl World {
         let shuts = self.prng.chance(300);
         let end = &mut self.conns[conn].ends[1 - side];
         match end.window_state {
-            WindowState::Open(key) if shuts => {
+            WindowState::Open(key) if shuts && end.window.kind() == WindowKind::Two => {
                 end.window_state = WindowState::Shutting;
                 Draft::new(What::Send { key: Some(key) }, SendOp::SendWithInv(key), length)
             }

@@ -4,18 +4,18 @@ use doorbell::error::{Code, SetupError};
 use doorbell::provider::fault::Fault;
 use doorbell::provider::trace::{Passed, Trace as Recorded};
 use doorbell::provider::{
-    Access, Polled, Poller, Provider, QpCaps, QpType, Window, WindowKind, Windows,
+    Access, CqInit, ExtendedCq, Polled, Poller, PollerEx, Provider, QpCaps, QpType, WcFields,
+    Window, Windows,
 };
 use doorbell::soft::sim::{self, Event, Prng, Wire, mix};
-use doorbell::soft::{
-    DIRECTORY_BYTES, Host, QpControl, Soft, SoftQpEx, SoftQpInit, SoftWindow, Wiring,
-};
+use doorbell::soft::{DIRECTORY_BYTES, Host, QpControl, Soft, SoftQpEx, SoftQpInit, Wiring};
 use doorbell::wc::{Status, Wc, WcFlags};
 use doorbell::wr::RecvWr;
 
 use super::super::book::Counts;
 use super::super::device::{
-    Device, DeviceCq, DevicePoller, DeviceQp, DeviceSrq, Planted, memory, wrapped,
+    Device, DeviceCq, DevicePoller, DevicePollerEx, DeviceQp, DeviceSrq, DeviceWindow, Planted,
+    memory, wrapped,
 };
 use super::super::trace::{Trace, now, set_now};
 use super::adds::Adds;
@@ -48,9 +48,37 @@ pub enum Step {
 /// A completion queue and its reader.
 pub(super) struct Desk {
     pub(super) cq: DeviceCq,
-    poller: DevicePoller,
+    reader: Reader,
     /// Polls that found nothing.
     empty: u64,
+}
+
+/// The reader of a completion queue.
+enum Reader {
+    Plain(DevicePoller),
+    Extended(DevicePollerEx),
+}
+
+impl Reader {
+    /// Takes completions in one way or another, and returns how many.
+    fn take(&mut self, out: &mut [Wc], one: bool) -> usize {
+        match self {
+            Reader::Plain(poller) if one => match poller.poll_one() {
+                Polled::More => poller.poll_more(out),
+                Polled::Nothing => 0,
+                Polled::One(wc) => {
+                    out[0] = wc;
+                    1
+                }
+            },
+            Reader::Plain(poller) => poller.poll(out),
+            Reader::Extended(poller) if one => poller.next().map_or(0, |wc| {
+                out[0] = wc.plain();
+                1
+            }),
+            Reader::Extended(poller) => poller.poll(out),
+        }
+    }
 }
 
 /// A device and its memory.
@@ -104,7 +132,7 @@ pub(super) struct End {
     control: QpControl,
     /// Every request completes.
     pub(super) signal_all: bool,
-    pub(super) window: SoftWindow,
+    pub(super) window: DeviceWindow,
     pub(super) window_state: WindowState,
     /// Its latest key.
     pub(super) rkey: u32,
@@ -163,7 +191,7 @@ impl Side {
         prng: Prng,
         planted: Option<Planted>,
     ) -> Result<Side, SetupError> {
-        let SidePlan { sharing, desks, srq, .. } = plan.sides[side];
+        let SidePlan { sharing, desks, srq, extended, .. } = plan.sides[side];
         let host = Host {
             name_file: neighbours::name_file,
             neighbours: Some(neighbours::all()),
@@ -176,8 +204,17 @@ impl Side {
         };
         let device = Fault::new(Recorded::new(nic.clone()), prng, plan.odds, plant);
         let desk = || {
-            let (cq, poller) = device.create_cq(4096, sharing)?;
-            Ok(Desk { cq, poller, empty: 0 })
+            let (cq, reader) = if extended {
+                let fields =
+                    WcFields::QP_NUM | WcFields::BYTE_LEN | WcFields::IMM | WcFields::SRC_QP;
+                let init = CqInit { fields, ..CqInit::new(4096) };
+                let (cq, poller) = device.create_cq_ex(&init)?;
+                (cq, Reader::Extended(poller))
+            } else {
+                let (cq, poller) = device.create_cq(4096, sharing)?;
+                (cq, Reader::Plain(poller))
+            };
+            Ok(Desk { cq, reader, empty: 0 })
         };
         let places = RECEIVES * plan.conns_max;
         let local = (DEPTH * plan.conns_max + places) * PIECE;
@@ -217,7 +254,8 @@ impl World {
         set_now(0);
         neighbours::clear();
         let mut prng = Prng::new(mix(seed ^ 0x6261_7265));
-        let plan = Plan::draw(&mut prng);
+        let rare = &mut Prng::new(mix(seed ^ 0x7261_7265));
+        let plan = Plan::draw(&mut prng).with_rare(rare);
         let mut wire = Wire::new(prng.fork(), plan.weather, plan.patience, memory);
         if let Some(Planted::Wire(mistake)) = planted {
             wire.plant(mistake);
@@ -229,12 +267,12 @@ impl World {
         for (number, side) in sides.iter().enumerate() {
             for mailer in 0..plan.sides[number].mailers {
                 let desk = mailer % side.desks.len();
-                at.push((number, desk, side.nic(), side.desks[desk].cq.inner().inner()));
+                at.push((number, desk, &side.device, &side.desks[desk].cq));
             }
         }
         let most = if plan.weather.double > 0 { 2 } else { 1 };
-        let nics = [sides[0].nic(), sides[1].nic()];
-        let mail = Mail::new(seed, most, &mut prng, &at, nics)?;
+        let devices = sides.each_ref().map(|side| &side.device);
+        let mail = Mail::new(seed, most, &mut prng, &at, devices)?;
         Ok(World {
             conns: Vec::new(),
             mail,
@@ -327,7 +365,7 @@ impl World {
             signal_all,
             ex: SoftQpEx::default(),
         })?;
-        let window = nic.create_window(WindowKind::Two)?;
+        let window = device.create_window(plan.windows)?;
         Ok(End {
             desk,
             control: qp.control(),
@@ -376,15 +414,7 @@ impl World {
         let most = self.prng.range(1, 8) as usize;
         let one = self.prng.chance(700);
         let desk = &mut self.sides[side].desks[desk];
-        let count = match one.then(|| desk.poller.poll_one()) {
-            None => desk.poller.poll(&mut out[..most]),
-            Some(Polled::More) => desk.poller.poll_more(&mut out[..most]),
-            Some(Polled::Nothing) => 0,
-            Some(Polled::One(wc)) => {
-                out[0] = wc;
-                1
-            }
-        };
+        let count = desk.reader.take(&mut out[..most], one);
         desk.empty += u64::from(count == 0);
         for wc in &out[..count] {
             self.completed(side, wc);
@@ -395,8 +425,8 @@ impl World {
     fn completed(&mut self, side: usize, wc: &Wc) {
         if wc.wr_id & MAIL != 0 {
             self.note(Step::Mailed { side, number: wc.wr_id });
-            let nics = [self.sides[0].nic(), self.sides[1].nic()];
-            if let Err(what) = self.mail.completed(side, nics, wc) {
+            let devices = self.sides.each_ref().map(|side| &side.device);
+            if let Err(what) = self.mail.completed(side, devices, wc) {
                 self.fail(what);
             }
             return;
