@@ -118,7 +118,9 @@ fn sm_07_sqd_lets_a_message_sent_in_part_finish<F: Fabric>(bed: &Bed<F>) {
         return skip("how much of a message has room depends on when the toy wire reads");
     }
     if !bed.is_strict() {
-        return skip("devices differ in how much of a message goes out before the receive is there");
+        return skip(
+            "devices differ in how much of a message goes out before the receive is there",
+        );
     }
     const LONG: usize = 48_000;
     let _one_at_a_time = EVENTS.lock();

@@ -2,12 +2,12 @@
 //!
 //! Calls of the data path, and those that change an object, go to a [`Hook`], which may look at
 //! them, change them or drop them. Calls that make an object or ask about one go straight to the
-//! inner device. [`super::fault`] and [`super::trace`] are hooks. The traits of
+//! inner device. [`super::fault`] and [`super::trace`] are hooks. Most traits of
 //! [`super::extension`] are in `wrap_extension.rs`.
 //!
 //! The wrapper must not inherit a method: a default body would hide a path of the inner device. The
 //! lint `missing_trait_methods` rejects an `impl` here that omits one.
-#![expect(unsafe_code, reason = "passes posts on")]
+#![expect(unsafe_code, reason = "passes posts and other promises on")]
 #![deny(clippy::missing_trait_methods)]
 
 use doorbell_alloc::Mapping;
@@ -16,11 +16,12 @@ use super::call::{Call, Command, Look};
 use super::wake::{Notifier, WakeFds};
 use super::{
     Access, AddressVector, Caps, Datagrams, Doorbell, GRH_BYTES, InlineSend, Polled, Poller,
-    PollerEx, Provider, Qp, QpCaps, Sharing, Srq, WcEx, WcFields,
+    PollerEx, Provider, Qp, QpCaps, Sharing, Srq, ThreadDomains, WcEx, WcFields, Window,
+    WindowKind, Windows,
 };
 use crate::error::SetupError;
 use crate::wc::Wc;
-use crate::wr::{PostError, RecvWr, SendWr};
+use crate::wr::{Binding, PostError, RecvWr, SendFlags, SendWr};
 
 /// Code that runs between the caller and the inner device.
 pub trait Hook: Clone + Send + Sync + 'static {
@@ -353,5 +354,70 @@ impl<P: Provider, H: Hook> Qp for WrappedQp<P, H> {
 
     fn recover(&mut self) {
         self.inner.recover();
+    }
+}
+
+impl<P: ThreadDomains, H: Hook> ThreadDomains for Wrapped<P, H> {
+    type Td = P::Td;
+
+    unsafe fn alloc_td(&self) -> Result<P::Td, SetupError> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.alloc_td() }
+    }
+
+    fn td_users(td: &P::Td) -> usize {
+        P::td_users(td)
+    }
+
+    fn alloc_parent_domain(&self, td: Option<&P::Td>) -> Result<Self, SetupError> {
+        Ok(Wrapped::around(self.inner.alloc_parent_domain(td)?, self.hook.clone()))
+    }
+}
+
+impl<P: Windows, H: Hook> Windows for Wrapped<P, H> {
+    type Window = WrappedWindow<P, H>;
+
+    fn create_window(&self, kind: WindowKind) -> Result<WrappedWindow<P, H>, SetupError> {
+        let inner = self.inner.create_window(kind)?;
+        Ok(WrappedWindow { inner, hook: self.hook.clone() })
+    }
+}
+
+/// A memory window of a wrapped device.
+pub struct WrappedWindow<P: Windows, H: Hook> {
+    inner: P::Window,
+    hook: H,
+}
+
+impl<P: Windows, H: Hook> Window for WrappedWindow<P, H> {
+    type Qp = WrappedQp<P, H>;
+
+    unsafe fn bind(
+        &mut self,
+        qp: &mut WrappedQp<P, H>,
+        binding: Binding,
+        wr_id: u64,
+        flags: SendFlags,
+    ) -> Result<u32, PostError> {
+        let WrappedQp { inner: qp, queue, .. } = qp;
+        let window = &mut self.inner;
+        // SAFETY: the caller's promise, passed on.
+        self.hook.bind(queue, || unsafe { window.bind(qp, binding, wr_id, flags) })
+    }
+
+    fn kind(&self) -> WindowKind {
+        self.inner.kind()
+    }
+
+    fn rkey(&self) -> u32 {
+        self.inner.rkey()
+    }
+
+    fn handle(&self) -> u64 {
+        self.inner.handle()
+    }
+
+    fn set_rkey(&mut self, rkey: u32) {
+        self.inner.set_rkey(rkey);
     }
 }

@@ -1,5 +1,5 @@
-//! The wrapper's part for rare capabilities: each trait of [`super::extension`], passed on.
-#![expect(unsafe_code, reason = "passes thread domains and windows on")]
+//! The wrapper's part for rare capabilities: the traits of [`super::extension`], passed on. The two
+//! with unsafe methods are in `wrap.rs`.
 #![deny(clippy::missing_trait_methods)]
 
 use super::call::Command;
@@ -7,12 +7,10 @@ use super::rereg::{Rereg, Reregistered};
 use super::wrap::{Hook, Reader, Wrapped, WrappedCq, WrappedPoller, WrappedQp, WrappedSrq};
 use super::{
     AsyncEvents, CqInit, ExtendedCq, Gid, Multicast, PollerEx, PortAttr, Ports, ProtectionDomains,
-    Provider, Reregister, ResizeCq, Sharing, SrqLimits, ThreadDomains, WcEx, WcFields, Window,
-    WindowKind, Windows, Xrc, XrcSrq,
+    Provider, Reregister, ResizeCq, Sharing, SrqLimits, WcEx, WcFields, Xrc, XrcSrq,
 };
 use crate::error::SetupError;
 use crate::event::AsyncEvent;
-use crate::wr::{Binding, PostError, SendFlags};
 
 impl<P: Ports, H: Hook> Ports for Wrapped<P, H> {
     fn query_port(&self, port: u8) -> Result<PortAttr, SetupError> {
@@ -39,23 +37,6 @@ impl<P: ProtectionDomains, H: Hook> ProtectionDomains for Wrapped<P, H> {
 
     fn is_same_device(&self, other: &Self) -> bool {
         self.inner.is_same_device(&other.inner)
-    }
-}
-
-impl<P: ThreadDomains, H: Hook> ThreadDomains for Wrapped<P, H> {
-    type Td = P::Td;
-
-    unsafe fn alloc_td(&self) -> Result<P::Td, SetupError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.inner.alloc_td() }
-    }
-
-    fn td_users(td: &P::Td) -> usize {
-        P::td_users(td)
-    }
-
-    fn alloc_parent_domain(&self, td: Option<&P::Td>) -> Result<Self, SetupError> {
-        Ok(Wrapped::around(self.inner.alloc_parent_domain(td)?, self.hook.clone()))
     }
 }
 
@@ -160,54 +141,6 @@ where
             true => self.inner.detach_mcast(group),
             false => Ok(()),
         }
-    }
-}
-
-impl<P: Windows, H: Hook> Windows for Wrapped<P, H> {
-    type Window = WrappedWindow<P, H>;
-
-    fn create_window(&self, kind: WindowKind) -> Result<WrappedWindow<P, H>, SetupError> {
-        let inner = self.inner.create_window(kind)?;
-        Ok(WrappedWindow { inner, hook: self.hook.clone() })
-    }
-}
-
-/// A memory window of a wrapped device.
-pub struct WrappedWindow<P: Windows, H: Hook> {
-    inner: P::Window,
-    hook: H,
-}
-
-impl<P: Windows, H: Hook> Window for WrappedWindow<P, H> {
-    type Qp = WrappedQp<P, H>;
-
-    unsafe fn bind(
-        &mut self,
-        qp: &mut WrappedQp<P, H>,
-        binding: Binding,
-        wr_id: u64,
-        flags: SendFlags,
-    ) -> Result<u32, PostError> {
-        let WrappedQp { inner: qp, queue, .. } = qp;
-        let window = &mut self.inner;
-        // SAFETY: the caller's promise, passed on.
-        self.hook.bind(queue, || unsafe { window.bind(qp, binding, wr_id, flags) })
-    }
-
-    fn kind(&self) -> WindowKind {
-        self.inner.kind()
-    }
-
-    fn rkey(&self) -> u32 {
-        self.inner.rkey()
-    }
-
-    fn handle(&self) -> u64 {
-        self.inner.handle()
-    }
-
-    fn set_rkey(&mut self, rkey: u32) {
-        self.inner.set_rkey(rkey);
     }
 }
 
