@@ -25,7 +25,7 @@ pub struct MapReport {
 }
 
 impl MapReport {
-    /// For memory that the caller brought along: it is what was asked for.
+    /// The report of memory that the caller has made: nothing fell short.
     pub(crate) const fn as_given(pages: Pages) -> Self {
         Self {
             asked: pages,

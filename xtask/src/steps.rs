@@ -99,6 +99,19 @@ pub(crate) const STEPS: &[Step] = &[
         ]),
     ),
     step(
+        "doc-private",
+        "nor has the documentation of private items",
+        &[],
+        Work::Cargo(&[
+            "doc",
+            "--workspace",
+            "--no-deps",
+            "--document-private-items",
+            "--config",
+            "build.rustdocflags=[\"-D\", \"warnings\"]",
+        ]),
+    ),
+    step(
         "package",
         "every crate can be packaged",
         &[],

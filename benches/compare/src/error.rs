@@ -13,7 +13,7 @@ impl Failure {
         Failure(text.into())
     }
 
-    /// For `map_err`: puts what was asked before the answer.
+    /// A function for `map_err` that makes the text `asked: error`.
     pub(crate) fn at<E: fmt::Display>(asked: impl fmt::Display) -> impl FnOnce(E) -> Failure {
         move |answer| Failure(format!("{asked}: {answer}"))
     }

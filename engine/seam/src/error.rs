@@ -86,13 +86,13 @@ impl Code {
 }
 
 impl SetupError {
-    /// Makes an error. `asked`: what was asked for, with its figures; `answer`: what the system
-    /// said.
+    /// Makes an error, printed as `asked: answer`. `asked` names the request with its figures,
+    /// `answer` gives the system's reason.
     pub fn new(code: Code, asked: impl Into<String>, answer: impl Into<String>) -> SetupError {
         SetupError { code, asked: asked.into(), answer: answer.into(), cure: None }
     }
 
-    /// Adds what the user can do about it.
+    /// Adds the action that removes the cause; it is printed last.
     #[must_use]
     pub fn cure(mut self, cure: impl Into<String>) -> SetupError {
         self.cure = Some(cure.into());

@@ -55,7 +55,7 @@ impl Burst {
         Plain { next, left: self.tail - self.at, like, most }
     }
 
-    /// Moves to the end of what that cursor has read.
+    /// Continues behind the last message that `plain` has read.
     #[inline(always)]
     pub(crate) fn end_plain(&mut self, plain: &Plain) {
         self.at = self.tail - plain.left;
@@ -64,13 +64,13 @@ impl Burst {
     /// Copies the payload of the current record.
     ///
     /// # Safety
-    /// `to` is writable for `header.length()` bytes, and nobody else uses them; `header` is what
-    /// [`Burst::next`] gave.
+    /// `to` is writable for `header.length()` bytes, and nobody else uses them; `header` is from
+    /// [`Burst::next`].
     #[inline(always)]
     pub(crate) unsafe fn fetch(&self, header: Header, to: *mut u8) {
-        // SAFETY: `next` checked that the record, and so its payload, lies inside what was
-        // published; an honest sender does not write there before it is given back, and what a
-        // hostile one writes is only ever copied, never interpreted in place.
+        // SAFETY: `next` checked that the record, and so its payload, lies inside the published
+        // bytes. An honest sender does not write there until the record is returned. The bytes of
+        // a hostile sender are only copied, never interpreted in place.
         unsafe {
             let from = self.data.at(self.at).add(8 + header.immediate_bytes() as usize);
             copy::untrusted(to, from, header.length() as usize);

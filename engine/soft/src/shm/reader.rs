@@ -282,7 +282,7 @@ impl Rx {
     /// A cursor over the records of this lap, which reads several without reloading `self`.
     #[inline(always)]
     pub(crate) fn burst(&self) -> Burst {
-        // Of a sender that writes past the end of its lap, nothing can be read.
+        // If the sender has written past the end of its lap, read nothing.
         let last = if self.tail <= self.end { self.tail } else { self.end.max(self.at) };
         Burst::new(self.data, self.at, last)
     }
@@ -300,7 +300,7 @@ impl Rx {
         true
     }
 
-    /// Moves to the end of what a burst has read.
+    /// Continues behind the last record that `burst` has read.
     #[inline(always)]
     pub(crate) fn end_burst(&mut self, burst: &Burst) {
         self.at = burst.at();
@@ -316,8 +316,8 @@ impl Rx {
     /// Copies the payload of the record whose header was read to `to`.
     ///
     /// # Safety
-    /// `to` is writable for `header.length()` bytes, and nobody else uses them; `header` is what
-    /// [`Rx::header`] gave.
+    /// `to` is writable for `header.length()` bytes, and nobody else uses them; `header` is from
+    /// [`Rx::header`].
     pub(crate) unsafe fn fetch(&self, header: Header, to: *mut u8) {
         // SAFETY: as the caller vouches.
         unsafe { self.burst().fetch(header, to) };

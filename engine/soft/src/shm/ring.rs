@@ -146,7 +146,7 @@ impl Tx {
         Writer { data: self.data, at: self.at, limit: self.limit }
     }
 
-    /// Moves to the end of what a cursor has written.
+    /// Continues behind the last record that `writer` has written.
     #[inline(always)]
     pub(crate) fn end_writer(&mut self, writer: &Writer) {
         self.at = writer.at;
