@@ -70,11 +70,13 @@ fn a_few_seeds_hold() {
 
 /// In the first seed, a reply to a failed peer once passed those that were dropped. In the second,
 /// a domain once owed an acknowledgement of a record for a removed queue pair. In the third, an
-/// idle link once missed the acknowledgement that a request with a wrong key waited for.
+/// idle link once missed the acknowledgement that a request with a wrong key waited for. In the
+/// fourth, a device refuses a message and flushes its own requests in one poll: once the simulation
+/// saw no reason for it.
 #[test]
 fn seeds_that_found_mistakes_hold() {
     let holds = |report: Result<Report, SetupError>| report.expect("it can be made").failure;
-    for seed in [4_000_021_254, 4_000_022_547, 4_000_118_397] {
+    for seed in [4_000_021_254, 4_000_022_547, 4_000_118_397, 4_000_147_759] {
         assert_eq!(holds(run(seed, None, false)), None, "seed {seed}");
         assert_eq!(holds(bare::run(seed, None, false)), None, "seed {seed}");
     }

@@ -151,6 +151,8 @@ pub(super) struct Conn {
     begins: Option<u64>,
     /// Something has happened that may end it, besides refused requests.
     pub(super) excused: bool,
+    /// A request of that side was flushed, and the wire has not yet told why.
+    flushed: Option<(usize, u64)>,
     pub(super) ending: bool,
     /// Everything is over; and the empty polls by then, by side.
     over: Option<[u64; 2]>,
@@ -335,6 +337,7 @@ impl World {
             directions: [0, 1].map(|side| Direction::new(self.seed, (conn, side))),
             begins: Some(now() + delay),
             excused: false,
+            flushed: None,
             ending: false,
             over: None,
             closed: false,
@@ -457,10 +460,16 @@ impl World {
     fn sent(&mut self, number: usize, side: usize, wc: &Wc) -> Result<(), String> {
         let conn = &mut self.conns[number];
         let excused = conn.excuses(side);
+        // A device may refuse a message and flush its own requests in one poll.
+        let early =
+            !excused && wc.status == Status::Flushed && conn.directions[side].over.is_none();
+        if early {
+            conn.flushed = Some((side, wc.wr_id));
+        }
         let [one, two] = &mut self.sides;
         let (here, there) = if side == 0 { (one, two) } else { (two, one) };
         let at = [&here.local, &there.field];
-        let done = conn.directions[side].completed(wc, excused, at, &mut there.adds)?;
+        let done = conn.directions[side].completed(wc, excused || early, at, &mut there.adds)?;
         if let Some(What::Bind { key }) = done {
             conn.ends[side].window_state = WindowState::Open(key);
         }
@@ -508,6 +517,7 @@ impl World {
             self.hear(at, &event);
         }
         for conn in 0..self.conns.len() {
+            self.explain(conn);
             self.tend(conn);
         }
         if let Some(rule) = self.wire.broken() {
@@ -542,6 +552,15 @@ impl World {
             | Event::Sent { .. }
             | Event::Arrived { .. }
             | Event::Taken { .. } => {}
+        }
+    }
+
+    /// The wire has told everything: a request that was flushed before needs a reason now.
+    fn explain(&mut self, number: usize) {
+        let conn = &mut self.conns[number];
+        let Some((side, request)) = conn.flushed.take() else { return };
+        if !conn.excuses(side) {
+            self.fail_at((number, side), &format!("request {request} is flushed for no reason"));
         }
     }
 
