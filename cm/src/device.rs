@@ -33,8 +33,9 @@ impl Device {
     /// device that owns `addr`; else `soft0`.
     ///
     /// # Errors
-    /// `NoDevice`: no device has that name; the error lists those that exist. Otherwise the
-    /// device's error when it is opened.
+    /// `NoDevice`: no device has that name, and the error lists those that exist; or rdma-core's
+    /// libraries are missing, and the error names the packages. Otherwise the device's error when
+    /// it is opened.
     pub fn choose(name: Option<&str>, addr: Option<IpAddr>) -> Result<Device, CmError> {
         let variable = std::env::var(VARIABLE).ok().filter(|value| !value.is_empty());
         match name.or(variable.as_deref()) {
@@ -54,6 +55,7 @@ impl Device {
         if name == SOFT_DEVICE {
             return SoftDevice::open().map(Device::Soft);
         }
+        needs_library()?;
         if rdma_devices().iter().any(|device| device == name) {
             return open(name);
         }
@@ -91,6 +93,17 @@ fn names() -> Vec<String> {
 const CURE: &str = "choose one of these; an RDMA device shows up when its driver is loaded";
 #[cfg(not(feature = "verbs"))]
 const CURE: &str = "this build knows no RDMA devices: build with --features verbs for those";
+
+/// The device that is named is no soft device.
+#[cfg(feature = "verbs")]
+fn needs_library() -> Result<(), CmError> {
+    Ok(doorbell_verbs::Verbs::load()?)
+}
+
+#[cfg(not(feature = "verbs"))]
+fn needs_library() -> Result<(), CmError> {
+    Ok(())
+}
 
 #[cfg(feature = "verbs")]
 fn rdma_devices() -> Vec<String> {
@@ -133,6 +146,40 @@ mod tests {
     #[test]
     fn the_soft_device_is_always_there() {
         assert_eq!(Device::named("soft0").unwrap().name(), "soft0");
+    }
+
+    /// Runs this test program again where a broken file stands in for each library. It would not
+    /// start if it were linked to one.
+    #[cfg(feature = "verbs")]
+    #[test]
+    fn without_the_libraries_there_is_the_soft_device_and_an_error_for_others() {
+        use std::{env, fs, process};
+
+        const FOLDER: &str = "doorbell-no-libraries";
+        let path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+        if path.to_string_lossy().contains(FOLDER) {
+            let any = "127.0.0.1".parse().unwrap();
+            assert_eq!(Device::choose(None, Some(any)).unwrap().name(), "soft0");
+            let Err(error) = Device::named("rxe0") else { panic!("it has opened") };
+            assert_eq!(error.code(), Code::NoDevice);
+            let text = error.to_string();
+            assert!(text.contains("libibverbs.so.1") && text.contains("soft0"), "{text}");
+            return;
+        }
+        let folder = env::temp_dir().join(format!("{FOLDER}-{}", process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        for library in ["libibverbs.so.1", "librdmacm.so.1"] {
+            fs::write(folder.join(library), "no library").unwrap();
+        }
+        let again = process::Command::new(env::current_exe().unwrap())
+            .args(["without_the_libraries", "--nocapture"])
+            .env("LD_LIBRARY_PATH", &folder)
+            .env_remove(VARIABLE)
+            .output()
+            .unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        let text = String::from_utf8_lossy(&again.stdout) + String::from_utf8_lossy(&again.stderr);
+        assert!(again.status.success() && text.contains("1 passed"), "{text}");
     }
 
     #[test]

@@ -20,6 +20,17 @@ cases! {
     a_fork_leaves_connections_alone_and_gives_no_buffer_away
 }
 
+/// The cases of this program use all of rdma-core that the crate uses.
+#[cfg(feature = "verbs")]
+#[test]
+fn a_program_is_not_linked_to_rdma_core() {
+    let program = std::env::current_exe().expect("this program");
+    let listed = std::process::Command::new("readelf").arg("--dynamic").arg(program).output();
+    let listed = String::from_utf8(listed.expect("binutils").stdout).expect("a table");
+    assert!(listed.contains("libc.so"), "{listed}");
+    assert!(!listed.contains("libibverbs") && !listed.contains("librdmacm"), "{listed}");
+}
+
 fn limits_of_the_device_are_said_and_print_as_a_table<F: Fabric>(bed: &Bed<F>) {
     let caps = bed.fabric.caps();
     let least = [

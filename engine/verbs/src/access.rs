@@ -1,6 +1,6 @@
 //! Access rights as rdma-core takes them.
 
-use rdma_sys::ibv_access_flags as Flags;
+use crate::rdma_core::ibv_access_flags as Flags;
 
 use crate::provider::Access;
 

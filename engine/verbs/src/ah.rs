@@ -5,7 +5,7 @@ use core::mem::{offset_of, zeroed};
 use core::net::IpAddr;
 use core::ptr::NonNull;
 
-use rdma_sys::{
+use crate::rdma_core::{
     ibv_ah, ibv_ah_attr, ibv_create_ah, ibv_destroy_ah, ibv_gid, ibv_global_route, ibv_grh,
     ibv_init_ah_from_wc, ibv_wc, ibv_wc_flags,
 };

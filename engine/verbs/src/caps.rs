@@ -4,7 +4,7 @@
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-use rdma_sys::{
+use crate::rdma_core::{
     ibv_atomic_cap, ibv_context, ibv_device_attr, ibv_device_cap_flags, ibv_pd, ibv_port_attr,
     ibv_query_device, ibv_query_port,
 };

@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-use rdma_sys::{ibv_cq, ibv_destroy_cq, ibv_req_notify_cq, ibv_resize_cq, ibv_wc};
+use crate::rdma_core::{ibv_cq, ibv_destroy_cq, ibv_req_notify_cq, ibv_resize_cq, ibv_wc};
 use std_alloc::format;
 use std_alloc::sync::Arc;
 
@@ -304,8 +304,8 @@ fn convert(raw: &ibv_wc) -> Wc {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rdma_core::imm_data_invalidated_rkey_union_t as Imm;
     use core::mem::zeroed;
-    use rdma_sys::imm_data_invalidated_rkey_union_t as Imm;
     use std_alloc::vec;
     use std_alloc::vec::Vec;
 

@@ -8,7 +8,7 @@
 
 use core::ptr::NonNull;
 
-use rdma_sys::{ibv_cq_ex, ibv_poll_cq_attr};
+use crate::rdma_core::{ibv_cq_ex, ibv_poll_cq_attr};
 
 use super::cq::{VerbsCq, VerbsPoller};
 use crate::error::SetupError;

@@ -4,7 +4,7 @@
 use core::mem::zeroed;
 use core::ptr::{self, NonNull};
 
-use rdma_sys::{
+use crate::rdma_core::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_cq_init_attr_mask,
     ibv_create_cq, ibv_destroy_cq, ibv_pd,
 };

@@ -6,7 +6,7 @@ use core::net::{IpAddr, Ipv6Addr};
 use core::ptr::NonNull;
 use core::slice;
 
-use rdma_sys::*;
+use crate::rdma_core::*;
 use std_alloc::format;
 use std_alloc::string::String;
 use std_alloc::sync::Arc;
@@ -14,6 +14,7 @@ use std_alloc::vec::Vec;
 
 use super::caps;
 use super::parent::{self, Base, VerbsTd};
+use super::rdma_core;
 use super::shim::{errno, errno_text, from_c, refused};
 use super::wake::never_block;
 use super::xrc::{DefaultXrcd, VerbsXrcd};
@@ -65,17 +66,32 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Verbs {
-    /// The names of the RDMA devices of this machine. Empty if there are none, or no driver.
+    /// Loads libibverbs and librdmacm, which the first use of a device does otherwise. The program
+    /// itself starts without them.
+    ///
+    /// # Errors
+    /// `NoDevice` if they are missing or too old, with the packages to install.
+    pub fn load() -> Result<(), SetupError> {
+        rdma_core::load("use RDMA devices")
+    }
+
+    /// The names of the RDMA devices of this machine. Empty if there are none, no driver, or no
+    /// libraries ([`Verbs::load`]).
     pub fn devices() -> Vec<String> {
+        if Verbs::load().is_err() {
+            return Vec::new();
+        }
         Contexts::get().map(|contexts| contexts.names()).unwrap_or_default()
     }
 
     /// Opens the device of that name (`rxe0`, `mlx5_0` …) and makes a protection domain on it.
     ///
     /// # Errors
-    /// `NoDevice` for an unknown name, with the known ones; otherwise the driver's error.
+    /// `NoDevice` for an unknown name, with the known ones, and as for [`Verbs::load`]; otherwise
+    /// the driver's error.
     pub fn open(name: &str) -> Result<Verbs, SetupError> {
         let asked = format!("open the RDMA device {name}");
+        rdma_core::load(&asked)?;
         let contexts = Contexts::get().map_err(|errno| no_devices(&asked, errno))?;
         let Some(context) = contexts.named(name) else {
             let names = contexts.names();
@@ -195,7 +211,7 @@ struct Contexts {
 }
 
 impl Contexts {
-    /// Asks librdmacm; an errno if it has none.
+    /// Asks librdmacm, which is loaded; an errno if it has none.
     fn get() -> Result<Contexts, i32> {
         let mut count = 0;
         // SAFETY: the call writes a count and gives back an array of that length or NULL.

@@ -6,7 +6,7 @@ use core::ffi::c_int;
 use core::mem::offset_of;
 use core::ptr::NonNull;
 
-use rdma_sys::{
+use crate::rdma_core::{
     ibv_context, ibv_flow, ibv_flow_attr, ibv_qp, ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr,
     ibv_wq, ibv_wq_attr, ibv_wq_init_attr, verbs_context,
 };

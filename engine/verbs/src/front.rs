@@ -9,7 +9,7 @@ use core::ffi::c_int;
 use core::mem::offset_of;
 use core::ptr::NonNull;
 
-use rdma_sys::{
+use crate::rdma_core::{
     ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_parent_domain_init_attr, ibv_pd, ibv_qp,
     ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_xrcd,
     ibv_xrcd_init_attr, verbs_context,

@@ -25,6 +25,7 @@ mod parent;
 mod port;
 mod posted;
 mod qp;
+mod rdma_core;
 mod region;
 mod send;
 mod shim;

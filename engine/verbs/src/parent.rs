@@ -4,7 +4,7 @@
 use core::mem::zeroed;
 use core::ptr::{self, NonNull};
 
-use rdma_sys::{
+use crate::rdma_core::{
     ibv_context, ibv_dealloc_pd, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
 };
 use std_alloc::format;

@@ -1,11 +1,14 @@
 //! Ports (`ibv_query_port`, `ibv_query_gid`, `ibv_query_pkey`), and forks.
 #![expect(unsafe_code, reason = "ports are asked through libibverbs")]
 
-use rdma_sys::{ibv_fork_init, ibv_gid, ibv_is_fork_initialized, ibv_query_gid, ibv_query_pkey};
+use crate::rdma_core::{
+    ibv_fork_init, ibv_gid, ibv_is_fork_initialized, ibv_query_gid, ibv_query_pkey,
+};
 use std_alloc::format;
 
 use super::caps::port_attr;
 use super::device::{Device, Verbs};
+use super::rdma_core;
 use super::shim::{errno, from_c, refused, to_c};
 use crate::error::{Code, SetupError};
 use crate::provider::{Gid, LinkLayer, PortAttr, PortState};
@@ -81,8 +84,12 @@ pub enum ForkState {
 }
 
 impl Verbs {
-    /// Whether the library's own memory is safe from forks (`ibv_is_fork_initialized`).
+    /// Whether the library's own memory is safe from forks (`ibv_is_fork_initialized`). Without
+    /// the library it is `Disabled`.
     pub fn fork_state() -> ForkState {
+        if Verbs::load().is_err() {
+            return ForkState::Disabled;
+        }
         // SAFETY: takes nothing.
         match unsafe { ibv_is_fork_initialized() } {
             1 => ForkState::Enabled,
@@ -96,8 +103,10 @@ impl Verbs {
     /// Kernels from 5.12 on do not need this call.
     ///
     /// # Errors
-    /// `Invalid` if memory has been registered already; otherwise the system's error.
+    /// `Invalid` if memory has been registered already; as for [`Verbs::load`]; otherwise the
+    /// system's error.
     pub fn fork_init() -> Result<(), SetupError> {
+        rdma_core::load("make forks safe")?;
         // SAFETY: takes nothing; the library refuses it when it is too late.
         match unsafe { ibv_fork_init() } {
             0 => Ok(()),

@@ -5,7 +5,7 @@ use core::mem::zeroed;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use rdma_sys::{
+use crate::rdma_core::{
     ibv_attach_mcast, ibv_bind_mw, ibv_detach_mcast, ibv_gid, ibv_modify_qp, ibv_mw_bind, ibv_qp,
     ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state,
 };

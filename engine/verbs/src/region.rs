@@ -4,8 +4,10 @@
 use core::mem::{self, ManuallyDrop, MaybeUninit};
 use core::ptr::{self, NonNull};
 
+use crate::rdma_core::{
+    ibv_dereg_mr, ibv_mr, ibv_reg_mr, ibv_rereg_mr, ibv_rereg_mr_err_code as Answer,
+};
 use doorbell_alloc::Mapping;
-use rdma_sys::{ibv_dereg_mr, ibv_mr, ibv_reg_mr, ibv_rereg_mr, ibv_rereg_mr_err_code as Answer};
 use std_alloc::format;
 use std_alloc::string::String;
 use std_alloc::sync::Arc;

@@ -4,7 +4,7 @@
 use core::mem::{MaybeUninit, zeroed};
 use core::ptr::{self, NonNull};
 
-use rdma_sys::{
+use crate::rdma_core::{
     atomic_t, bind_mw_t, ibv_mr, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_send_wr, ibv_sge,
     ibv_wr_opcode, qp_type_t, rdma_t, tso_t, ud_t, wr_t, xrc_t,
 };

@@ -5,7 +5,7 @@
 use core::ffi::{CStr, c_int};
 use core::mem::offset_of;
 
-use rdma_sys::{ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_flags};
+use crate::rdma_core::{ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_flags};
 use std_alloc::format;
 use std_alloc::string::String;
 

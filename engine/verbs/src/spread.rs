@@ -4,7 +4,7 @@
 use core::mem::zeroed;
 use core::ptr::NonNull;
 
-use rdma_sys::{
+use crate::rdma_core::{
     ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr, ibv_wq, ibv_wq_attr, ibv_wq_attr_mask,
     ibv_wq_init_attr, ibv_wq_init_attr_mask, ibv_wq_type,
 };
@@ -185,8 +185,8 @@ impl VerbsIndTable {
 mod tests {
     use super::*;
     use crate::provider::{HashFields, HashFunction};
-    use rdma_sys::{ibv_rx_hash_fields as Field, ibv_rx_hash_function_flags as Function};
-    use rdma_sys::{ibv_wq_flags as Flag, ibv_wq_state as State};
+    use crate::rdma_core::{ibv_rx_hash_fields as Field, ibv_rx_hash_function_flags as Function};
+    use crate::rdma_core::{ibv_wq_flags as Flag, ibv_wq_state as State};
 
     #[test]
     fn numbers_are_libibverbs_own() {

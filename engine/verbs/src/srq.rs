@@ -6,7 +6,7 @@ use core::mem::{MaybeUninit, zeroed};
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use rdma_sys::{
+use crate::rdma_core::{
     ibv_create_srq, ibv_destroy_srq, ibv_modify_srq, ibv_query_srq, ibv_recv_wr, ibv_srq,
     ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr, ibv_srq_init_attr_ex,
     ibv_srq_init_attr_mask, ibv_srq_type,

@@ -5,7 +5,7 @@
 use core::mem::zeroed;
 use core::ptr::{self, NonNull};
 
-use rdma_sys::{
+use crate::rdma_core::{
     ibv_context, ibv_cq, ibv_create_cq, ibv_create_qp, ibv_dereg_mr, ibv_destroy_cq,
     ibv_destroy_qp, ibv_pd, ibv_qp_init_attr_ex, ibv_qp_type, ibv_reg_mr, ibv_rereg_mr,
 };

@@ -4,7 +4,7 @@
 use core::mem::{MaybeUninit, offset_of};
 use core::ptr::{self, NonNull};
 
-use rdma_sys::*;
+use crate::rdma_core::*;
 use std_alloc::sync::Arc;
 
 use super::shim::{errno, refused};
@@ -107,7 +107,6 @@ pub(super) fn notifier() -> Option<Notifier> {
 pub(super) fn next_event(context: *mut ibv_context) -> Option<AsyncEvent> {
     loop {
         let mut event = MaybeUninit::<ibv_async_event>::zeroed();
-        #[expect(clippy::disallowed_methods, reason = "what it fills in is read as numbers only")]
         // SAFETY: the context is open; the call fills the structure it is given.
         if unsafe { ibv_get_async_event(context, event.as_mut_ptr()) } != 0 {
             return None;

@@ -3,7 +3,7 @@
 
 use core::ptr::NonNull;
 
-use rdma_sys::{ibv_alloc_mw, ibv_dealloc_mw, ibv_mw};
+use crate::rdma_core::{ibv_alloc_mw, ibv_dealloc_mw, ibv_mw};
 use std_alloc::format;
 use std_alloc::sync::Arc;
 

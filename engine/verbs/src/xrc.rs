@@ -4,7 +4,7 @@
 use core::mem::zeroed;
 use core::ptr::NonNull;
 
-use rdma_sys::{
+use crate::rdma_core::{
     ibv_context, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_type, ibv_xrcd,
     ibv_xrcd_init_attr, ibv_xrcd_init_attr_mask,
 };

@@ -8,13 +8,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::ptr::{self, NonNull};
 use std::time::Duration;
 
+use crate::rdma_core::*;
 use doorbell_fabric::CmError;
 use doorbell_fabric::{CmId, EventKind, IdKey};
 use doorbell_fabric::{ConnParam, Depths, IdOption, Join, PortSpace, QpAttr, UdParam};
 use doorbell_fabric::{Mask, QpFields, QpState};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{ProtectionDomains, Provider, Qp, QpType};
-use rdma_sys::*;
 
 use super::addr::{self, Raw};
 use super::channel::VerbsChannel;

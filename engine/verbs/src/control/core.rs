@@ -8,10 +8,10 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::rdma_core::*;
 use doorbell_fabric::{Depths, Join, PortSpace, UdParam};
 use doorbell_fabric::{EventKind, IdKey};
 use doorbell_seam::provider::QpType;
-use rdma_sys::*;
 
 use super::addr::{self, Raw};
 use super::line::{Deadline, Line, RawEvent};

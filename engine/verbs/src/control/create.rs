@@ -6,11 +6,11 @@ use std::mem::zeroed;
 use std::net::SocketAddr;
 use std::ptr::{self, NonNull};
 
+use crate::rdma_core::*;
 use doorbell_fabric::AddrInfo;
 use doorbell_fabric::CmError;
 use doorbell_fabric::PortSpace;
 use doorbell_seam::error::Code;
-use rdma_sys::*;
 
 use super::addr::{self, Raw, address_error};
 use super::channel::VerbsChannel;

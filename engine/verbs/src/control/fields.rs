@@ -6,13 +6,13 @@ use std::mem::zeroed;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
+use crate::rdma_core::*;
 use doorbell_fabric::CmError;
 use doorbell_fabric::QpAttr;
 use doorbell_fabric::extended;
 use doorbell_fabric::{Mask, Mtu, QpFields, QpState};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{Access, AttrMask, HASH_KEY_BYTES, Provider, QpCaps, QpType};
-use rdma_sys::*;
 
 use crate::{QpHome, QpParts, Verbs, VerbsIndTable, VerbsQp, VerbsXrcd, address_of, raw_address};
 

@@ -4,10 +4,10 @@
 use std::mem::zeroed;
 use std::ptr::NonNull;
 
+use crate::rdma_core::*;
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::FlowRule;
-use rdma_sys::*;
 
 use crate::{DestroyFlow, Verbs, VerbsQp};
 

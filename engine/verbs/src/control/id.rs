@@ -7,11 +7,11 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::rdma_core::*;
 use doorbell_fabric::CmError;
 use doorbell_fabric::{CmId, EventKind};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::QpType;
-use rdma_sys::*;
 
 use super::addr::{self, address_error};
 use super::core::{Core, Record, Told};

@@ -10,9 +10,9 @@ use std::slice;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::rdma_core::*;
 use doorbell_fabric::EventKind;
 use doorbell_fabric::{Depths, UdParam};
-use rdma_sys::*;
 
 use crate::address_of;
 

@@ -3,10 +3,10 @@
 
 use std::ffi::{c_int, c_void};
 
+use crate::rdma_core::rdma_set_option;
 use doorbell_fabric::CmError;
 use doorbell_fabric::{ACK_TIMEOUT_MAX, IdOption, PathRecord};
 use doorbell_seam::error::Code;
-use rdma_sys::rdma_set_option;
 
 use super::core::{Core, Told};
 

@@ -3,12 +3,12 @@
 use std::io;
 use std::ptr;
 
+use crate::rdma_core::rdma_conn_param;
 use doorbell_fabric::CmError;
 use doorbell_fabric::ConnParam;
 use doorbell_fabric::{EventKind, Rejection};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::Caps;
-use rdma_sys::rdma_conn_param;
 
 use super::addr::address_code;
 use super::core::Told;
