@@ -142,8 +142,8 @@ impl<F: Fabric> Connections<F> {
         let watch: Arc<dyn Watch> = self.shared.clone();
         match self.shared.lock().as_mut() {
             Some(live) => {
-                live.meet(intake, &watch);
-                live.hand_over(id, intake, greeting, data, handle, go)
+                let intake = live.meet(intake, &watch);
+                live.hand_over(id, &intake, greeting, data, handle, go)
             }
             None => {
                 let error = CmError::new(Code::Reset, "connect a worker", "it has ended");
@@ -193,7 +193,7 @@ impl<F: Fabric> Drop for Connections<F> {
 struct Live<F: Fabric> {
     channel: Arc<F::Channel>,
     live: HashMap<IdKey, Connection<F>>,
-    /// The workers that have had connections.
+    /// The workers that have had connections, by intakes of this control plane's own.
     workers: Vec<Intake<F>>,
     /// Events that a worker's look has taken from the channel, for the next steps.
     events: VecDeque<Event<F>>,
@@ -202,12 +202,15 @@ struct Live<F: Fabric> {
 }
 
 impl<F: Fabric> Live<F> {
-    /// Lets a worker look at this control plane, from its first connection on.
-    fn meet(&mut self, intake: &Intake<F>, watch: &Arc<dyn Watch>) {
-        if !self.workers.iter().any(|known| known.is_same(intake)) {
-            intake.watch(watch);
-            self.workers.push(intake.clone());
+    /// The intake of a worker for this control plane. From its first connection on, the worker
+    /// looks at this control plane.
+    fn meet(&mut self, intake: &Intake<F>, watch: &Arc<dyn Watch>) -> Intake<F> {
+        if let Some(known) = self.workers.iter().find(|known| known.is_same(intake)) {
+            return known.clone();
         }
+        let own = intake.watch(watch);
+        self.workers.push(own.clone());
+        own
     }
 
     /// For a worker: handles the ends of connections, and leaves all other events to the next step.
@@ -223,6 +226,7 @@ impl<F: Fabric> Live<F> {
     }
 
     /// Makes the queue pair of an id for a worker and hands it over, before the peer can send.
+    /// `intake`: of [`Live::meet`].
     /// `greeting`: what the peer said with its request; a connect has had no answer yet. `data`
     /// goes to the peer.
     fn hand_over(

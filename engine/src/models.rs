@@ -13,7 +13,7 @@ fn models_fail_where_an_order_is_weakened() {
         spared: &[
             ("shared_state.rs has_work 1", TAKEN),
             ("mailbox.rs has_mail 1", TAKEN),
-            ("mailbox.rs next_closing 1", TAKEN),
+            ("watch.rs take 1", TAKEN),
         ],
         either: &[],
         unseen: &[],

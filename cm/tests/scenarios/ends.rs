@@ -20,6 +20,7 @@ cases! {
     a_worker_ends_with_a_panic
     a_peers_end_is_seen_without_a_step
     a_dropped_control_plane_ends_its_connections
+    each_control_plane_ends_its_own_connections
     a_drained_worker_finishes_its_peers
 }
 
@@ -210,6 +211,54 @@ fn a_dropped_control_plane_ends_its_connections<F: Fabric>(nic: &F) {
     }
     assert_eq!(one.worker.handler().down, [DownReason::Disconnected]);
     assert_eq!(two.worker.handler().down.len(), 1);
+}
+
+/// One worker has a peer from a listener and another from a dialer. It closes one of them, and the
+/// other's control plane is the first to step: that one leaves the connection alone, and the right
+/// one ends it.
+fn each_control_plane_ends_its_own_connections<F: Fabric>(nic: &F) {
+    for dialed_ends in [true, false] {
+        // Its clients come from the client of `many`; it dials the listener of `other`.
+        let (mut many, mut other) = (Many::new(nic, 1), Many::new(nic, 1));
+        many.dial().expect("connected");
+        let mut accepted = Vec::new();
+        many.until("its client is up", |many| {
+            accepted = many.workers[0].as_mut().expect("there").worker.handler().up.clone();
+            accepted.len() == 1
+        });
+        let mut both = many.workers[0].take().expect("there");
+        std::mem::swap(&mut other.client, &mut both);
+        other.dial().expect("connected");
+        other.until("its server is up", |other| other.client.worker.handler().up.len() == 2);
+        let dialed = other.client.worker.handler().up[1];
+        let closed = if dialed_ends { dialed } else { accepted[0] };
+        other.client.worker.outbox().close(closed);
+        for _ in 0..3 {
+            other.client.worker.turn();
+            match dialed_ends {
+                true => many.listener.step(Duration::ZERO).expect("a step"),
+                false => other.dialer.step(Duration::ZERO).expect("a step"),
+            };
+        }
+        assert_eq!((many.listener.connections(), other.dialer.connections()), (1, 1));
+        many.listener.step(Duration::ZERO).expect("a step");
+        other.dialer.step(Duration::ZERO).expect("a step");
+        let left = (many.listener.connections(), other.dialer.connections());
+        assert_eq!(left, if dialed_ends { (1, 0) } else { (0, 1) });
+        // The far side is told.
+        let begin = Instant::now();
+        let far = |many: &mut Many<F>, other: &mut Many<F>| match dialed_ends {
+            true => other.workers[0].as_mut().map_or(0, |side| side.worker.handler().down.len()),
+            false => many.down(),
+        };
+        while far(&mut many, &mut other) == 0 {
+            many.dialer.step(Duration::ZERO).expect("a step");
+            other.listener.step(Duration::ZERO).expect("a step");
+            many.turn();
+            other.turn();
+            assert!(begin.elapsed() < LIMIT, "the peer is not told");
+        }
+    }
 }
 
 /// A worker drains: its peers get everything that was accepted for them, and know that this was no

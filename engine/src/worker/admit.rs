@@ -16,13 +16,16 @@ use crate::provider::{Provider, Qp};
 pub(super) fn admit<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H) {
     while let Some(mail) = core.mailbox.take() {
         match mail {
-            Mail::Admit(qp, grant, addr, greeting) => {
+            Mail::Admit(qp, grant, addr, greeting, closings) => {
                 let num = qp.num();
                 match core.sender.peers.insert(num, qp, grant, addr) {
-                    Ok(slot) => set_greeting(core, slot, greeting),
+                    Ok(slot) => {
+                        core.sender.peers.set_closings(slot, closings);
+                        set_greeting(core, slot, greeting);
+                    }
                     Err(qp) => {
                         drop(qp);
-                        if !core.mailbox.close(num) {
+                        if !closings.put(num) {
                             core.sender.accounts.stats.close_lost += 1;
                         }
                     }

@@ -64,10 +64,9 @@ impl<P: Provider> Core<P> {
         };
         let ended = if peer.said_goodbye() { why.after_goodbye() } else { why };
         peer.state = PeerState::Closing { why: ended, known, since };
-        let num = peer.num;
         self.sender.end(slot);
         self.closing.put(slot);
-        if why != DownReason::Disconnected && !self.mailbox.close(num) {
+        if why != DownReason::Disconnected && !self.sender.peers.ask_for_end(slot) {
             self.sender.accounts.stats.close_lost += 1;
         }
     }

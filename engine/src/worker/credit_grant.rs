@@ -39,6 +39,11 @@ impl<P: Provider> CreditWords<P> {
         Ok(CreditWords { region, free, holders, peers })
     }
 
+    /// The number of words.
+    pub(super) fn peers(&self) -> u32 {
+        self.peers
+    }
+
     fn at(&self, index: u32) -> &AtomicU64 {
         debug_assert!(index as usize * WORD < self.region.len());
         // SAFETY: indexes come from `free` and lie in the region, whose words are aligned. A

@@ -14,7 +14,7 @@ use super::handshake::{Greeting, Refusal};
 use super::qp_domain::QpDomain;
 use super::shared_recv::SharedRecv;
 use super::shared_state::SharedState;
-use super::watch::{Watch, Watches};
+use super::watch::{Closings, Watch, Watches};
 use crate::error::{Code, SetupError};
 use crate::provider::wake::Notifier;
 use crate::provider::{Provider, QpCaps};
@@ -23,8 +23,8 @@ use crate::sync::{ArrayQueue, AtomicBool, Ordering, pause};
 /// What the control plane tells a worker.
 pub(super) enum Mail<P: Provider> {
     /// A queue pair that may receive from now on; not yet up. With the peer's address, and
-    /// what the peer said if that has come.
-    Admit(P::Qp, CreditGrant<P>, Option<SocketAddr>, Option<Greeting>),
+    /// what the peer said if that has come. Its control plane takes its end from the last field.
+    Admit(P::Qp, CreditGrant<P>, Option<SocketAddr>, Option<Greeting>, Arc<Closings>),
     /// The queue pair for datagrams.
     Datagrams(P::Qp),
     /// The queue pair for datagrams is to go, if it has this number.
@@ -54,16 +54,13 @@ pub(super) struct Mailbox<P: Provider> {
     ended: AtomicBool,
     /// The control planes of its connections.
     pub(super) watches: Watches,
-    /// Queue pairs whose connection the worker wants ended.
-    closing: ArrayQueue<u32>,
-    closing_flag: AtomicBool,
     /// What other threads have of the worker.
     pub(super) state: Arc<SharedState>,
 }
 
 impl<P: Provider> Mailbox<P> {
     pub(super) fn new(peers: u32, work: u32, notifier: Option<Notifier>) -> Mailbox<P> {
-        // A peer has at most three letters on the way in, and one on the way out.
+        // A peer has at most three letters on the way in.
         Mailbox {
             queue: ArrayQueue::new(peers as usize * 3 + 16),
             late: Mutex::new(Late { letters: VecDeque::new(), ended: false }),
@@ -71,8 +68,6 @@ impl<P: Provider> Mailbox<P> {
             closed: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             watches: Watches::default(),
-            closing: ArrayQueue::new(peers as usize + 16),
-            closing_flag: AtomicBool::new(false),
             state: Arc::new(SharedState::new(work, notifier)),
         }
     }
@@ -185,30 +180,6 @@ impl<P: Provider> Mailbox<P> {
         self.watches.look_now();
         self.watches.clear();
     }
-
-    /// Asks the control plane to end a connection. False if too many requests wait.
-    pub(super) fn close(&self, qp_num: u32) -> bool {
-        let fits = self.closing.push(qp_num).is_ok();
-        self.closing_flag.store(true, Ordering::Release);
-        fits
-    }
-
-    /// A queue pair whose connection the worker wants ended, if there is one.
-    pub(super) fn next_closing(&self) -> Option<u32> {
-        if !self.closing_flag.load(Ordering::Acquire) {
-            return None;
-        }
-        if let Some(qp_num) = self.closing.pop() {
-            return Some(qp_num);
-        }
-        self.closing_flag.swap(false, Ordering::AcqRel);
-        let last = self.closing.pop();
-        if last.is_some() {
-            // It came after the flag was lowered, and may not be the only one.
-            self.closing_flag.store(true, Ordering::Relaxed);
-        }
-        last
-    }
 }
 
 /// A worker's own mailbox: it closes when the worker is dropped, also by a panic.
@@ -240,6 +211,8 @@ pub struct Intake<P: Provider> {
     pub(super) caps: [QpCaps; 2],
     pub(super) retry: Retry,
     pub(super) domain: QpDomain<P>,
+    /// Of the control plane that has this intake.
+    pub(super) closings: Arc<Closings>,
 }
 
 impl<P: Provider> Clone for Intake<P> {
@@ -252,6 +225,7 @@ impl<P: Provider> Clone for Intake<P> {
             caps: self.caps,
             retry: self.retry,
             domain: self.domain.clone(),
+            closings: self.closings.clone(),
         }
     }
 }
@@ -274,12 +248,16 @@ impl<P: Provider> Intake<P> {
         self.mailbox.ended.load(Ordering::Relaxed)
     }
 
-    /// Lets the worker look at the control plane of its connections when the program seems to have
-    /// forgotten it: see [`Watch`]. A second call for the same one does nothing.
-    pub fn watch(&self, watch: &Arc<dyn Watch>) {
+    /// The intake for one of several control planes of the worker: [`Intake::next_closing`] of it,
+    /// and of its clones, returns the connections that were made with it, and no others. The worker
+    /// looks at the control plane when the program seems to have forgotten it: see [`Watch`]. Call
+    /// it once for each control plane.
+    #[must_use = "connections of this control plane are made with the intake that comes back"]
+    pub fn watch(&self, watch: &Arc<dyn Watch>) -> Intake<P> {
         if !self.has_ended() {
             self.mailbox.watches.add(watch);
         }
+        Intake { closings: Arc::new(Closings::new(self.words.peers())), ..self.clone() }
     }
 
     /// The control plane ends: the worker forgets it.
@@ -398,7 +376,7 @@ impl<P: Provider> Intake<P> {
         addr: Option<SocketAddr>,
         greeting: Option<Greeting>,
     ) -> Result<(), P::Qp> {
-        match self.mailbox.put(Mail::Admit(qp, grant, addr, greeting)) {
+        match self.mailbox.put(Mail::Admit(qp, grant, addr, greeting, self.closings.clone())) {
             Ok(()) => Ok(()),
             Err(Mail::Admit(qp, ..)) => Err(qp),
             Err(_) => Ok(()),
@@ -422,8 +400,9 @@ impl<P: Provider> Intake<P> {
         self.mailbox.put_always(Mail::Gone(qp_num))
     }
 
-    /// A queue pair whose connection the worker wants ended, if there is one.
+    /// A queue pair whose connection the worker wants ended, if there is one: of those that were
+    /// admitted by this intake or a clone of it.
     pub fn next_closing(&self) -> Option<u32> {
-        self.mailbox.next_closing()
+        self.closings.take()
     }
 }

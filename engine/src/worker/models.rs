@@ -8,6 +8,7 @@ use std_alloc::sync::Arc;
 
 use super::mailbox::{Mail, Mailbox, OwnMailbox};
 use super::shared_state::{Handle, SharedState};
+use super::watch::Closings;
 use doorbell_base::models::{Model, check};
 use doorbell_soft::Soft;
 
@@ -60,23 +61,27 @@ fn letters_wake() {
 
 /// One thread leaves one item, another leaves two. The worker looks twice, and once more when all
 /// are there.
-fn taken(leave: fn(&Mailbox<Soft>), mut look: impl FnMut(&Mailbox<Soft>) -> u32) {
-    let mailbox = Arc::new(Mailbox::<Soft>::new(2, 4, None));
-    leave(&mailbox);
-    let theirs = mailbox.clone();
+fn taken<T: Send + Sync + 'static>(
+    left: T,
+    leave: impl Fn(&T) + Copy + Send + 'static,
+    mut look: impl FnMut(&T) -> u32,
+) {
+    let left = Arc::new(left);
+    leave(&left);
+    let theirs = left.clone();
     let other = thread::spawn(move || {
         leave(&theirs);
         leave(&theirs);
     });
-    let first = look(&mailbox) + look(&mailbox);
+    let first = look(&left) + look(&left);
     other.join().expect("the other thread");
-    assert_eq!(first + look(&mailbox), 3, "something is left, and nobody knows");
+    assert_eq!(first + look(&left), 3, "something is left, and nobody knows");
 }
 
 fn work_is_taken() {
     check(|| {
         let leave = |mailbox: &Mailbox<Soft>| assert!(Handle(mailbox.state.clone()).submit(1));
-        taken(leave, |mailbox| {
+        taken(Mailbox::new(2, 4, None), leave, |mailbox| {
             // One at a time, because `Worker::do_work` may stop anywhere.
             let mut taken = 0;
             while mailbox.state.has_work() {
@@ -90,7 +95,7 @@ fn work_is_taken() {
 fn letters_are_taken() {
     check(|| {
         let leave = |mailbox: &Mailbox<Soft>| assert!(mailbox.put(Mail::Gone(1)).is_ok());
-        taken(leave, |mailbox| {
+        taken(Mailbox::new(2, 4, None), leave, |mailbox| {
             let mut taken = 0;
             // As `Worker::admit`.
             if mailbox.has_mail() {
@@ -105,10 +110,10 @@ fn letters_are_taken() {
 
 fn closings_are_taken() {
     check(|| {
-        let leave = |mailbox: &Mailbox<Soft>| assert!(mailbox.close(1));
-        taken(leave, |mailbox| {
+        let leave = |closings: &Closings| assert!(closings.put(1));
+        taken(Closings::new(2), leave, |closings| {
             let mut taken = 0;
-            while mailbox.next_closing().is_some() {
+            while closings.take().is_some() {
                 taken += 1;
             }
             taken

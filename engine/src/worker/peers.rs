@@ -2,6 +2,7 @@
 
 use core::net::SocketAddr;
 
+use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::config::Config;
@@ -11,6 +12,7 @@ use super::handshake::{Greeting, PeerInfo};
 use super::message::{DownReason, PeerId};
 use super::send_queue::SendQueue;
 use super::slot_map::{EMPTY, SlotMap};
+use super::watch::Closings;
 use crate::provider::Provider;
 use crate::room::Room;
 
@@ -111,6 +113,8 @@ pub(super) struct Peers<P: Provider> {
     slots: Vec<Peer<P>>,
     /// Who each peer is. Apart from the slots, where the next peer would be farther away.
     infos: Vec<PeerInfo>,
+    /// Where the control plane of each peer looks for connections to end. Apart, too.
+    closings: Vec<Option<Arc<Closings>>>,
     free: Vec<u32>,
     map: SlotMap,
     /// The slot of the last lookup: the next one is often the same.
@@ -139,7 +143,8 @@ impl<P: Provider> Peers<P> {
         let free = (0..peers).rev().collect();
         let map = SlotMap::new(peers);
         let infos = (0..peers).map(|_| PeerInfo::default()).collect();
-        Peers { slots, infos, free, map, recent: 0, block_bytes: config.block_bytes }
+        let closings = (0..peers).map(|_| None).collect();
+        Peers { slots, infos, closings, free, map, recent: 0, block_bytes: config.block_bytes }
     }
 
     /// Takes a slot for a queue pair; gives it back if all are taken.
@@ -167,11 +172,26 @@ impl<P: Provider> Peers<P> {
         Ok(slot)
     }
 
+    /// The control plane of a peer looks there for connections to end.
+    pub(super) fn set_closings(&mut self, slot: u32, closings: Arc<Closings>) {
+        if let Some(place) = self.closings.get_mut(slot as usize) {
+            *place = Some(closings);
+        }
+    }
+
+    /// Asks the control plane of a peer to end its connection. False if too many such requests
+    /// wait.
+    pub(super) fn ask_for_end(&self, slot: u32) -> bool {
+        let (at, num) = (slot as usize, self.get_ref(slot).map_or(EMPTY, |peer| peer.num));
+        self.closings.get(at).and_then(Option::as_ref).is_some_and(|closings| closings.put(num))
+    }
+
     /// Frees a slot; its next user gets another generation.
     pub(super) fn remove(&mut self, slot: u32) -> Option<P::Qp> {
         let peer = self.slots.get_mut(slot as usize)?;
         let qp = peer.qp.take();
         drop(peer.grant.take());
+        self.closings.get_mut(slot as usize).and_then(Option::take);
         self.map.remove(core::mem::replace(&mut peer.num, EMPTY));
         peer.state = PeerState::Free;
         peer.generation = peer.generation.wrapping_add(1);

@@ -25,6 +25,7 @@ use super::shared_recv::{self, SharedRecv};
 use super::shared_state::{Handle, Waker};
 use super::stats::Stats;
 use super::turn::{LOOK_TURNS, PUBLISH_TURNS, Worker};
+use super::watch::Closings;
 use crate::error::{Code, SetupError};
 use crate::provider::wake::WakeFds;
 use crate::provider::{Access, Caps, Poller, Provider, Sharing};
@@ -99,6 +100,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             caps,
             retry: config.retry,
             domain,
+            closings: Arc::new(Closings::new(config.peers)),
         };
         let wcs = vec![Wc::default(); POLL_BATCH];
         let (idle, uncounted, alone, settled) = (0, 0, 0, false);

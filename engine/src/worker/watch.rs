@@ -1,10 +1,13 @@
-//! The control planes of a worker's connections, as the worker sees them. A worker leaves a control
-//! plane alone that the program steps. If the program has forgotten one, the worker lets it look
-//! for peers that have ended, because such a peer would otherwise stay for ever.
+//! The control planes of a worker's connections, as the worker sees them. It asks each of them to
+//! end connections that are that one's. A worker leaves a control plane alone that the program
+//! steps. If the program has forgotten one, the worker lets it look for peers that have ended,
+//! because such a peer would otherwise stay for ever.
 
 use spin::Mutex;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
+
+use crate::sync::{ArrayQueue, AtomicBool, Ordering};
 
 /// A control plane of a worker's connections.
 pub trait Watch: Send + Sync {
@@ -15,6 +18,43 @@ pub trait Watch: Send + Sync {
     /// nothing while a step is under way. The worker calls this between turns that found nothing,
     /// or after very many; it may make system calls. If nothing has happened it does not allocate.
     fn look(&self);
+}
+
+/// Queue pairs of one control plane whose connections the worker wants ended.
+pub(super) struct Closings {
+    nums: ArrayQueue<u32>,
+    flag: AtomicBool,
+}
+
+impl Closings {
+    pub(super) fn new(peers: u32) -> Closings {
+        // At most one for each peer; and some that the worker had no slot for.
+        Closings { nums: ArrayQueue::new(peers as usize + 16), flag: AtomicBool::new(false) }
+    }
+
+    /// Asks the control plane to end a connection. False if too many requests wait.
+    pub(super) fn put(&self, qp_num: u32) -> bool {
+        let fits = self.nums.push(qp_num).is_ok();
+        self.flag.store(true, Ordering::Release);
+        fits
+    }
+
+    /// A queue pair whose connection the worker wants ended, if there is one.
+    pub(super) fn take(&self) -> Option<u32> {
+        if !self.flag.load(Ordering::Acquire) {
+            return None;
+        }
+        if let Some(qp_num) = self.nums.pop() {
+            return Some(qp_num);
+        }
+        self.flag.swap(false, Ordering::AcqRel);
+        let last = self.nums.pop();
+        if last.is_some() {
+            // It came after the flag was lowered, and may not be the only one.
+            self.flag.store(true, Ordering::Relaxed);
+        }
+        last
+    }
 }
 
 /// A control plane, and the steps it had done when the worker last looked.

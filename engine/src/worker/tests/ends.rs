@@ -46,10 +46,10 @@ fn a_dropped_worker_tells_its_control_planes() {
     let one = side(&COUNTED, false);
     let plane = Arc::new(Plane::default());
     let watch: Arc<dyn Watch> = plane.clone();
-    one.intake.watch(&watch);
+    let intake = one.intake.watch(&watch);
     drop(one.worker);
     assert_eq!(plane.looks.load(Ordering::Relaxed), 1);
-    one.intake.watch(&watch);
+    let _ = intake.watch(&watch);
     assert_eq!(Arc::strong_count(&plane), 2, "it forgets them");
 }
 
@@ -185,8 +185,8 @@ fn a_forgotten_control_plane_is_looked_at() {
     let peer = one.only_peer();
     let plane = Arc::new(Plane::default());
     let watch: Arc<dyn Watch> = plane.clone();
-    one.intake.watch(&watch);
-    one.intake.watch(&watch);
+    let _ = one.intake.watch(&watch);
+    let _ = one.intake.watch(&watch);
     let looks = || plane.looks.load(Ordering::Relaxed);
     for _ in 0..2 * LOOK_TURNS / 1000 {
         plane.steps.fetch_add(1, Ordering::Relaxed);
