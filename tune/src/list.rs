@@ -1,4 +1,4 @@
-//! Lists of cores as the kernel writes them: `0-3,8`.
+//! Lists and masks of cores as the kernel writes them: `0-3,8`, `0000010f`.
 
 use std::fmt;
 
@@ -40,6 +40,21 @@ pub(crate) fn parse(text: &str) -> Option<Vec<usize>> {
     Some(cores)
 }
 
+/// Reads the kernel's mask format: words of 32 bits in hexadecimal, the highest first, such as
+/// `00000001,0000000f`; `None` for any other text.
+pub(crate) fn parse_mask(text: &str) -> Option<Vec<usize>> {
+    let text = text.trim();
+    if text.len() > NUMBER_MAX {
+        return None;
+    }
+    let mut cores = Vec::new();
+    for (word, digits) in text.rsplit(',').enumerate() {
+        let bits = u32::from_str_radix(digits, 16).ok()?;
+        cores.extend((0..32).filter(|bit| bits >> bit & 1 == 1).map(|bit| 32 * word + bit));
+    }
+    Some(cores)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,5 +79,15 @@ mod tests {
         assert_eq!(parse("a"), None);
         assert_eq!(parse("0-99999999999"), None);
         assert_eq!(parse("1,,2"), Some(vec![1, 2]));
+    }
+
+    #[test]
+    fn masks_are_read_from_the_last_word_on() {
+        assert_eq!(parse_mask("f"), Some(vec![0, 1, 2, 3]));
+        assert_eq!(parse_mask("0000,80000001,00000000\n"), Some(vec![32, 63]));
+        assert_eq!(parse_mask("00000000"), Some(vec![]));
+        for text in ["", "0-3", "g", "1,,2", "fffffffff"] {
+            assert_eq!(parse_mask(text), None, "{text}");
+        }
     }
 }

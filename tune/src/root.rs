@@ -9,6 +9,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use crate::ids::Ids;
+use crate::list;
 
 /// The folder below which `/sys`, `/proc` and `/etc` are read: `/`, or a folder with copies of the
 /// files that matter. Files are named by their path on the machine itself, `/sys/...`.
@@ -88,7 +89,8 @@ impl Root {
         self.path(file).exists()
     }
 
-    /// A file's text, without spaces and line ends around it.
+    /// A file's text, without spaces and line ends around it, nor the zero byte that some kernels
+    /// end it with.
     ///
     /// # Errors
     /// It does not exist, may not be read, or is not text.
@@ -97,7 +99,7 @@ impl Root {
         match fs::read_to_string(&path) {
             Ok(text) => {
                 self.copy(file, |to| fs::write(to, &text));
-                Ok(text.trim().to_owned())
+                Ok(text.trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned())
             }
             Err(source) => Err(ReadError { path, source }),
         }
@@ -128,6 +130,13 @@ impl Root {
     #[must_use]
     pub fn ids(&self, file: &str) -> Option<Ids> {
         self.value(file)
+    }
+
+    /// The CPUs in a file with a mask (cpuset(7), mask format), or else in one with a list: old
+    /// kernels write only masks.
+    pub(crate) fn set(&self, mask: &str, list: &str) -> Option<Ids> {
+        let cpus = self.text(mask).and_then(|text| list::parse_mask(&text));
+        cpus.map(|cpus| cpus.into_iter().collect()).or_else(|| self.ids(list))
     }
 
     /// The value in the line that starts with `key` and a colon or an equals sign, as in

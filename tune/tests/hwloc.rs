@@ -12,7 +12,7 @@ use doorbell_tune::{Cpus, Device, Machine};
 use hwlocality::Topology;
 use hwlocality::topology::builder::{BuildFlags, TypeFilter};
 use hwlocality::topology::export::xml::XMLExportFlags;
-use machines::Recorded;
+use machines::{Recorded, others};
 
 /// Not a test: [`recorded_xml`] runs it in another process with these variables set.
 #[test]
@@ -51,7 +51,26 @@ fn comparable(machine: Machine) -> Machine {
     let cpus = Cpus { online, offline, ..Cpus::default() };
     let devices =
         machine.devices.into_iter().map(|device| Device { link: None, ..device }).collect();
-    Machine { cpus, devices, ..machine }
+    Machine { cpus, devices, notes: Vec::new(), ..machine }
+}
+
+/// All but the silent machine, in whose place hwloc counts the processors that run this test.
+#[test]
+fn both_agree_on_machines_that_say_little() {
+    for recorded in [
+        others::old_kernel(),
+        others::zero_bytes(),
+        others::modules(),
+        others::gpu_memory(),
+        others::memory_apart(),
+        others::nodes_overlap(),
+        others::books(),
+        others::node_offline(),
+    ] {
+        let by_files = comparable(Machine::from_files(&recorded.root()).unwrap());
+        let by_hwloc = comparable(recorded_xml(&recorded));
+        assert_eq!(by_hwloc, by_files, "{}", recorded.folder().display());
+    }
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! [`Cpus`]: which CPUs a machine has, and which of them this program may use.
 
+use std::io;
+
 use serde::Serialize;
 
+use super::cpuset;
 use crate::ids::Ids;
 use crate::root::{ReadError, Root};
 
@@ -20,7 +23,7 @@ pub struct Cpus {
     pub usable: Ids,
 }
 
-const FOLDER: &str = "/sys/devices/system/cpu";
+pub(super) const FOLDER: &str = "/sys/devices/system/cpu";
 
 impl Cpus {
     /// Reads a machine's CPUs.
@@ -28,40 +31,61 @@ impl Cpus {
     /// # Errors
     /// The machine does not say which CPUs are online.
     pub fn read(root: &Root) -> Result<Cpus, ReadError> {
-        root.read(&format!("{FOLDER}/online"))?;
-        let list = |name| root.ids(&format!("{FOLDER}/{name}")).unwrap_or_default();
-        let (online, isolated) = (list("online"), list("isolated"));
+        let list = |name| root.ids(&format!("{FOLDER}/{name}"));
+        let (online, offline) = match list("online").filter(|ids| !ids.is_empty()) {
+            Some(online) => (online, list("offline").unwrap_or_default()),
+            None => listed(root)?,
+        };
+        let isolated = list("isolated").unwrap_or_default();
+        // The kernel's list of CPUs that are offline has those that could be added later, too.
+        let offline = list("present").map_or_else(|| offline.clone(), |ids| offline.and(&ids));
         // For no tickless CPU the kernel writes `(null)`, which is not a list and counts as none.
-        let (offline, tickless) = (list("offline").and(&list("present")), list("nohz_full"));
+        let tickless = list("nohz_full").unwrap_or_default();
         let usable = usable(root, &online, &isolated);
         Ok(Cpus { online, offline, isolated, tickless, usable })
     }
 }
 
+/// The CPUs that are online and those that are not, by their folders: old kernels have no list.
+fn listed(root: &Root) -> Result<(Ids, Ids), ReadError> {
+    let all: Ids = root
+        .entries(FOLDER)
+        .iter()
+        .filter_map(|name| name.strip_prefix("cpu")?.parse::<usize>().ok())
+        .collect();
+    // The first CPU often has no such file, because it cannot be switched off.
+    let runs = |cpu: &usize| root.value(&format!("{FOLDER}/cpu{cpu}/online")) != Some(0);
+    let online: Ids = all.iter().filter(runs).collect();
+    if online.is_empty() {
+        // Neither list nor folders: the error names the list.
+        let file = format!("{FOLDER}/online");
+        root.read(&file)?;
+        let source = io::Error::new(io::ErrorKind::InvalidData, "it is not a list of CPUs");
+        return Err(ReadError { path: root.path(&file), source });
+    }
+    let offline = all.without(&online);
+    Ok((online, offline))
+}
+
 /// A program starts without the isolated CPUs in its mask. It may still move there if they are in
 /// its cpuset (sched_setaffinity(2), isolcpus in the kernel's parameters).
 fn usable(root: &Root, online: &Ids, isolated: &Ids) -> Ids {
+    let cpuset = cpuset::cpus(root);
     let status = root.field("/proc/self/status", "Cpus_allowed_list");
     let Some(own) = status.and_then(|text| text.parse::<Ids>().ok()) else {
-        return online.clone();
+        return cpuset.map_or_else(|| online.clone(), |cpuset| cpuset.and(online));
     };
     let others = online.without(isolated);
-    let cpuset = cpuset(root).unwrap_or_else(|| {
+    let cpuset = cpuset.unwrap_or_else(|| {
         // If the mask has all CPUs that are not isolated, nobody has restricted it.
         if others.without(&own).is_empty() { online.clone() } else { own.clone() }
     });
     own.or(&isolated.and(&cpuset)).and(online)
 }
 
-/// The CPUs of this program's control group, or of the nearest group above it that lists some.
-fn cpuset(root: &Root) -> Option<Ids> {
-    let text = root.text("/proc/self/cgroup")?;
-    let own = text.lines().find_map(|line| line.strip_prefix("0::"))?;
-    let mut group = own.trim_end_matches('/');
-    loop {
-        if let Some(ids) = root.ids(&format!("/sys/fs/cgroup{group}/cpuset.cpus.effective")) {
-            return Some(ids);
-        }
-        group = group.rsplit_once('/')?.0;
-    }
+/// The CPUs that one of these files in a CPU's folder names, by the mask or the list in it. The
+/// second name is that of kernels before 5.3.
+pub(super) fn siblings(root: &Root, folder: &str, names: [&str; 2]) -> Option<Ids> {
+    let set = |name| root.set(&format!("{folder}/{name}"), &format!("{folder}/{name}_list"));
+    names.into_iter().find_map(set)
 }

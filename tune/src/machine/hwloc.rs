@@ -1,6 +1,5 @@
 //! Reads a machine with hwloc, which also reads recorded XML.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
@@ -14,8 +13,8 @@ use hwlocality::topology::builder::{BuildFlags, TopologyBuilder, TypeFilter};
 use super::cpus::Cpus;
 use super::devices::{self, Device, DeviceKind};
 use super::error::{HwlocError, MachineError};
-use super::model::{Cache, Core, Machine, Node, Package};
-use super::sysfs;
+use super::model::{Cache, Machine, Node};
+use super::{join, nodes, sysfs};
 use crate::ids::Ids;
 use crate::root::Root;
 
@@ -36,8 +35,10 @@ pub(super) fn system() -> Result<Machine, MachineError> {
             device.node = seen.node;
         }
     }
-    let memory_nodes = sysfs::memory_nodes(&root, &machine.nodes);
-    Ok(Machine { devices, memory_nodes, ..machine })
+    let memory_nodes = nodes::memory_nodes(&root, &machine.nodes);
+    // What the kernel's files lack, hwloc does not know either.
+    let notes = sysfs::read(&root)?.notes;
+    Ok(Machine { devices, memory_nodes, notes, ..machine })
 }
 
 pub(super) fn xml(path: &Path) -> Result<Machine, HwlocError> {
@@ -87,22 +88,25 @@ fn model(
     processor: Option<String>,
     root: &Root,
 ) -> Machine {
-    let nodes = nodes(topology);
+    let mut notes = Vec::new();
+    let nodes = join::without_empty(nodes(topology), &mut notes);
     let node_ids: Vec<usize> = nodes.iter().map(|node| node.id).collect();
     let mut devices: Vec<Device> =
         topology.os_devices().filter_map(|object| device(object, &node_ids, root)).collect();
     devices.sort_by(|a, b| a.name.cmp(&b.name));
     devices::name_interfaces(&mut devices);
-    let full: Ids = nodes.iter().filter(|node| node.memory_bytes > 0).map(|n| n.id).collect();
+    let packages = join::packages(packages(topology), &cpus.online, &mut notes);
+    let sets = cores(topology, &cpus.online, &mut notes);
     Machine {
-        memory_nodes: full.and(&ids(&topology.allowed_nodeset())),
+        memory_nodes: join::with_memory(&nodes).and(&ids(&topology.allowed_nodeset())),
         processor,
-        packages: packages(topology),
-        cores: cores(topology, &nodes, slow),
+        cores: join::cores(sets, &packages, &nodes, slow, &mut notes),
+        packages,
         caches: caches(topology),
         cpus,
         nodes,
         devices,
+        notes,
     }
 }
 
@@ -115,15 +119,9 @@ fn cpus_of(object: &TopologyObject) -> Ids {
     object.cpuset().map(|set| set.iter_set().map(usize::from).collect()).unwrap_or_default()
 }
 
-fn packages(topology: &Topology) -> Vec<Package> {
-    let package = |object: &TopologyObject| Package {
-        id: object.os_index().unwrap_or(0),
-        cpus: cpus_of(object),
-    };
-    let mut packages: Vec<Package> =
-        topology.objects_with_type(ObjectType::Package).map(package).collect();
-    packages.sort_by_key(|package| package.id);
-    packages
+fn packages(topology: &Topology) -> Vec<(Option<usize>, Ids)> {
+    let packages = topology.objects_with_type(ObjectType::Package);
+    packages.map(|object| (object.os_index(), cpus_of(object))).collect()
 }
 
 fn nodes(topology: &Topology) -> Vec<Node> {
@@ -137,9 +135,16 @@ fn nodes(topology: &Topology) -> Vec<Node> {
             objects.iter().map(|to| far?.object_pair_distance((from, to)).map(|(there, _)| there));
         to.collect::<Option<Vec<u64>>>().unwrap_or_default()
     };
+    let mut placed = Ids::default();
+    // To a node without CPUs hwloc gives those next to it, which are of another node.
+    let mut own = |object: &TopologyObject| {
+        let cpus = cpus_of(object).without(&placed);
+        placed = placed.or(&cpus);
+        cpus
+    };
     let node = |object: &&TopologyObject| Node {
         id: object.os_index().unwrap_or(0),
-        cpus: cpus_of(object),
+        cpus: own(object),
         memory_bytes: match object.attributes() {
             Some(ObjectAttributes::NUMANode(node)) => node.local_memory().map_or(0, u64::from),
             _ => 0,
@@ -149,23 +154,11 @@ fn nodes(topology: &Topology) -> Vec<Node> {
     objects.iter().map(node).collect()
 }
 
-fn cores(topology: &Topology, nodes: &[Node], slow: &Ids) -> Vec<Core> {
-    let node_of: HashMap<usize, usize> =
-        nodes.iter().flat_map(|node| node.cpus.iter().map(|cpu| (cpu, node.id))).collect();
-    let core = |object: &TopologyObject| {
-        let cpus = cpus_of(object);
-        let first = cpus.first()?;
-        let package = object.first_ancestor_with_type(ObjectType::Package);
-        Some(Core {
-            package: package.and_then(TopologyObject::os_index).unwrap_or(0),
-            node: node_of.get(&first).copied().unwrap_or(0),
-            slow: slow.contains(first),
-            cpus,
-        })
-    };
-    let mut cores: Vec<Core> =
-        topology.objects_with_type(ObjectType::Core).filter_map(core).collect();
-    cores.sort_by_key(|core| core.cpus.first());
+/// The CPUs of each core.
+fn cores(topology: &Topology, online: &Ids, notes: &mut Vec<String>) -> Vec<Ids> {
+    let mut cores: Vec<Ids> = topology.objects_with_type(ObjectType::Core).map(cpus_of).collect();
+    let known: Ids = cores.iter().flat_map(Ids::iter).collect();
+    cores.extend(join::a_core_each(&online.without(&known), notes));
     cores
 }
 

@@ -2,12 +2,16 @@
 //! (`hwloc`, feature `numa`).
 
 mod cpus;
+mod cpuset;
 mod devices;
+mod join;
 mod model;
 
 mod error;
 #[cfg(feature = "numa")]
 mod hwloc;
+mod nodes;
+mod packages;
 mod sysfs;
 
 mod read;
@@ -19,4 +23,4 @@ pub(crate) use devices::{is_pci, link};
 pub use error::HwlocError;
 pub use error::MachineError;
 pub use model::{Cache, Core, Machine, Node, Package};
-pub(crate) use sysfs::free;
+pub(crate) use nodes::free;

@@ -36,6 +36,9 @@ pub struct Machine {
     pub caches: Vec<Cache>,
     /// NICs and RDMA devices, sorted by name.
     pub devices: Vec<Device>,
+    /// What was left out or assumed because the machine does not say it or contradicts itself, for
+    /// people.
+    pub notes: Vec<String>,
 }
 
 /// A socket.
@@ -54,7 +57,7 @@ pub struct Node {
     pub id: usize,
     /// Its CPUs; empty for memory that belongs to no socket.
     pub cpus: Ids,
-    /// Its memory, bytes; 0 if its slots are empty.
+    /// Its memory, bytes; 0 if its slots are empty or the machine does not say.
     pub memory_bytes: u64,
     /// Distance to each node, in the order of [`Machine::nodes`]: 10 is this node, 20 is twice as
     /// far (ACPI, System Locality Information Table). Empty if the machine does not say.
@@ -90,6 +93,14 @@ impl Machine {
     #[must_use]
     pub fn node(&self, id: usize) -> Option<&Node> {
         self.nodes.iter().find(|node| node.id == id)
+    }
+
+    /// The nodes without memory; empty if the machine does not say how much memory any node has.
+    #[must_use]
+    pub fn empty_nodes(&self) -> Ids {
+        let empty = self.nodes.iter().filter(|node| node.memory_bytes == 0);
+        let empty: Ids = empty.map(|node| node.id).collect();
+        if empty.len() == self.nodes.len() { Ids::default() } else { empty }
     }
 
     /// The device with this name.

@@ -183,6 +183,8 @@ struct Place {
     cache: usize,
     /// How many CPUs of its core come before it.
     shared: usize,
+    /// True if no node lists the CPU, so that its nearest memory is not known.
+    astray: bool,
 }
 
 /// Every CPU that a worker could run on, the best first.
@@ -208,11 +210,13 @@ fn places(machine: &Machine, free: &[&Core], home: usize, siblings: bool) -> Vec
             slow: core.slow,
             cache,
             shared,
+            astray: machine.node(core.node).is_none_or(|node| !node.cpus.contains(cpu)),
         }));
     }
     places.sort_by_key(|place| {
         let far = machine.distance(place.node, home);
-        (place.shared, far, place.node, !place.isolated, place.slow, place.cache, place.cpu)
+        let near = (place.shared, place.astray, far, place.node);
+        (near, !place.isolated, place.slow, place.cache, place.cpu)
     });
     places
 }
@@ -266,14 +270,14 @@ fn notes(machine: &Machine, plan: &Plan) -> Vec<String> {
             notes.push(format!("CPUs {ids} {what}"));
         }
     }
-    let empty = machine.nodes.iter().filter(|node| node.memory_bytes == 0);
-    let empty: Ids = empty.map(|node| node.id).collect();
+    let empty = machine.empty_nodes();
     if !empty.is_empty() {
         notes.push(format!("nodes without memory: {empty}"));
     }
     if !machine.cpus.offline.is_empty() {
         notes.push(format!("CPUs switched off: {}", machine.cpus.offline));
     }
+    notes.extend(machine.notes.iter().cloned());
     for (node, bytes) in plan.memory_by_node() {
         let pages = bytes.div_ceil(HUGE_PAGE);
         notes.push(format!(

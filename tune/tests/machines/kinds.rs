@@ -2,7 +2,7 @@
 
 use super::{Nic, Recorded, Shape, Threads};
 
-const EMPTY: Shape = Shape {
+pub(super) const EMPTY: Shape = Shape {
     name: "",
     processor: "",
     packages: 1,

@@ -4,6 +4,7 @@
 #![allow(dead_code, unused_imports, reason = "no test uses all of it")]
 
 mod kinds;
+pub(crate) mod others;
 mod write;
 
 use std::fs;
@@ -62,6 +63,12 @@ impl Recorded {
         } else {
             fs::remove_file(path).unwrap()
         }
+    }
+
+    /// Gives a file or folder another name.
+    pub(crate) fn rename(&self, from: &str, to: &str) {
+        let [from, to] = [from, to].map(|file| self.folder.join(file.trim_start_matches('/')));
+        fs::rename(from, to).unwrap();
     }
 
     /// Makes a symbolic link.

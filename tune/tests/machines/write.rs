@@ -120,7 +120,7 @@ fn cache(machine: &Recorded, folder: &str, what: (u8, &str, u64), ids: &Ids) {
 }
 
 /// The kernel's mask format (cpuset(7)): words of 32 bits in hexadecimal, highest first.
-fn mask(ids: &Ids) -> String {
+pub(super) fn mask(ids: &Ids) -> String {
     let words = ids.iter().max().map_or(1, |last| last / 32 + 1);
     let mut mask = vec![0_u32; words];
     ids.iter().for_each(|id| mask[id / 32] |= 1 << (id % 32));

@@ -80,6 +80,15 @@ pub(super) fn is_closed(machine: &Machine, core: &Core) -> bool {
     core.cpus.and(&machine.cpus.usable).is_empty()
 }
 
+/// The memory of a node.
+pub(super) fn memory(machine: &Machine, node: &Node) -> String {
+    match node.memory_bytes {
+        0 if machine.empty_nodes().contains(node.id) => "no memory".to_owned(),
+        0 => "memory not known".to_owned(),
+        bytes => size(bytes),
+    }
+}
+
 /// A size in GiB, MiB or KiB.
 pub(super) fn size(bytes: u64) -> String {
     let (unit, name) = match bytes {

@@ -3,7 +3,7 @@
 use doorbell_tune::{Core, Machine};
 
 use super::layout::{
-    NodeBox, devices_apart, is_closed, is_isolated, name, nodes_apart, packages, size,
+    NodeBox, devices_apart, is_closed, is_isolated, memory, name, nodes_apart, packages, size,
 };
 use crate::commands::svg::{LETTER, Svg};
 
@@ -78,10 +78,7 @@ fn group_height(cores: usize) -> f64 {
 
 fn draw_node(svg: &mut Svg, machine: &Machine, node: &NodeBox<'_>, at: (f64, f64), height: f64) {
     let (x, mut y) = at;
-    let title = match node.node.memory_bytes {
-        0 => format!("node {}: no memory", node.node.id),
-        bytes => format!("node {}: {}", node.node.id, size(bytes)),
-    };
+    let title = format!("node {}: {}", node.node.id, memory(machine, node.node));
     svg.area(at, (node_width(), height), NODE, &title);
     svg.text((x + GAP, y + LINE - 3.0), &title);
     y += LINE;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use doorbell_tune::{Device, Ids, Machine};
 
 use super::layout::{
-    NodeBox, devices_apart, is_closed, is_isolated, name, nodes_apart, packages, size,
+    NodeBox, devices_apart, is_closed, is_isolated, memory, name, nodes_apart, packages, size,
 };
 
 /// Packages with nodes, caches, cores and devices; then the special CPUs and nodes.
@@ -38,10 +38,7 @@ fn count(number: usize, what: &str) -> String {
 }
 
 fn write_node(text: &mut String, machine: &Machine, node: &NodeBox<'_>) {
-    let memory = match node.node.memory_bytes {
-        0 => "no memory".to_owned(),
-        bytes => size(bytes),
-    };
+    let memory = memory(machine, node.node);
     let _ = writeln!(text, "  node {}: {memory}, CPUs {}", node.node.id, node.node.cpus);
     for (cache, cores) in &node.groups {
         let shared = cache.map(|cache| format!("L{} {}, ", cache.level, size(cache.bytes)));
@@ -87,10 +84,10 @@ fn device_line(device: &Device) -> String {
 }
 
 fn write_special(text: &mut String, machine: &Machine) {
-    let empty: Ids =
-        machine.nodes.iter().filter(|node| node.memory_bytes == 0).map(|node| node.id).collect();
     let slow: Ids =
         machine.cores.iter().filter(|core| core.slow).flat_map(|core| core.cpus.iter()).collect();
+    let full = machine.nodes.iter().filter(|node| node.memory_bytes > 0).map(|node| node.id);
+    let barred = full.collect::<Ids>().without(&machine.memory_nodes);
     let closed = machine.cpus.online.without(&machine.cpus.usable);
     for (what, ids) in [
         ("CPUs switched off", &machine.cpus.offline),
@@ -98,11 +95,15 @@ fn write_special(text: &mut String, machine: &Machine) {
         ("CPUs without timer ticks", &machine.cpus.tickless),
         ("CPUs of the slower kind (s)", &slow),
         ("CPUs that this program may not use (x)", &closed),
-        ("nodes without memory", &empty),
+        ("nodes without memory", &machine.empty_nodes()),
+        ("nodes whose memory this program may not take", &barred),
     ] {
         if !ids.is_empty() {
             let _ = writeln!(text, "{what}: {ids}");
         }
+    }
+    for note in &machine.notes {
+        let _ = writeln!(text, "note: {note}");
     }
 }
 
