@@ -96,6 +96,16 @@ fn async_fd_loses_no_wake_up() {
 }
 
 #[test]
+fn futures_get_every_answer_but_the_one_that_never_comes() {
+    const PATH: &str = env!("CARGO_BIN_EXE_futures");
+    let mut server = Running::start(program(PATH).args(["server", "--port", "0"]));
+    let client = Running::start(program(PATH).arg("client").args(server.port()));
+    let in_vain = "not answered: no answer came before the deadline\n";
+    client.ends_with_all(0, &["welcome", "999 answers are right", in_vain]);
+    server.ends_with_all(0, &["the client is gone"]);
+}
+
+#[test]
 fn every_page_says_what_it_shows_and_every_program_is_in_the_readme() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bin");
     let readme = include_str!("../README.md");

@@ -31,7 +31,7 @@ const CEILINGS: &[(&str, usize, usize)] = &[
     ("doorbell-examples", 2, 0),
     ("doorbell-seam", 8, 0),
     ("doorbell-soft", 34, 27),
-    ("doorbell-tokio", 1, 0),
+    ("doorbell-tokio", 1, 1),
     ("doorbell-tune", 2, 0),
     ("doorbell-turn", 1, 0),
     ("doorbell-verbs", 35, 0),
