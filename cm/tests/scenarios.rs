@@ -14,5 +14,7 @@ mod datagrams;
 mod ends;
 #[path = "scenarios/identity.rs"]
 mod identity;
+#[path = "scenarios/killed.rs"]
+mod killed;
 #[path = "scenarios/placed.rs"]
 mod placed;
