@@ -10,6 +10,7 @@ use doorbell_alloc::{Ask, MapRequest, Mapping};
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{Access, Provider, Region};
+use doorbell_seam::remote::{RemoteError, RemoteMemory};
 use doorbell_seam::wr::Remote;
 
 /// Registered memory for one-sided access. Cloning gives another handle; the last one deregisters
@@ -100,6 +101,17 @@ impl<P: Provider> Exposed<P> {
     /// The address and key with which a peer reaches the bytes from `offset` on.
     pub fn remote(&self, offset: usize) -> Remote {
         self.region.remote(offset)
+    }
+
+    /// What to tell peers about `length` bytes from `offset` on: see [`RemoteMemory`].
+    ///
+    /// # Errors
+    /// `NoRights`: it was made without a right for peers. `OutOfBounds`.
+    pub fn remote_memory(&self, offset: usize, length: usize) -> Result<RemoteMemory, RemoteError> {
+        match offset.checked_add(length) {
+            Some(end) if end <= self.len => self.region.remote_memory(offset, length),
+            _ => Err(RemoteError::OutOfBounds),
+        }
     }
 
     /// Copies bytes out. It may see part of a peer's concurrent write; it sees all that the peer

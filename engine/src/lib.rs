@@ -22,7 +22,7 @@ pub mod rpc;
 pub mod worker;
 
 use doorbell_base::{room, sync};
-use doorbell_seam::{error, provider, wc, wr};
+use doorbell_seam::{error, provider, remote, wc, wr};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

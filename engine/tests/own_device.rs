@@ -66,6 +66,9 @@ unsafe impl Region for Memory {
     fn rkey(&self) -> u32 {
         1
     }
+    fn access(&self) -> Access {
+        Access::LOCAL_WRITE
+    }
     fn handle(&self) -> u64 {
         1
     }

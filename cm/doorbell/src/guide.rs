@@ -65,6 +65,11 @@
 //!
 //! # Memory that a peer reads and writes by itself
 //!
+//! The owner tells its peers where the memory is, its length and what they may do. A request that
+//! the owner's device would refuse, and then end the connection, is an error before it is posted.
+//! A worker tells peers about its memory by
+//! [`Outbox::remote_memory`](crate::worker::Outbox::remote_memory).
+//!
 //! ```
 //! use doorbell::Exposed;
 //! use doorbell::prelude::*;
@@ -73,9 +78,14 @@
 //! let device = SoftDevice::open()?;
 //! let memory = Exposed::new(&device, 4096, Access::REMOTE_READ | Access::REMOTE_ATOMIC)?;
 //! memory.word(8)?.store(7, Ordering::Relaxed);
-//! let tell_the_peer = memory.remote(8); // address and key, for its READ or atomic
-//! assert_ne!(tell_the_peer.rkey, 0);
-//! # Ok::<(), CmError>(())
+//! let message = memory.remote_memory(8, 64)?.to_bytes(); // for the peer
+//!
+//! let there = RemoteMemory::from_bytes(&message); // at the peer
+//! let read = there.read(0, 8)?; // the `op` of a request
+//! # let _ = read;
+//! let refused = there.write(0, 8).unwrap_err();
+//! assert!(refused.to_string().contains("Access::REMOTE_WRITE"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # Calls and answers

@@ -81,7 +81,7 @@ pub use doorbell_cm::*;
 pub use doorbell_engine::{large, latency, metrics, rpc, worker};
 #[cfg(feature = "sim")]
 pub use doorbell_seam::prng;
-pub use doorbell_seam::{error, event, provider, wc, wr};
+pub use doorbell_seam::{error, event, provider, remote, wc, wr};
 pub use doorbell_soft as soft;
 #[cfg(feature = "numa")]
 pub use doorbell_tune as tune;

@@ -2,6 +2,7 @@
 
 pub use crate::alloc::Mapping;
 pub use crate::provider::{Access, Provider, Region};
+pub use crate::remote::RemoteMemory;
 #[cfg(feature = "std")]
 pub use crate::soft::SoftDevice;
 pub use crate::worker::{

@@ -4,9 +4,11 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell_cm::{Buffer, Completion, ConnParam, Exposed, Fabric, Id, QpInit, Window};
+use doorbell_cm::{Buffer, Completion, ConnParam, Exposed, ExposedChange, Fabric, Id};
+use doorbell_cm::{QpInit, Window};
 use doorbell_seam::error::Code;
-use doorbell_seam::provider::{Access, WindowKind};
+use doorbell_seam::provider::{Access, ReregFlags, WindowKind};
+use doorbell_seam::remote::{RemoteError, RemoteMemory};
 use doorbell_seam::wc::{Status, WcOpcode};
 use doorbell_seam::wr::{PostCause, Remote, SendFlags, SendOp};
 
@@ -33,6 +35,7 @@ cases! {
     sq_07_no_rights_to_read_without_depth
     sm_03_a_refused_request_ends_both_queue_pairs_and_ck_01_changes_nothing
     exposed_memory_checks_its_bounds
+    memory_that_a_peer_tells_of_refuses_what_would_end_the_connection
 }
 
 const ALL: Access = Access::all();
@@ -360,6 +363,33 @@ fn sm_03_a_refused_request_ends_both_queue_pairs_and_ck_01_changes_nothing<F: Fa
         refused.expect("ERR takes it (SM-7)");
         assert_eq!(sent(&mut one, &mut two).status, Status::Flushed, "case {number}");
         assert_eq!(bytes_of(&memory, 0, 4096), [0; 4096], "case {number}");
+    }
+}
+
+fn memory_that_a_peer_tells_of_refuses_what_would_end_the_connection<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = bed.pair(&bed.small());
+    let memory = Exposed::new(&bed.fabric, 128, Access::REMOTE_READ).expect("memory");
+    memory.write(64, b"readable").expect("inside");
+    let told = memory.remote_memory(64, 8).expect("it is inside").to_bytes();
+    let there = RemoteMemory::from_bytes(&told);
+    assert_eq!(there.write(0, 8), Err(RemoteError::NotAllowed(Access::REMOTE_WRITE)));
+    assert_eq!(there.fetch_add(0, 1), Err(RemoteError::NotAllowed(Access::REMOTE_ATOMIC)));
+    assert_eq!(there.read(1, 8), Err(RemoteError::OutOfBounds));
+    for _ in 0..2 {
+        let read = there.read(0, 8).expect("allowed");
+        let done = run((&mut one, &mut two), bed.filled(8, 0), read).ok().expect("done");
+        assert_eq!(done.bytes(), b"readable");
+    }
+    assert_eq!(memory.remote_memory(64, 65), Err(RemoteError::OutOfBounds));
+    let own = Exposed::new(&bed.fabric, 128, Access::empty()).expect("memory");
+    assert_eq!(own.remote_memory(0, 1), Err(RemoteError::NoRights));
+    if bed.fabric.caps().rereg.contains(ReregFlags::CHANGE_ACCESS) {
+        let change = ExposedChange::new().rights(Access::REMOTE_WRITE);
+        let changed = memory.reregister(&bed.fabric, &change).expect("other rights");
+        let there = changed.remote_memory(0, 128).expect("all of it");
+        assert_eq!(there.rights(), Access::REMOTE_WRITE);
+        let write = there.write(0, 8).expect("allowed now");
+        run((&mut one, &mut two), bed.filled(8, 7), write).ok().expect("done");
     }
 }
 

@@ -5,13 +5,14 @@ use super::datagrams::{Datagram, DestinationId};
 use super::handshake::PeerInfo;
 use super::kept::Token;
 use super::message::{Message, PeerId};
-use super::piece::{OwnPiece, RegionId};
+use super::piece::{OwnPiece, Piece, RegionId};
 use super::probes;
 use super::requests::Request;
 use super::send_error::{LendError, ListError, SendError};
 use super::timers::TimerId;
 use crate::error::SetupError;
 use crate::provider::{AddressVector, Doorbell, Provider};
+use crate::remote::{RemoteError, RemoteMemory};
 use crate::wr::Remote;
 
 /// The sends of one worker. They gather per peer, and go out with one doorbell when
@@ -88,8 +89,17 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.sender.accounts.requests.pending()
     }
 
-    /// Address and key that a peer needs for one-sided requests to the worker's memory from
-    /// `offset` on. `None`: the region is shorter.
+    /// What to tell peers about some bytes of the worker's memory, so that they can read, write or
+    /// count there by themselves: see [`RemoteMemory`].
+    ///
+    /// # Errors
+    /// `NoRights`: the region is not registered for peers. `OutOfBounds`.
+    pub fn remote_memory(&self, piece: Piece) -> Result<RemoteMemory, RemoteError> {
+        self.core.regions.remote_memory(piece)
+    }
+
+    /// Address and key of the worker's memory from `offset` on, for peers that need no more than
+    /// that, such as programs in C. `None`: the region is shorter.
     pub fn remote(&self, region: RegionId, offset: usize) -> Option<Remote> {
         self.core.regions.remote(region, offset)
     }

@@ -14,6 +14,7 @@ use super::requests::{Requests, Touch};
 use super::send_error::{LendError, SendError};
 use crate::error::{Code, SetupError};
 use crate::provider::{Access, Provider, Region};
+use crate::remote::{RemoteError, RemoteMemory};
 use crate::wr::{Remote, Sge};
 
 /// A region, and whether it was registered for this worker's own requests alone.
@@ -115,6 +116,12 @@ impl<P: Provider> Regions<P> {
     pub(super) fn remote(&self, region: RegionId, offset: usize) -> Option<Remote> {
         let region = self.get(region).ok()?;
         (offset < region.len()).then(|| region.remote(offset))
+    }
+
+    /// What to tell peers about some bytes, so that they can use them.
+    pub(super) fn remote_memory(&self, piece: Piece) -> Result<RemoteMemory, RemoteError> {
+        let region = self.get(piece.region).map_err(|_| RemoteError::OutOfBounds)?;
+        region.remote_memory(piece.offset, piece.length as usize)
     }
 
     fn bytes(&self, region: RegionId, offset: usize, length: usize) -> Result<*mut u8, SendError> {

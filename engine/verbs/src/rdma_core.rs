@@ -3,8 +3,9 @@
 //!
 //! The libraries are loaded when they are first needed. So a program that is built for NICs also
 //! starts on a machine without them, and runs on the soft device. A function that is declared here
-//! has the name that it has in rdma-sys, and hides it. Calling one of rdma-sys that is missing here
-//! would make the program need the library at its start; `conformance/devices.rs` of `cm/tests` looks for that.
+//! has the name that it has in rdma-sys, and hides it. A call of a function of rdma-sys that is
+//! missing here would make the program need the library at its start. The conformance suite looks
+//! for that (`devices.rs`).
 //!
 //! Posting and polling do not come this way: they are functions of the driver (`device.rs`, `Ops`).
 #![expect(unsafe_code, reason = "functions are looked up in a library by name")]

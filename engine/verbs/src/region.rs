@@ -24,6 +24,7 @@ pub struct VerbsRegion {
     memory: ManuallyDrop<Mapping>,
     lkey: u32,
     rkey: u32,
+    access: Access,
     device: Arc<Device>,
 }
 
@@ -59,7 +60,7 @@ impl VerbsRegion {
         // SAFETY: the call has filled both keys.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
         let memory = ManuallyDrop::new(memory);
-        Ok(VerbsRegion { mr, memory, lkey, rkey, device: device.clone() })
+        Ok(VerbsRegion { mr, memory, lkey, rkey, access, device: device.clone() })
     }
 
     /// Changes it (`ibv_rereg_mr`). The answer of that call tells what has become of the region.
@@ -96,6 +97,7 @@ impl VerbsRegion {
                 // SAFETY: the call has filled both keys.
                 (self.lkey, self.rkey) =
                     unsafe { ((*self.mr.as_ptr()).lkey, (*self.mr.as_ptr()).rkey) };
+                self.access = change.access.unwrap_or(self.access);
                 if change.pd {
                     self.device = device.clone();
                 }
@@ -163,6 +165,9 @@ unsafe impl Region for VerbsRegion {
     }
     fn rkey(&self) -> u32 {
         self.rkey
+    }
+    fn access(&self) -> Access {
+        self.access
     }
     fn handle(&self) -> u64 {
         self.mr.as_ptr() as u64

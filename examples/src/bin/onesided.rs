@@ -1,6 +1,6 @@
-//! One-sided access: the server exposes memory and tells each client its address and key. The
-//! client writes a word there, adds to a counter and reads both, and the server's handler does not
-//! take part.
+//! One-sided access: the server exposes memory and tells each client where it is and what it allows
+//! there. The client writes a word there, adds to a counter and reads both. The server's handler
+//! does not take part.
 //!
 //! ```text
 //! onesided server &
@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use doorbell::alloc::{Ask, MapRequest};
 use doorbell::prelude::*;
 use doorbell::wc::Status;
-use doorbell::worker::{OwnRegion, Request};
-use doorbell::wr::{Remote, SendOp};
+use doorbell::worker::{OwnRegion, Piece, Request};
+use doorbell::wr::SendOp;
 use doorbell_examples::cli::{Failure, Side, Sides};
 
 /// Where the counter lies in the server's memory, and where the word.
@@ -22,7 +22,7 @@ const COUNTER: usize = 0;
 const WORD: usize = 64;
 
 /// Bytes that the server exposes.
-const EXPOSED: usize = 4096;
+const EXPOSED: u32 = 4096;
 
 /// The two sides of the example.
 struct Example(Sides);
@@ -34,11 +34,12 @@ impl Program for Example {
         let addr = self.0.place.addr();
         if self.0.side == Side::Server {
             let mut runtime = Runtime::new(&nic, &Config::DEFAULT);
-            let worker = runtime.add(Server(Remote::default()))?;
+            let worker = runtime.add(Server(None))?;
             let rights = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-            let memory = MapRequest::new(EXPOSED).pages(Ask::Plain).shared(true).map()?;
+            let memory = MapRequest::new(EXPOSED as usize).pages(Ask::Plain).shared(true).map()?;
             let region = worker.adopt(nic.register(memory, rights | Access::LOCAL_WRITE)?);
-            worker.handler().0 = worker.outbox().remote(region, 0).ok_or("it is empty")?;
+            let all = Piece { region, offset: 0, length: EXPOSED };
+            worker.handler().0 = Some(worker.outbox().remote_memory(all)?);
             println!("listening on {}", runtime.listen(addr)?);
             runtime.stop_on_signals()?;
             runtime.run()?;
@@ -49,22 +50,21 @@ impl Program for Example {
         }
         let mut runtime = Runtime::new(&nic, &Config::DEFAULT);
         let stop = runtime.stopper();
-        let worker = runtime.add(Client { at: Remote::default(), memory: None, stop })?;
-        worker.handler().memory = Some(worker.adopt_own(&nic, Mapping::plain(EXPOSED)?)?);
+        let worker = runtime.add(Client { there: None, memory: None, stop })?;
+        worker.handler().memory = Some(worker.adopt_own(&nic, Mapping::plain(EXPOSED as usize)?)?);
         runtime.dial(addr)?;
         runtime.run()?;
         Ok(())
     }
 }
 
-/// Sends each client the address of the memory.
-struct Server(Remote);
+/// Tells each client about the memory.
+struct Server(Option<RemoteMemory>);
 
 impl<P: Provider> Handler<P> for Server {
     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
-        let mut bytes = self.0.addr.to_le_bytes().to_vec();
-        bytes.extend(self.0.rkey.to_le_bytes());
-        out.send(peer, &bytes).expect("a new peer has room");
+        let told = self.0.expect("it has memory").to_bytes();
+        out.send(peer, &told).expect("a new peer has room");
     }
 
     fn on_message(&mut self, _: Message<'_>, _out: &mut Outbox<'_, P>) -> Verdict {
@@ -74,7 +74,7 @@ impl<P: Provider> Handler<P> for Server {
 
 struct Client {
     /// The server's memory.
-    at: Remote,
+    there: Option<RemoteMemory>,
     /// The client's own.
     memory: Option<OwnRegion>,
     stop: Stop,
@@ -97,14 +97,13 @@ impl Client {
 
 impl<P: Provider> Handler<P> for Client {
     fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
-        let (addr, rkey) = message.bytes().split_at(8);
-        self.at.addr = u64::from_le_bytes(addr.try_into().expect("8 bytes"));
-        self.at.rkey = u32::from_le_bytes(rkey.try_into().expect("4 bytes"));
+        let there = message.bytes().try_into().map(RemoteMemory::from_bytes).expect("its bytes");
+        self.there = Some(there);
         let word = self.memory.expect("it has memory").piece(WORD, 5);
         out.bytes_mut(word).expect("no request uses it").copy_from_slice(b"hello");
-        let write = SendOp::Write(self.at.offset(WORD as u64));
+        let write = there.write(WORD as u64, 5).expect("the server allows it");
         self.post(out, message.peer(), (write, WORD, 5), 1);
-        let add = SendOp::FetchAdd { at: self.at.offset(COUNTER as u64), add: 1 };
+        let add = there.fetch_add(COUNTER as u64, 1).expect("the server allows it");
         self.post(out, message.peer(), (add, COUNTER, 8), 2);
         Verdict::Done
     }
@@ -117,7 +116,11 @@ impl<P: Provider> Handler<P> for Client {
         out: &mut Outbox<'_, P>,
     ) {
         match (token, result) {
-            (2, Ok(())) => self.post(out, peer, (SendOp::Read(self.at), 0, 128), 3),
+            (2, Ok(())) => {
+                let there = self.there.expect("the server has told");
+                let read = there.read(0, 128).expect("the server allows it");
+                self.post(out, peer, (read, 0, 128), 3);
+            }
             (3, Ok(())) => {
                 let memory = self.memory.expect("it has memory");
                 let bytes = out.bytes(memory.piece(0, 128)).expect("the READ has ended");

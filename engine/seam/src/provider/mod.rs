@@ -43,6 +43,7 @@ pub use self::transport::{AddressVector, GRH_BYTES, Gid, GlobalRoute, QpType};
 
 use self::wake::{Notifier, WakeFds};
 use crate::error::{Code, SetupError};
+use crate::remote::{RemoteError, RemoteMemory};
 use crate::wc::Wc;
 use crate::wr::{AhName, PostError, RecvWr, Remote, SendWr, Sge};
 
@@ -175,11 +176,23 @@ pub unsafe trait Region: Send + Sync + 'static {
     fn lkey(&self) -> u32;
     /// Key that a peer needs for one-sided access.
     fn rkey(&self) -> u32;
+    /// What it is registered for.
+    fn access(&self) -> Access;
     /// The number by which a [`crate::wr::Binding`] names it.
     fn handle(&self) -> u64;
     /// The address and key that a peer needs for one-sided access to the bytes from `offset` on.
     fn remote(&self, offset: usize) -> Remote {
         Remote { addr: (self.as_ptr() as u64).wrapping_add(offset as u64), rkey: self.rkey() }
+    }
+    /// What to tell peers about `length` bytes from `offset` on, so that they can use them.
+    ///
+    /// # Errors
+    /// `NoRights`: it is not registered for peers. `OutOfBounds`: it is shorter.
+    fn remote_memory(&self, offset: usize, length: usize) -> Result<RemoteMemory, RemoteError> {
+        if offset.checked_add(length).is_none_or(|end| end > self.len()) {
+            return Err(RemoteError::OutOfBounds);
+        }
+        RemoteMemory::of(self.remote(offset), length as u64, self.access())
     }
 }
 

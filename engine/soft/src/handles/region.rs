@@ -17,7 +17,7 @@ pub struct SoftRegion {
     nic: Arc<Nic>,
     pub(super) memory: Mapping,
     pub(super) key: u32,
-    access: Access,
+    pub(super) access: Access,
     pd: Pd,
 }
 

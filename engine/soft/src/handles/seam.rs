@@ -101,6 +101,9 @@ unsafe impl Region for SoftRegion {
     fn rkey(&self) -> u32 {
         self.key
     }
+    fn access(&self) -> Access {
+        self.access
+    }
     fn handle(&self) -> u64 {
         self.key.into()
     }

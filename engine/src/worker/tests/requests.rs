@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::provider::Access;
+use crate::remote::{RemoteError, RemoteMemory};
 use crate::wr::{Remote, SendOp};
 
 /// Records what it is told, in order.
@@ -229,6 +230,32 @@ fn a_request_that_is_refused_is_not_answered() {
     }
     assert_eq!((taken, pair.told(0).len()), (4, 4));
     assert_eq!(pair.sides[0].worker.outbox().pending(), 0);
+}
+
+/// What the second side tells about a region says what the first may do there.
+#[test]
+fn a_region_tells_what_its_peers_may_do() {
+    let mut pair = Pair::new(&CONFIG);
+    let [_, side] = &mut pair.sides;
+    let memory = Mapping::plain(4096).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let region = side.worker.adopt(side.nic.register(memory, access).unwrap());
+    let own = side.worker.adopt_own(&side.nic, Mapping::plain(4096).unwrap()).unwrap();
+    let out = side.worker.outbox();
+    let piece = |offset, length| Piece { region, offset, length };
+    let told = out.remote_memory(piece(64, 128)).unwrap().to_bytes();
+    assert_eq!(out.remote_memory(piece(4000, 128)), Err(RemoteError::OutOfBounds));
+    assert_eq!(out.remote_memory(own.piece(0, 8).into()), Err(RemoteError::NoRights));
+
+    let there = RemoteMemory::from_bytes(&told);
+    assert_eq!(there.read(0, 8), Err(RemoteError::NotAllowed(Access::REMOTE_READ)));
+    assert_eq!(there.write(121, 8), Err(RemoteError::OutOfBounds));
+    pair.put(0, 0, b"written");
+    pair.ask(there.write(120, 7).unwrap(), &[pair.piece(0, 7)], 1).unwrap();
+    assert_eq!(pair.told(0), [Told::Done(1, Ok(()))]);
+    let mut bytes = [0; 7];
+    pair.sides[1].worker.outbox().copy_out(region, 184, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"written");
 }
 
 /// However a peer ends, each request is answered once, and before its peer is down.
