@@ -161,14 +161,16 @@ impl<P: Provider> Sender<P> {
         count
     }
 
-    /// Sends a message with a doorbell of its own, without a reservation. False: nothing was done,
-    /// as for [`Sender::post_deferred`].
+    /// Sends a message with a doorbell of its own, without a reservation, and frees the received
+    /// block that it was copied out of, if there is one. False: nothing was done, as for
+    /// [`Sender::post_deferred`].
     #[inline(always)]
     pub(super) fn post_at_once<const FRESH: bool>(
         &mut self,
         slot: u32,
         imm: Option<u32>,
         sge: Sge,
+        block: Option<u32>,
     ) -> bool {
         let Some(peer) = self.peers.at(slot) else { return false };
         if !peer.sq.has_budget::<FRESH>() || self.accounts.in_flight.is_at_watermark() {
@@ -178,8 +180,17 @@ impl<P: Provider> Sender<P> {
             if !self.post_signaled(slot, imm, sge.addr, sge.length) {
                 return false;
             }
-        } else if !peer.post_inline(None, false, sge, Doorbell::Now) {
-            return false;
+            if let Some(block) = block {
+                self.free_after_signaled(slot, block);
+            }
+        } else {
+            if !peer.post_inline(None, false, sge, Doorbell::Now) {
+                return false;
+            }
+            if let Some(block) = block {
+                // With the peer at hand: a second look-up costs a reply registers.
+                self.accounts.free_block(slot, peer, block);
+            }
         }
         // Keep the stores behind the one that rings few: they wait in the store buffer until its
         // cache line is here. So the counters are updated later, all at once.
@@ -202,6 +213,13 @@ impl<P: Provider> Sender<P> {
         posted
     }
 
+    /// Frees the block of a reply that asks for a completion, for the same reason apart.
+    #[cold]
+    #[inline(never)]
+    fn free_after_signaled(&mut self, slot: u32, block: u32) {
+        self.done_with(slot, block);
+    }
+
     /// Sends a copy inline, with a doorbell now or later. False: nothing was done.
     #[inline(always)]
     pub(super) fn post_inline_copy(
@@ -218,7 +236,7 @@ impl<P: Provider> Sender<P> {
             return false;
         }
         match doorbell {
-            Doorbell::Now => self.post_at_once::<true>(id.slot, imm, Sge::inline(bytes)),
+            Doorbell::Now => self.post_at_once::<true>(id.slot, imm, Sge::inline(bytes), None),
             Doorbell::Later => self.post_deferred::<true>(id.slot, imm, Sge::inline(bytes)),
         }
     }

@@ -145,18 +145,19 @@ impl<P: Provider> Sender<P> {
     #[inline(always)]
     fn reply_inline(&mut self, slot: u32, block: u32, length: u32) -> bool {
         let sge = self.accounts.recv.sge(block, length);
-        let goes = length <= self.inline_max
+        // The payload is copied out of the block, which is free then.
+        length <= self.inline_max
             && match self.doorbells.next_send() {
-                Doorbell::Now => self.post_at_once::<false>(slot, None, sge),
+                Doorbell::Now => self.post_at_once::<false>(slot, None, sge, Some(block)),
                 Doorbell::Later => {
-                    self.post_reserved(slot, sge) || self.post_deferred::<false>(slot, None, sge)
+                    let posted = self.post_reserved(slot, sge)
+                        || self.post_deferred::<false>(slot, None, sge);
+                    if posted {
+                        self.done_with(slot, block);
+                    }
+                    posted
                 }
-            };
-        if goes {
-            // The payload has been copied out of the block.
-            self.done_with(slot, block);
-        }
-        goes
+            }
     }
 
     /// False: there is no room now. A reply to a peer that is gone is dropped.
