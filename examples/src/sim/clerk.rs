@@ -180,7 +180,7 @@ impl Clerk {
                 }
                 continue;
             };
-            if up && !book.still && !book.replies_out(self.side) {
+            if up && !book.still && !book.replies_out(self.side, conn) {
                 let length = self.write(book, conn, &mut message);
                 if out.reply(token, length).is_err() {
                     // Its peer is failing, which the handler has not been told yet.
@@ -240,7 +240,7 @@ impl<P: Provider> Handler<P> for Clerk {
             return Verdict::Keep;
         }
         let end = &book.conns[conn].ends[self.side];
-        if end.quiet || !book.prng.chance(odds) || book.replies_out(self.side) {
+        if end.quiet || !book.prng.chance(odds) || book.replies_out(self.side, conn) {
             return Verdict::Done;
         }
         Verdict::Reply { len: self.write(&mut book, conn, &mut message) }

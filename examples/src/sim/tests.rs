@@ -72,11 +72,11 @@ fn a_few_seeds_hold() {
 /// a domain once owed an acknowledgement of a record for a removed queue pair. In the third, an
 /// idle link once missed the acknowledgement that a request with a wrong key waited for. In the
 /// fourth, a device refuses a message and flushes its own requests in one poll: once the simulation
-/// saw no reason for it.
+/// saw no reason for it. In the fifth, handlers without credits once replied behind requests.
 #[test]
 fn seeds_that_found_mistakes_hold() {
     let holds = |report: Result<Report, SetupError>| report.expect("it can be made").failure;
-    for seed in [4_000_021_254, 4_000_022_547, 4_000_118_397, 4_000_147_759] {
+    for seed in [4_000_021_254, 4_000_022_547, 4_000_118_397, 4_000_147_759, 4_000_222_048] {
         assert_eq!(holds(run(seed, None, false)), None, "seed {seed}");
         assert_eq!(holds(bare::run(seed, None, false)), None, "seed {seed}");
     }
