@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn masks_are_read_from_the_last_word_on() {
         assert_eq!(parse_mask("f"), Some(vec![0, 1, 2, 3]));
-        assert_eq!(parse_mask("0000,80000001,00000000\n"), Some(vec![32, 63]));
+        assert_eq!(parse_mask("0004,80000001,00000000\n"), Some(vec![32, 63, 66]));
         assert_eq!(parse_mask("00000000"), Some(vec![]));
         for text in ["", "0-3", "g", "1,,2", "fffffffff"] {
             assert_eq!(parse_mask(text), None, "{text}");

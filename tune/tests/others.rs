@@ -75,7 +75,7 @@ fn an_old_kernel_has_masks_only() {
 fn a_zero_byte_after_a_list_is_not_part_of_it() {
     let machine = read(&others::zero_bytes());
     assert_eq!(counts(&machine), [8, 2, 2]);
-    assert_eq!(machine.cpus.online, ids("0-15"));
+    assert_eq!((&machine.cpus.online, &machine.cpus.isolated), (&ids("0-15"), &ids("6-7")));
     plan(&machine);
 }
 
@@ -196,6 +196,7 @@ fn cpus_that_no_node_lists_come_last() {
     let machine = read(&recorded);
     assert_eq!(counts(&machine), [8, 1, 2]);
     printed(&recorded, "no node lists CPUs 0-7: they count as on node 1");
+    assert!(machine.cores.iter().all(|core| core.node == 1));
     assert_eq!(plan(&machine).cpus(), ids("8,10"));
 }
 

@@ -22,6 +22,7 @@ mod packages;
 mod panics;
 mod perftest;
 mod place;
+mod recorded;
 mod report;
 mod setup;
 mod sim;

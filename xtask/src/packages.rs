@@ -22,6 +22,8 @@ pub(crate) enum Need {
     Peers,
     /// Programs that tests and checks start.
     Tests,
+    /// To compare recorded machines with hwloc.
+    Recorded,
 }
 
 /// How to find a package where Debian's own list of packages does not show it.
@@ -45,6 +47,7 @@ const MACHINE: &[Need] = &[Need::Machine];
 const PEERS: &[Need] = &[Need::Peers];
 const HEADERS: &[Need] = &[Need::Verbs, Need::Compare];
 const TESTS: &[Need] = &[Need::Tests];
+const RECORDED: &[Need] = &[Need::Recorded];
 
 const fn package(
     needs: &'static [Need],
@@ -76,6 +79,8 @@ const PACKAGES: &[Package] = &[
     package(TESTS, "valgrind", Sign::Program("valgrind"), "counts instructions"),
     package(TESTS, "util-linux", Sign::Program("taskset"), "runs a program on one core"),
     package(TESTS, "binutils", Sign::Program("nm"), "lists the functions of a library"),
+    package(RECORDED, "hwloc-nox", Sign::Program("lstopo-no-graphics"), "reads recorded machines"),
+    package(RECORDED, "bzip2", Sign::Program("bzip2"), "unpacks them"),
     package(MACHINE, "procps", Sign::Program("pgrep"), "finds the processes of a benchmark"),
     package(MACHINE, "mount", Sign::Program("losetup"), "makes swap and control groups"),
     package(MACHINE, "qemu-system-x86", Sign::Program("qemu-system-x86_64"), "the virtual machine"),

@@ -51,6 +51,7 @@ impl Parts {
 /// Fetches everything that any command needs.
 pub(crate) fn all() -> Outcome<()> {
     packages::ensure(&[Need::Verbs, Need::Numa, Need::Compare, Need::Peers, Need::Tests])?;
+    packages::ensure(&[Need::Recorded])?;
     machine()?;
     crate::bare::fetch()?;
     println!("setup: all is there");

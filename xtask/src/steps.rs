@@ -3,7 +3,7 @@
 use crate::Outcome;
 use crate::packages::Need;
 use crate::report::Report;
-use crate::{apart, asan, bare, panics, sim, suite, tidy};
+use crate::{apart, asan, bare, panics, recorded, sim, suite, tidy};
 
 /// One step.
 #[derive(Debug)]
@@ -153,6 +153,12 @@ pub(crate) const STEPS: &[Step] = &[
         "hwloc and the kernel's files agree, with the feature numa",
         &[Need::Numa],
         Work::Tests(&["test", "@numa", "--no-fail-fast"]),
+    ),
+    step(
+        "recorded",
+        "machines that hwloc recorded are read as hwloc does, and can be planned for",
+        &[Need::Recorded],
+        Work::Able(recorded::lacks, recorded::check),
     ),
     step(
         "compare",

@@ -80,7 +80,9 @@ pub(crate) fn old_kernel() -> Recorded {
 /// A kernel that ends its lists with a zero byte.
 pub(crate) fn zero_bytes() -> Recorded {
     let machine = Shape { name: "zero-bytes", ..SMALL }.write();
-    for file in [format!("{NODE}/online"), format!("{CPU}/online"), format!("{CPU}/present")] {
+    machine.write(&format!("{CPU}/isolated"), "6-7");
+    let cpus = ["online", "present", "isolated"].map(|name| format!("{CPU}/{name}"));
+    for file in cpus.into_iter().chain([format!("{NODE}/online")]) {
         let text = machine.root().read(&file).unwrap();
         machine.write(&file, format!("{text}\n\0"));
     }
