@@ -142,6 +142,19 @@ fn the_tree_lists_special_cpus_and_nodes() {
 }
 
 #[test]
+fn the_tree_has_each_core_in_its_package_even_if_a_node_spans_both() {
+    let text = topology(&machines::others::nodes_overlap(), &[]);
+    let tree = "package 0
+  node 0: 4 GiB, CPUs 0-7
+    L3 32 MiB, cores 0+1 2+3 4+5 6+7
+package 1
+  node 0: the same, CPUs 8-15
+    L3 32 MiB, cores 8+9 10+11 12+13 14+15
+";
+    assert!(text.contains(tree), "{text}");
+}
+
+#[test]
 fn json_has_the_same_facts() {
     let text = topology(&machines::amd(), &["--json"]);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();

@@ -8,39 +8,46 @@ pub(super) struct PackageBox<'a> {
     pub(super) nodes: Vec<NodeBox<'a>>,
 }
 
-/// A node with its cores and devices.
+/// A node with its devices, and with its cores of one package.
 pub(super) struct NodeBox<'a> {
     pub(super) node: &'a Node,
+    /// True if it is in an earlier package too, with its devices.
+    pub(super) again: bool,
     /// Cores in groups that share a last-level cache, with the cache if it is shared.
     pub(super) groups: Vec<(Option<&'a Cache>, Vec<&'a Core>)>,
     pub(super) devices: Vec<&'a Device>,
 }
 
-/// Packages with their nodes. A node that belongs to several packages is in the first of them.
+/// Packages with their nodes. A node can be in several: then each has its own cores of it.
 pub(super) fn packages(machine: &Machine) -> Vec<PackageBox<'_>> {
     let mut placed = Vec::new();
     let mut boxes = Vec::new();
     for package in &machine.packages {
-        let near = machine.nodes.iter().filter(|node| {
-            let here = !node.cpus.and(&package.cpus).is_empty();
-            here && !placed.contains(&node.id)
-        });
-        let nodes: Vec<NodeBox<'_>> = near.map(|node| node_box(machine, node)).collect();
+        let mut nodes = Vec::new();
+        for node in &machine.nodes {
+            let inside = |core: &&Core| core.node == node.id && core.package == package.id;
+            let cores: Vec<&Core> = machine.cores.iter().filter(inside).collect();
+            if !cores.is_empty() || !node.cpus.and(&package.cpus).is_empty() {
+                nodes.push(node_box(machine, node, cores, placed.contains(&node.id)));
+            }
+        }
         placed.extend(nodes.iter().map(|node| node.node.id));
         boxes.push(PackageBox { id: package.id, nodes });
     }
     boxes
 }
 
-fn node_box<'a>(machine: &'a Machine, node: &'a Node) -> NodeBox<'a> {
+fn node_box<'a>(
+    machine: &'a Machine,
+    node: &'a Node,
+    cores: Vec<&'a Core>,
+    again: bool,
+) -> NodeBox<'a> {
     let last = machine.caches.iter().map(|cache| cache.level).max();
-    let caches: Vec<&Cache> = machine
-        .caches
-        .iter()
-        .filter(|cache| Some(cache.level) == last && !cache.cpus.and(&node.cpus).is_empty())
-        .collect();
+    let caches: Vec<&Cache> =
+        machine.caches.iter().filter(|cache| Some(cache.level) == last).collect();
     let mut groups: Vec<(Option<&Cache>, Vec<&Core>)> = Vec::new();
-    for core in machine.cores.iter().filter(|core| core.node == node.id) {
+    for core in cores {
         let shared = caches.iter().find(|cache| {
             let first = core.cpus.first();
             cache.cpus.len() > core.cpus.len() && first.is_some_and(|cpu| cache.cpus.contains(cpu))
@@ -51,8 +58,9 @@ fn node_box<'a>(machine: &'a Machine, node: &'a Node) -> NodeBox<'a> {
             None => groups.push((shared, vec![core])),
         }
     }
-    let devices = machine.devices.iter().filter(|device| device.node == Some(node.id)).collect();
-    NodeBox { node, groups, devices }
+    let beside = |device: &&Device| device.node == Some(node.id) && !again;
+    let devices = machine.devices.iter().filter(beside).collect();
+    NodeBox { node, again, groups, devices }
 }
 
 /// Nodes without a CPU, which have only memory.
@@ -80,9 +88,11 @@ pub(super) fn is_closed(machine: &Machine, core: &Core) -> bool {
     core.cpus.and(&machine.cpus.usable).is_empty()
 }
 
-/// The memory of a node.
-pub(super) fn memory(machine: &Machine, node: &Node) -> String {
+/// The memory of a node, which is said once.
+pub(super) fn memory(machine: &Machine, node: &NodeBox<'_>) -> String {
+    let (again, node) = (node.again, node.node);
     match node.memory_bytes {
+        _ if again => "the same".to_owned(),
         0 if machine.empty_nodes().contains(node.id) => "no memory".to_owned(),
         0 => "memory not known".to_owned(),
         bytes => size(bytes),

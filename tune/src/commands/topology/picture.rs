@@ -78,7 +78,7 @@ fn group_height(cores: usize) -> f64 {
 
 fn draw_node(svg: &mut Svg, machine: &Machine, node: &NodeBox<'_>, at: (f64, f64), height: f64) {
     let (x, mut y) = at;
-    let title = format!("node {}: {}", node.node.id, memory(machine, node.node));
+    let title = format!("node {}: {}", node.node.id, memory(machine, node));
     svg.area(at, (node_width(), height), NODE, &title);
     svg.text((x + GAP, y + LINE - 3.0), &title);
     y += LINE;

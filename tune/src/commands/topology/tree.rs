@@ -38,8 +38,10 @@ fn count(number: usize, what: &str) -> String {
 }
 
 fn write_node(text: &mut String, machine: &Machine, node: &NodeBox<'_>) {
-    let memory = memory(machine, node.node);
-    let _ = writeln!(text, "  node {}: {memory}, CPUs {}", node.node.id, node.node.cpus);
+    let memory = memory(machine, node);
+    let cores = node.groups.iter().flat_map(|(_, cores)| cores);
+    let cpus: Ids = cores.flat_map(|core| core.cpus.iter()).collect();
+    let _ = writeln!(text, "  node {}: {memory}, CPUs {cpus}", node.node.id);
     for (cache, cores) in &node.groups {
         let shared = cache.map(|cache| format!("L{} {}, ", cache.level, size(cache.bytes)));
         let cores: Vec<String> = cores.iter().map(|core| sign(machine, core)).collect();
