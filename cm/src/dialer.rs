@@ -384,6 +384,10 @@ fn refusal(addr: SocketAddr, kind: EventKind, status: i32, reason: Option<Refusa
         EventKind::Unreachable => {
             CmError::new(Code::TimedOut, asked, format!("no answer (status {status})"))
         }
+        _ if Code::from_errno(status).errno() == libc::EMFILE => {
+            CmError::new(Code::from_errno(status), asked, "this process may open no more files")
+                .cure("close files, or raise ulimit -n")
+        }
         _ => CmError::new(Code::from_errno(status), asked, format!("{kind:?}, status {status}")),
     }
 }

@@ -41,7 +41,12 @@ impl CmError {
     /// Makes one from an error of the standard library.
     pub fn from_io(asked: impl Into<String>, error: &std::io::Error) -> CmError {
         let code = error.raw_os_error().map_or(Code::Errno(5), Code::from_errno);
-        CmError::new(code, asked, error.to_string())
+        let failed = CmError::new(code, asked, error.to_string());
+        match code.errno() {
+            // EMFILE, ENFILE.
+            24 | 23 => failed.cure("close files, or raise ulimit -n"),
+            _ => failed,
+        }
     }
 }
 

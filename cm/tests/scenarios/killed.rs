@@ -31,6 +31,7 @@ cases! {
     a_drain_with_a_stopped_peer_keeps_its_deadline
     a_peer_is_killed_during_a_drain
     the_far_side_of_a_drain_is_finished_unless_it_was_killed
+    a_side_without_descriptors_says_so
 }
 
 /// The variable with the part that this process plays, and an address.
@@ -104,8 +105,21 @@ struct Peer {
 
 impl Peer {
     fn start(part: &str, addr: Option<SocketAddr>) -> Peer {
+        let path = env::current_exe().expect("its path");
+        Peer::start_by(&mut Command::new(path), part, addr)
+    }
+
+    /// One that may have that many open files.
+    fn with_files(files: u32, part: &str, addr: Option<SocketAddr>) -> Peer {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("ulimit -n {files} && exec \"$0\" \"$@\" 2> /dev/null")]);
+        shell.arg(env::current_exe().expect("its path"));
+        Peer::start_by(&mut shell, part, addr)
+    }
+
+    fn start_by(command: &mut Command, part: &str, addr: Option<SocketAddr>) -> Peer {
         let addr = addr.map_or("-".to_owned(), |addr| addr.to_string());
-        let mut child = Command::new(env::current_exe().expect("its path"))
+        let mut child = command
             .args(["--exact", "killed::cases::the_other_process", "--nocapture"])
             .env(PART, format!("{part} {addr}"))
             .stdin(Stdio::piped())
@@ -221,6 +235,7 @@ fn serves<F: Fabric>(nic: &F, orders: &Receiver<String>) {
             }
             Ok("remove") => say(listener.remove(&workers[0].intake)),
             Ok("count") => say(format!("{} {}", listener.workers(), listener.lost_workers())),
+            Ok("refused") => say(listener.refused_for(RefusalReason::Resources)),
             Ok(order) => panic!("{order}"),
             Err(_) => {}
         }
@@ -241,7 +256,11 @@ fn serves<F: Fabric>(nic: &F, orders: &Receiver<String>) {
 fn dials<F: Fabric>(nic: &F, part: &str, addr: SocketAddr) {
     let mut one = side(nic, true);
     let mut dialer = Dialer::new(nic).expect("a dialer");
-    dialer.dial(addr, &one.intake, LIMIT).expect("connected");
+    let dialed = dialer.dial(addr, &one.intake, LIMIT);
+    if part == "tries" {
+        return say(dialed.map_or_else(|error| error.to_string(), |_| "up".to_owned()));
+    }
+    dialed.expect("connected");
     loop {
         dialer.step(Duration::ZERO).expect("a step");
         one.worker.turn();
@@ -499,4 +518,59 @@ fn the_far_side_of_a_drain_is_finished_unless_it_was_killed<F: Fabric>(nic: &F) 
         let down = &one.worker.handler().down;
         assert_eq!((down.len(), down[0] == DownReason::Finished), (1, !killed), "{down:?}");
     }
+}
+
+/// One side's process may open so many files, for each number from too few to enough: it fails at
+/// its start; or it refuses the connection and says why, on both sides and not only once; or the
+/// connection comes up.
+fn a_side_without_descriptors_says_so<F: Fabric>(nic: &F) {
+    if nic.caps().device != "soft0" {
+        return println!("skipped: a connection of a kernel needs no descriptor");
+    }
+    let mut one = side(nic, true);
+    let mut dialer = Dialer::new(nic).expect("a dialer");
+    let mut refused = 0;
+    for files in 6.. {
+        let mut server = Peer::with_files(files, "serves", None);
+        let Ok(addr) = server.hear().parse() else { continue };
+        let tries = [(); 3].map(|()| {
+            let dialed = dialer.dial(addr, &one.intake, LIMIT);
+            // It reads of those that never came up, and has room again.
+            (0..100).for_each(|_| _ = one.worker.turn());
+            dialed
+        });
+        if tries.iter().all(Result::is_ok) {
+            break;
+        }
+        for error in tries.into_iter().filter_map(Result::err) {
+            assert_eq!(error.code(), Code::Refused, "{files} files: {error}");
+            assert!(error.to_string().contains("raise its limits on open files"), "{error}");
+            refused += 1;
+        }
+        server.tell("refused");
+        assert_ne!(server.hear(), "0", "{files} files");
+        assert!(files < 100, "they are never enough");
+        server.kill();
+        until("no peer is left", &mut one, |one| one.worker.peers() == 0);
+    }
+    assert!(refused > 0);
+    // The side that dials.
+    let (mut listener, addr) = listener(nic);
+    listener.feed(one.intake.clone());
+    let (mut short, mut said) = (0, String::new());
+    for files in 6..100 {
+        let mut client = Peer::with_files(files, "tries", Some(addr));
+        let hearing = thread::spawn(move || client.hear());
+        while !hearing.is_finished() {
+            listener.step(Duration::from_millis(1)).expect("a step");
+            one.worker.turn();
+        }
+        said = hearing.join().expect("it ends");
+        if said == "up" {
+            break;
+        }
+        assert!(said.is_empty() || said.contains("ulimit -n"), "{files} files: {said}");
+        short += u32::from(!said.is_empty());
+    }
+    assert_eq!((said.as_str(), short > 0), ("up", true));
 }

@@ -60,10 +60,7 @@ struct TakenOut {
 impl Inner {
     /// A channel for one synchronous id, or one that several threads may use.
     pub(super) fn new(many: bool) -> Result<Inner, CmError> {
-        let failed = |error: std::io::Error| {
-            CmError::from_io("open an event channel", &error)
-                .cure("close files, or raise ulimit -n")
-        };
+        let failed = |error| CmError::from_io("open an event channel", &error);
         let epoll = Epoll::new().map_err(failed)?;
         let wakers = match many {
             true => Some((Waker::new().map_err(failed)?, Timer::new().map_err(failed)?)),
@@ -228,7 +225,8 @@ impl Inner {
             for key in keys {
                 self.handle(*key)?;
             }
-            if keys.is_empty() && end.is_some_and(|end| Instant::now() >= end) {
+            // A listener stays ready while there is no descriptor for its next peer.
+            if keys.len() < READY_MAX && end.is_some_and(|end| Instant::now() >= end) {
                 self.expire()?;
                 return Ok(self.lists().queue.pop_front());
             }
@@ -270,11 +268,11 @@ impl Inner {
     fn admit(&self, listener: &End) -> Result<(), CmError> {
         let core = listener.lock();
         let Some(socket) = &core.socket else { return Ok(()) };
-        let accepted = socket.accept().map_err(|error| {
-            CmError::from_io("take a connection request", &error)
-                .cure("close files, or raise ulimit -n")
-        })?;
-        let Some(end) = accepted.and_then(|socket| End::incoming(&core, socket)) else {
+        let accepted = core
+            .device
+            .accept(socket)
+            .map_err(|error| CmError::from_io("take a connection request", &error))?;
+        let Some(end) = accepted.and_then(|accepted| End::incoming(&core, accepted)) else {
             return Ok(());
         };
         drop(core);

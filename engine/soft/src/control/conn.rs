@@ -22,6 +22,12 @@ use crate::{QpControl, Wiring};
 /// Pause before a full backlog is tried again (CM-4).
 const BACKLOG_PAUSE: Duration = Duration::from_millis(2);
 
+/// The error of a process that could not take a descriptor.
+fn out_of_files(asked: &str) -> CmError {
+    let error = std::io::Error::from_raw_os_error(libc::EMFILE);
+    CmError::from_io(asked, &error)
+}
+
 impl Core {
     /// Starts to connect (`rdma_connect`).
     pub(super) fn start(&mut self, param: &ConnParam<'_>, qp: &QpControl) -> Option<Raised> {
@@ -104,6 +110,9 @@ impl Core {
         let (Some(request), Some(peer)) = (self.request.take(), self.peer) else {
             return Err(CmError::new(Code::Invalid, asked, "there is none"));
         };
+        if self.short_of_files {
+            return Err(out_of_files(asked));
+        }
         let here = self.place(qp);
         let ends = Ends { peer_pid: peer.pid, peer: request.place, here };
         let (offer, joined) = match self.external.offered.take() {
@@ -258,7 +267,11 @@ impl Core {
             return self.give_up(EventKind::ConnectError, -Code::Invalid.errno());
         };
         let ends = Ends { peer_pid: peer.pid, peer: reply.place, here: self.place(&qp) };
-        let link = match self.device.links.take(ends, reply, files, &qp) {
+        let link = match self.short_of_files {
+            true => Err(out_of_files("take the link of the peer that accepted")),
+            false => self.device.links.take(ends, reply, files, &qp),
+        };
+        let link = match link {
             Ok(link) => link,
             Err(error) => {
                 if let Some(socket) = &self.socket {

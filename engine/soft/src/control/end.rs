@@ -12,7 +12,7 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::QpType;
 
 use super::clock::RNR_TIMER_DEFAULT;
-use super::device::DeviceInner;
+use super::device::{Accepted, DeviceInner};
 use super::links::Offer;
 use super::sys::{self, Received, Socket};
 use super::wire::{Instance, MESSAGE_MAX, Message, Request};
@@ -146,6 +146,8 @@ pub(super) struct Core {
     /// The code last set for the queue pair's timer.
     pub(super) rnr_timer: u8,
     pub(super) depths: Depths,
+    /// This process had no descriptor left for the connection: it is refused.
+    pub(super) short_of_files: bool,
     /// The notifier of the connecting peer's domain.
     pub(super) peer_notifier: Option<OwnedFd>,
     pub(super) peer: Option<Credentials>,
@@ -160,7 +162,8 @@ impl End {
     }
 
     /// The end of a peer that has connected to a listener and is one of this user's processes.
-    pub(super) fn incoming(listener: &Core, socket: Socket) -> Option<End> {
+    pub(super) fn incoming(listener: &Core, accepted: Accepted) -> Option<End> {
+        let Accepted { socket, last } = accepted;
         let peer = socket.peer().ok()?;
         if peer.uid != sys::user() {
             return None;
@@ -172,6 +175,7 @@ impl End {
             core.socket = Some(socket);
             core.local = listener.local;
             core.peer = Some(peer);
+            core.short_of_files = last;
             core.deadline = Some(Instant::now() + REQUEST_LIMIT);
         }
         Some(end)
@@ -199,6 +203,7 @@ impl End {
             rnr_retry: 7,
             rnr_timer: RNR_TIMER_DEFAULT,
             depths: Depths::default(),
+            short_of_files: false,
             peer_notifier: None,
             peer: None,
             peer_instance: None,
@@ -232,9 +237,11 @@ impl End {
         let mut core = self.lock();
         let socket = core.socket.as_ref()?;
         let mut bytes = [0; MESSAGE_MAX];
-        let (message, files) = match socket.receive(&mut bytes) {
+        let received = socket.receive(&mut bytes);
+        core.short_of_files |= matches!(received, Ok(Received::Short(..)));
+        let (message, files) = match received {
             Ok(Received::Nothing) => return None,
-            Ok(Received::Message(length, files)) => {
+            Ok(Received::Message(length, files) | Received::Short(length, files)) => {
                 (bytes.get(..length).and_then(Message::decode), files)
             }
             Ok(Received::Closed) | Err(_) => (None, Vec::new()),

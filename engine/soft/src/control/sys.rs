@@ -65,6 +65,8 @@ pub(super) struct Socket(OwnedFd);
 pub(super) enum Received {
     /// A message of that many bytes, and the files that came with it.
     Message(usize, Vec<OwnedFd>),
+    /// The same, but this process had no descriptors left for all of its files.
+    Short(usize, Vec<OwnedFd>),
     /// Nothing there yet.
     Nothing,
     /// The peer has closed its end; all it sent before has been read.
@@ -191,7 +193,11 @@ impl Socket {
             return Ok(Received::Closed);
         }
         let cut = header.msg_flags & libc::MSG_TRUNC != 0;
-        Ok(Received::Message(length + usize::from(cut), files))
+        let length = length + usize::from(cut);
+        Ok(match header.msg_flags & libc::MSG_CTRUNC != 0 {
+            true => Received::Short(length, files),
+            false => Received::Message(length, files),
+        })
     }
 }
 
@@ -254,6 +260,17 @@ impl Control {
         }
         files
     }
+}
+
+/// True if this process, or the system, has no descriptors left.
+pub(super) fn is_out_of_files(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+/// A descriptor to give back when there are no others: see [`super::device::DeviceInner::spare`].
+pub(super) fn spare() -> Option<OwnedFd> {
+    // SAFETY: takes numbers only.
+    own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }).ok()
 }
 
 /// Errors of accept that concern one peer, not the listener.
@@ -429,7 +446,9 @@ mod tests {
     /// Length of the next message, and the number of files that came with it.
     fn next(socket: &Socket, bytes: &mut [u8]) -> Option<(usize, usize)> {
         match socket.receive(bytes).unwrap() {
-            Received::Message(length, files) => Some((length, files.len())),
+            Received::Message(length, files) | Received::Short(length, files) => {
+                Some((length, files.len()))
+            }
             Received::Closed => None,
             Received::Nothing => panic!("nothing there"),
         }

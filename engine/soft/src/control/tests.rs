@@ -72,7 +72,9 @@ impl Liar {
         let mut bytes = [0; MESSAGE_MAX];
         while Instant::now() < end {
             match self.0.receive(&mut bytes).unwrap() {
-                Received::Message(length, _) => return Message::decode(&bytes[..length]),
+                Received::Message(length, _) | Received::Short(length, _) => {
+                    return Message::decode(&bytes[..length]);
+                }
                 Received::Closed => return None,
                 Received::Nothing => std::thread::sleep(Duration::from_millis(1)),
             }
