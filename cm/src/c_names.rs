@@ -22,8 +22,8 @@
 //!   [`Endpoint::get_request`]; on a channel [`Id::of_request`]
 //! - `rdma_connect`, `rdma_accept`, `rdma_reject`: [`Id::connect`], [`Id::accept`],
 //!   [`Id::reject`]
-//! - the same with `rdma_conn_param.qp_num`: [`Id::connect_with`], [`Id::accept_with`]
-//! - `rdma_establish`, `rdma_init_qp_attr`: [`Id::establish`], [`Id::init_qp_attr`]
+//! - the same with `rdma_conn_param.qp_num`: [`ByHand::connect`], [`ByHand::accept`]
+//! - `rdma_establish`, `rdma_init_qp_attr`: [`ByHand::establish`], [`ByHand::init_qp_attr`]
 //! - `rdma_disconnect`: [`Id::disconnect`]
 //! - `rdma_notify`: needless: a connection counts as up when its first message comes
 //! - `rdma_create_qp`, `rdma_create_qp_ex`, `rdma_destroy_qp`: [`Id::create_qp`];
@@ -36,14 +36,14 @@
 //! - `rdma_reg_msgs`: [`Buffer::new`], [`Buffer::many`]
 //! - `rdma_reg_read`, `rdma_reg_write`: [`Exposed::new`]
 //! - `rdma_dereg_mr`: dropped
-//! - `rdma_post_recv`, `rdma_post_recvv`: [`Id::post_recv`], [`Id::post_recvs`]
+//! - `rdma_post_recv`, `rdma_post_recvv`: [`Queues::post_recv`], [`Queues::post_recvs`]
 //! - `rdma_post_send`, `rdma_post_sendv`, `rdma_post_read`, `rdma_post_readv`, `rdma_post_write`,
-//!   `rdma_post_writev`: [`Id::post_send`], [`Id::post_sends`] with a [`SendOp`];
-//!   [`Id::post_inline`]
-//! - `rdma_get_send_comp`, `rdma_get_recv_comp`: [`Id::next_send`], [`Id::next_recv`]
+//!   `rdma_post_writev`: [`Queues::post_send`], [`Queues::post_sends`] with a [`SendOp`];
+//!   [`Queues::post_inline`]
+//! - `rdma_get_send_comp`, `rdma_get_recv_comp`: [`Queues::next_send`], [`Queues::next_recv`]
 //! - `rdma_join_multicast`, `rdma_join_multicast_ex`, `rdma_leave_multicast`:
-//!   [`Id::join_multicast`], [`Id::leave_multicast`]
-//! - `rdma_post_ud_send`: [`Id::post_send_to`] with a [`Target`]
+//!   [`Groups::join`], [`Groups::leave`]
+//! - `rdma_post_ud_send`: [`Queues::post_send_to`] with a [`Target`]
 //! - `rdma_set_local_ece`, `rdma_get_remote_ece`, `rdma_reject_ece`: not there
 //! - `rdma_seterrno`: needless: what fails says so in its result
 //! - `struct rdma_cm_event`, `struct rdma_conn_param`: [`Event`], [`ConnParam`]
@@ -79,7 +79,7 @@
 //! - `ibv_import_device`, `ibv_import_pd`, `ibv_import_mr`, `ibv_import_dm`, `ibv_unimport_pd`,
 //!   `ibv_unimport_mr`, `ibv_unimport_dm`: not there
 //! - `ibv_alloc_mw`, `ibv_dealloc_mw`, `ibv_bind_mw`, `ibv_inc_rkey`: [`Window::new`],
-//!   [`Id::bind_window`], [`Id::invalidate`]; dropped
+//!   [`Queues::bind_window`], [`Queues::invalidate`]; dropped
 //! - `ibv_create_comp_channel`, `ibv_destroy_comp_channel`, `ibv_get_cq_event`,
 //!   `ibv_ack_cq_events`: each completion queue has a channel of its own;
 //!   [`CompletionQueue::wait`], [`CompletionQueue::wake_fds`]; [`Poller::wake_fds`]
@@ -91,7 +91,8 @@
 //! - `ibv_cq_ex_to_cq`: needless: an extended one is a completion queue
 //! - `ibv_modify_cq`: not there
 //! - `ibv_resize_cq`: [`CompletionQueue::resize`], [`ResizeCq::resize_cq`]
-//! - `ibv_poll_cq`: [`Poller::poll`]; of one queue pair [`Id::next_send`], [`Id::next_recv`]
+//! - `ibv_poll_cq`: [`Poller::poll`]; of one queue pair [`Queues::next_send`],
+//!   [`Queues::next_recv`]
 //! - `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll`: [`PollerEx::next`],
 //!   [`Completion::extended`]: each is read whole, into a [`WcEx`]
 //! - `ibv_wc_read_opcode`, `ibv_wc_read_vendor_err`, `ibv_wc_read_byte_len`,
@@ -125,7 +126,7 @@
 //!   [`SendOp`]; `ibv_wr_atomic_write`, `ibv_wr_flush`: not there
 //! - `ibv_wr_set_sge`, `ibv_wr_set_sge_list`, `ibv_wr_set_inline_data`,
 //!   `ibv_wr_set_inline_data_list`, `ibv_wr_set_ud_addr`: a [`SendWr`]; safely a
-//!   [`SendRequest`], [`Id::post_inline`], [`Id::post_send_to`]
+//!   [`SendRequest`], [`Queues::post_inline`], [`Queues::post_send_to`]
 //! - `IBV_WR_TSO`, `ibv_wr_send_tso`: [`ExternalQp::post_tso`]
 //! - `ibv_post_recv`: [`ExternalQp::post_recvs`], [`Qp::post_recv`]
 //! - `ibv_create_ah`, `ibv_init_ah_from_wc`, `ibv_create_ah_from_wc`, `ibv_destroy_ah`:
@@ -170,7 +171,8 @@ use doorbell_seam::wr::{RecvWr, SendOp, SendWr, Sge};
 
 #[cfg(doc)]
 use crate::{
-    AddrInfo, Buffer, Channel, Completion, CompletionQueue, ConnParam, Device, Endpoint, Event,
-    EventKind, Exposed, ExternalQp, Fabric, Id, IdOption, IndirectionTable, QpFields, QpInit,
-    QpState, SendRequest, SharedReceive, SrqInit, Target, Window, WorkQueue, XrcDomain,
+    AddrInfo, Buffer, ByHand, Channel, Completion, CompletionQueue, ConnParam, Device, Endpoint,
+    Event, EventKind, Exposed, ExternalQp, Fabric, Groups, Id, IdOption, IndirectionTable,
+    QpFields, QpInit, QpState, Queues, SendRequest, SharedReceive, SrqInit, Target, Window,
+    WorkQueue, XrcDomain,
 };

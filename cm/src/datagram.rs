@@ -8,48 +8,12 @@ use doorbell_seam::wr::SendFlags;
 
 use crate::buffer::Buffer;
 use crate::completion::Completion;
-use crate::error::{PostFailed, Refused};
+use crate::error::Refused;
 use crate::external::ExternalQp;
 use crate::id::Id;
 use crate::target::Target;
 
 impl<F: Fabric> Id<F> {
-    /// Posts one datagram: the first `len` bytes of a buffer, at most the path's MTU.
-    ///
-    /// # Errors
-    /// See [`doorbell_seam::wr::PostCause`]; the buffer comes back. Success does not mean that the
-    /// datagram arrives.
-    pub fn post_send_to(
-        &mut self,
-        target: &Target<F>,
-        buffer: Buffer<F>,
-        len: usize,
-        imm: Option<u32>,
-        flags: SendFlags,
-    ) -> Result<(), Refused<Buffer<F>>> {
-        match self.queue_pair() {
-            Some(qp) => qp.post_datagram(target, buffer, len, imm, flags),
-            None => Err(Refused { cause: PostFailed::state().cause, back: Some(buffer) }),
-        }
-    }
-
-    /// As [`Id::post_send_to`], with `bytes` copied during the call (SQ-4).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn post_inline_to(
-        &mut self,
-        target: &Target<F>,
-        bytes: &[u8],
-        imm: Option<u32>,
-        flags: SendFlags,
-    ) -> Result<(), PostFailed> {
-        match self.queue_pair() {
-            Some(qp) => qp.post_inline_datagram(target, bytes, imm, flags),
-            None => Err(PostFailed::state()),
-        }
-    }
-
     /// The address of the sender of a datagram (`ibv_create_ah_from_wc`), with the key that queue
     /// pairs of ids use.
     ///
@@ -61,7 +25,7 @@ impl<F: Fabric> Id<F> {
 }
 
 impl<F: Fabric> ExternalQp<F> {
-    /// See [`Id::post_send_to`].
+    /// See [`Queues::post_send_to`](crate::Queues::post_send_to).
     ///
     /// # Errors
     /// As there, and `State` before RTS.

@@ -20,8 +20,8 @@ const NAP: Duration = Duration::from_micros(50);
 
 /// A queue pair that belongs to no id (`ibv_create_qp`): made in RESET, and moved from state to
 /// state by hand ([`ExternalQp::modify`]). An id can connect on its behalf
-/// ([`crate::Id::connect_with`], [`crate::Id::accept_with`], CM-12) and gives the fields for each
-/// state ([`crate::Id::init_qp_attr`]).
+/// ([`crate::ByHand::connect`], [`crate::ByHand::accept`], CM-12) and gives the fields for each
+/// state ([`crate::ByHand::init_qp_attr`]).
 ///
 /// It knows its own state, and refuses a request that the state does not allow before the device
 /// sees it: some devices refuse such a request but carry it out later.

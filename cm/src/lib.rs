@@ -54,7 +54,7 @@ pub use error::{NotChanged, PostFailed, Refused};
 pub use export::{Export, exporting_processes, read_metrics};
 pub use exposed::Exposed;
 pub use external::ExternalQp;
-pub use id::Id;
+pub use id::{ByHand, Groups, Id, Queues};
 pub use init::QpInit;
 pub use listener::{Listener, RefusedRequest};
 pub use peer_handle::{PeerHandle, PeerState};

@@ -8,8 +8,8 @@ use doorbell_seam::provider::{Window as _, WindowKind};
 
 use crate::exposed::Exposed;
 
-/// A memory window (`ibv_alloc_mw`, MW-1), closed at first. [`crate::Id::bind_window`] opens it. A
-/// window of type 2 ends with the queue pair that opened it last.
+/// A memory window (`ibv_alloc_mw`, MW-1), closed at first. [`crate::Queues::bind_window`] opens
+/// it. A window of type 2 ends with the queue pair that opened it last.
 pub struct Window<F: Fabric> {
     // Before what it is bound to: the device lets go of the window first.
     state: Arc<Mutex<State<F>>>,

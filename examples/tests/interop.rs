@@ -186,11 +186,11 @@ fn serve(bytes: &[u8]) -> Output {
     let info = AddrInfo::of(addr, &Hints::active());
     let mut id = Endpoint::create(&device, &info, Some(&init)).expect("an endpoint");
     id.connect(&ConnParam::default()).expect("connect");
-    id.post_recv(Buffer::new(&device, 16).expect("a buffer")).expect("a receive");
-    id.post_inline(bytes, SendOp::Send, SendFlags::empty()).expect("a send");
+    id.queues().post_recv(Buffer::new(&device, 16).expect("a buffer")).expect("a receive");
+    id.queues().post_inline(bytes, SendOp::Send, SendFlags::empty()).expect("a send");
     // The server answers or refuses the message. Neither proceeds unless this side polls.
     while !id.peer_left() {
-        let _ = id.next_recv(Duration::from_millis(1));
+        let _ = id.queues().next_recv(Duration::from_millis(1));
     }
     end(server)
 }

@@ -45,9 +45,9 @@
 //! let serving = device.clone();
 //! let server = std::thread::spawn(move || -> Result<Vec<u8>, CmError> {
 //!     let mut id = listener.get_request(Some(limit))?;
-//!     id.post_recv(Buffer::new(&serving, 64)?)?;
+//!     id.queues().post_recv(Buffer::new(&serving, 64)?)?;
 //!     id.accept(&ConnParam::default())?;
-//!     let received = id.next_recv(limit)?.ok()?;
+//!     let received = id.queues().next_recv(limit)?.ok()?;
 //!     Ok(received.bytes().to_vec())
 //! });
 //!
@@ -56,8 +56,8 @@
 //! id.connect(&ConnParam::default())?;
 //! let mut buffer = Buffer::new(&device, 64)?;
 //! buffer[..5].copy_from_slice(b"hello");
-//! id.post_send(buffer, 5, SendOp::Send, SendFlags::empty())?;
-//! id.next_send(limit)?.ok()?;
+//! id.queues().post_send(buffer, 5, SendOp::Send, SendFlags::empty())?;
+//! id.queues().next_send(limit)?.ok()?;
 //! assert_eq!(server.join().map_err(|_| "the server panicked")??, b"hello");
 //! # Ok(())
 //! # }

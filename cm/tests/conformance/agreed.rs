@@ -31,7 +31,7 @@ fn id_05_connections_are_of_reliable_queue_pairs<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(id.qp_type(), QpType::Rc);
     id.bind(bed.at(0)).expect("bind");
     id.create_qp(&bed.small()).expect("a queue pair");
-    let early = id.post_inline(&[1], doorbell_seam::wr::SendOp::Send, <_>::default());
+    let early = id.queues().post_inline(&[1], doorbell_seam::wr::SendOp::Send, <_>::default());
     assert_eq!(early.expect_err("it is not connected").cause, PostCause::State);
 }
 
@@ -41,10 +41,10 @@ fn id_05_early_messages_are_not_lost<F: Fabric>(bed: &Bed<F>) {
     for byte in 0..3 {
         send_inline(&mut one, &[byte]);
     }
-    assert!(two.next_recv(A_WHILE).is_err(), "no receive is posted");
-    assert!(one.next_send(Duration::ZERO).is_err(), "nobody has taken it");
+    assert!(two.queues().next_recv(A_WHILE).is_err(), "no receive is posted");
+    assert!(one.queues().next_send(Duration::ZERO).is_err(), "nobody has taken it");
     for byte in 0..3 {
-        two.post_recv(bed.filled(1, 0xee)).expect("a receive");
+        two.queues().post_recv(bed.filled(1, 0xee)).expect("a receive");
         assert_eq!(received(&mut two).bytes(), [byte], "none is lost, none comes twice");
         sent(&mut one, &mut two).ok().expect("it was taken");
     }
@@ -53,12 +53,12 @@ fn id_05_early_messages_are_not_lost<F: Fabric>(bed: &Bed<F>) {
 fn id_05_a_message_reaches_only_its_peer<F: Fabric>(bed: &Bed<F>) {
     let mut pairs = [(); 3].map(|()| bed.pair(&bed.small()));
     for (at, (one, two)) in pairs.iter_mut().enumerate() {
-        two.post_recvs(&mut bed.numbered(2)).expect("receives");
+        two.queues().post_recvs(&mut bed.numbered(2)).expect("receives");
         send_inline(one, &[10 + at as u8]);
     }
     for (at, (one, two)) in pairs.iter_mut().enumerate() {
         assert_eq!(received(two).bytes(), [10 + at as u8]);
-        assert!(two.next_recv(Duration::from_millis(5)).is_err(), "one was meant for it");
+        assert!(two.queues().next_recv(Duration::from_millis(5)).is_err(), "one was meant for it");
         sent(one, two).ok().expect("sent");
     }
 }
@@ -68,7 +68,7 @@ fn id_05_a_long_message_is_one_message<F: Fabric>(bed: &Bed<F>) {
     const LONG: usize = 20_000;
     let (mut one, mut two) = bed.pair(&bed.small());
     for _ in 0..2 {
-        two.post_recv(bed.filled(2 * LONG, 0xee)).expect("a receive");
+        two.queues().post_recv(bed.filled(2 * LONG, 0xee)).expect("a receive");
         send(&mut one, bed.filled(LONG, 5));
     }
     for _ in 0..2 {
@@ -157,8 +157,8 @@ fn qp_20_each_side_sets_the_retries_of_the_other<F: Fabric>(bed: &Bed<F>) {
     // The connecting side allows few retries for sends to it, the other side allows all.
     let (mut one, mut two) = bed.pair_with(&init, &init, &once, &ever);
     send(&mut one, bed.filled(8, 7));
-    assert!(two.next_recv(A_WHILE).is_err(), "it waits, much longer than one wait");
-    two.post_recv(bed.filled(8, 0)).expect("a receive");
+    assert!(two.queues().next_recv(A_WHILE).is_err(), "it waits, much longer than one wait");
+    two.queues().post_recv(bed.filled(8, 0)).expect("a receive");
     assert_eq!(received(&mut two).bytes(), [7; 8]);
     sent(&mut one, &mut two).ok().expect("it went through");
     send(&mut two, bed.filled(8, 7));
@@ -166,8 +166,8 @@ fn qp_20_each_side_sets_the_retries_of_the_other<F: Fabric>(bed: &Bed<F>) {
     // And the other way round.
     let (mut one, mut two) = bed.pair_with(&init, &init, &ever, &once);
     send(&mut two, bed.filled(8, 7));
-    assert!(one.next_recv(A_WHILE).is_err(), "it waits, much longer than one wait");
-    one.post_recv(bed.filled(8, 0)).expect("a receive");
+    assert!(one.queues().next_recv(A_WHILE).is_err(), "it waits, much longer than one wait");
+    one.queues().post_recv(bed.filled(8, 0)).expect("a receive");
     assert_eq!(received(&mut one).bytes(), [7; 8]);
     sent(&mut two, &mut one).ok().expect("it went through");
     send(&mut one, bed.filled(8, 7));
@@ -189,7 +189,7 @@ fn qp_20_a_peer_without_depth_may_write_but_not_read<F: Fabric>(bed: &Bed<F>) {
     }
     let memory = doorbell_cm::Exposed::new(&bed.fabric, 64, Access::all()).expect("memory");
     let write = SendOp::Write(memory.remote(0));
-    one.post_send(bed.filled(8, 1), 8, write, SendFlags::SIGNALED).expect("a write");
+    one.queues().post_send(bed.filled(8, 1), 8, write, SendFlags::SIGNALED).expect("a write");
     sent(&mut one, &mut two).ok().expect("remote write is always on");
     let mut bytes = [0; 8];
     memory.read(0, &mut bytes).expect("inside");
@@ -200,11 +200,11 @@ fn qp_22_a_rejected_request_flushes<F: Fabric>(bed: &Bed<F>) {
     let here = bed.fabric.open_channel().expect("a channel");
     let (mut listener, addr) = bed.listener(None);
     let mut one = ready(bed, &here, addr);
-    one.post_recv(bed.filled(8, 3)).expect("a receive");
+    one.queues().post_recv(bed.filled(8, 3)).expect("a receive");
     one.connect(&ConnParam::default()).expect("connect");
     listener.get_request(Some(SOON)).expect("a request").reject(&[]).expect("reject");
     event::<F>(&here, EventKind::Rejected);
-    let flushed = one.next_recv(SOON).expect("its receive comes back");
+    let flushed = one.queues().next_recv(SOON).expect("its receive comes back");
     assert_eq!(flushed.status, Status::Flushed);
     assert_eq!(one.query_qp().expect("a query").state, Some(QpState::Err));
     let again = one.connect(&ConnParam::default()).expect_err("this id has had its try");

@@ -133,13 +133,13 @@ impl<F: Fabric> Bed<F> {
 /// Posts a signalled send of the whole buffer.
 pub(crate) fn send<F: Fabric>(id: &mut Id<F>, buffer: Buffer<F>) {
     let len = buffer.len();
-    id.post_send(buffer, len, SendOp::Send, SendFlags::SIGNALED).expect("post a send");
+    id.queues().post_send(buffer, len, SendOp::Send, SendFlags::SIGNALED).expect("post a send");
 }
 
 /// Posts a signalled inline send.
 pub(crate) fn send_inline<F: Fabric>(id: &mut Id<F>, bytes: &[u8]) {
     harness::moves();
-    id.post_inline(bytes, SendOp::Send, SendFlags::SIGNALED).expect("post an inline send");
+    id.queues().post_inline(bytes, SendOp::Send, SendFlags::SIGNALED).expect("post an inline send");
 }
 
 /// The next completed send of one side. Meanwhile the other side's device works as well, because on
@@ -147,10 +147,13 @@ pub(crate) fn send_inline<F: Fabric>(id: &mut Id<F>, bytes: &[u8]) {
 pub(crate) fn sent<F: Fabric>(id: &mut Id<F>, other: &mut Id<F>) -> Completion<F> {
     let end = Instant::now() + SOON;
     loop {
-        if let Ok(completion) = id.next_send(Duration::ZERO) {
+        if let Ok(completion) = id.queues().next_send(Duration::ZERO) {
             return completion;
         }
-        assert!(other.next_send(Duration::ZERO).is_err(), "the other side has sent nothing");
+        assert!(
+            other.queues().next_send(Duration::ZERO).is_err(),
+            "the other side has sent nothing"
+        );
         assert!(Instant::now() < end, "the send did not complete");
         thread::sleep(Duration::from_micros(50));
     }
@@ -158,7 +161,7 @@ pub(crate) fn sent<F: Fabric>(id: &mut Id<F>, other: &mut Id<F>) -> Completion<F
 
 /// The next completed receive, which must have succeeded.
 pub(crate) fn received<F: Fabric>(id: &mut Id<F>) -> Completion<F> {
-    let completion = id.next_recv(SOON).expect("a message");
+    let completion = id.queues().next_recv(SOON).expect("a message");
     harness::moves();
     assert_eq!(completion.status, Status::Success);
     completion

@@ -44,7 +44,7 @@ fn listen<F: Fabric>(bed: &Bed<F>, id: &mut Id<F>, shared: Option<&SharedReceive
     let buffer = bed.filled(LENGTHS[3], 0xee);
     match shared {
         Some(srq) => srq.post(&mut vec![buffer]).expect("a shared receive"),
-        None => id.post_recv(buffer).expect("a receive"),
+        None => id.queues().post_recv(buffer).expect("a receive"),
     }
 }
 
@@ -69,8 +69,8 @@ fn pass_by<F: Fabric>(bed: &Bed<F>, shared: bool) {
         assert_eq!(received(&mut one).bytes(), bytes(!round));
         sent(&mut two, &mut one).ok().expect("sent");
     }
-    assert!(waits.next_recv(Duration::ZERO).is_err(), "there was no receive");
-    assert!(stuck.next_send(Duration::ZERO).is_err(), "so nothing was acknowledged");
+    assert!(waits.queues().next_recv(Duration::ZERO).is_err(), "there was no receive");
+    assert!(stuck.queues().next_send(Duration::ZERO).is_err(), "so nothing was acknowledged");
     (0..WAITING).for_each(|_| listen(bed, &mut waits, empty.as_ref()));
     for number in 0..WAITING {
         assert_eq!(received(&mut waits).bytes(), bytes(number), "in order");

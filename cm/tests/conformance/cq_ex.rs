@@ -51,15 +51,19 @@ fn pair_into<F: Fabric>(bed: &Bed<F>, cq: &CompletionQueue<F>) -> Pair<F> {
 
 /// The fields of the next receive.
 fn fields<F: Fabric>(two: &mut Id<F>) -> WcEx {
-    *two.next_recv(SOON).expect("a receive").extended.expect("its queue is an extended one")
+    *two.queues()
+        .next_recv(SOON)
+        .expect("a receive")
+        .extended
+        .expect("its queue is an extended one")
 }
 
 fn cp_09_completions_have_the_fields_that_were_asked_for<F: Fabric>(bed: &Bed<F>) {
     let wanted = WcFields::BYTE_LEN | WcFields::IMM | WcFields::QP_NUM;
     let Some(cq) = extended(bed, wanted) else { return };
     let (mut one, mut two) = pair_into(bed, &cq);
-    two.post_recvs(&mut bed.numbered(2)).expect("receives");
-    one.post_inline(&[5], SendOp::SendWithImm(0x0102_0304), SIGNALED).expect("post");
+    two.queues().post_recvs(&mut bed.numbered(2)).expect("receives");
+    one.queues().post_inline(&[5], SendOp::SendWithImm(0x0102_0304), SIGNALED).expect("post");
     let wc = fields(&mut two);
     assert_eq!((wc.status, wc.opcode), (Status::Success, WcOpcode::Recv));
     assert_eq!((wc.byte_len, wc.imm), (Some(1), Some(0x0102_0304)));
@@ -69,7 +73,7 @@ fn cp_09_completions_have_the_fields_that_were_asked_for<F: Fabric>(bed: &Bed<F>
         assert_eq!(wc.src_qp, None, "it is no datagram");
     }
     assert!(wc.flags.contains(WcFlags::WITH_IMM));
-    one.post_inline(&[], SendOp::Send, SIGNALED).expect("post");
+    one.queues().post_inline(&[], SendOp::Send, SIGNALED).expect("post");
     let wc = fields(&mut two);
     assert_eq!((wc.byte_len, wc.imm), (Some(0), None));
 }
@@ -86,8 +90,8 @@ fn cp_09_a_field_that_was_not_asked_for_is_not_there<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(reader.next(), None, "the reader keeps it");
     let Some(cq) = extended(bed, WcFields::BYTE_LEN) else { return };
     let (mut one, mut two) = pair_into(bed, &cq);
-    two.post_recvs(&mut bed.numbered(1)).expect("a receive");
-    one.post_inline(&[5], SendOp::Send, SIGNALED).expect("post");
+    two.queues().post_recvs(&mut bed.numbered(1)).expect("a receive");
+    one.queues().post_inline(&[5], SendOp::Send, SIGNALED).expect("post");
     let wc = fields(&mut two);
     assert_eq!((wc.completion_ts, wc.wallclock_ns, wc.slid, wc.sl), (None, None, None, None));
 }
@@ -96,7 +100,7 @@ fn cp_09_an_error_has_only_defined_fields<F: Fabric>(bed: &Bed<F>) {
     let all = bed.fabric.caps().wc_fields;
     let Some(cq) = extended(bed, all | WcFields::QP_NUM) else { return };
     let (mut one, mut two) = pair_into(bed, &cq);
-    two.post_recvs(&mut bed.numbered(1)).expect("a receive");
+    two.queues().post_recvs(&mut bed.numbered(1)).expect("a receive");
     two.disconnect().expect("disconnect");
     let wc = fields(&mut two);
     let qp_num = two.qp().map(|(number, _)| number);
@@ -135,7 +139,7 @@ fn cp_09_times_are_those_of_the_clocks<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = pair_into(bed, &cq);
     let (mut last, mut before) = (0, wallclock_ns());
     for at in 0..4 {
-        two.post_recv(bed.filled(1, 0)).expect("a receive");
+        two.queues().post_recv(bed.filled(1, 0)).expect("a receive");
         send(&mut one, bed.filled(1, at));
         let wc = fields(&mut two);
         let (ticks, wall) = (wc.completion_ts.expect("ticks"), wc.wallclock_ns.expect("time"));
@@ -152,7 +156,7 @@ fn cp_09_times_stay_with_their_completions<F: Fabric>(bed: &Bed<F>) {
     const PAUSE: Duration = Duration::from_millis(20);
     let Some(cq) = extended(bed, WcFields::COMPLETION_TIMESTAMP) else { return };
     let (mut one, mut two) = pair_into(bed, &cq);
-    two.post_recvs(&mut bed.numbered(3)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(3)).expect("receives");
     for at in 0..3 {
         send(&mut one, bed.filled(1, at));
         sent(&mut one, &mut two).ok().expect("it has arrived");
@@ -172,9 +176,9 @@ fn cp_09_an_empty_queue_gives_nothing_and_goes_on<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = pair_into(bed, &cq);
     for round in 0..5_u8 {
         for _ in 0..3 {
-            assert!(two.next_recv(Duration::ZERO).is_err(), "round {round}");
+            assert!(two.queues().next_recv(Duration::ZERO).is_err(), "round {round}");
         }
-        two.post_recvs(&mut bed.numbered(usize::from(round % 4) + 1)).expect("receives");
+        two.queues().post_recvs(&mut bed.numbered(usize::from(round % 4) + 1)).expect("receives");
         for at in 0..=round % 4 {
             send(&mut one, bed.filled(1, at));
             sent(&mut one, &mut two).ok().expect("it has arrived");
@@ -194,12 +198,12 @@ fn cp_09_an_extended_queue_is_a_queue<F: Fabric>(bed: &Bed<F>) {
     srq.post(&mut bed.numbered(2)).expect("receives");
     cq.arm(false).expect("arm");
     for (at, (one, _)) in pairs.iter_mut().enumerate() {
-        one.post_inline(&[at as u8], SendOp::Send, SIGNALED).expect("post");
+        one.queues().post_inline(&[at as u8], SendOp::Send, SIGNALED).expect("post");
     }
     assert!(cq.wait(Some(SOON)).expect("wait"), "the first wakes");
     for (at, (one, two)) in pairs.iter_mut().enumerate().rev() {
         assert_eq!(received(two).bytes(), [at as u8]);
-        let sent = one.next_send(SOON).expect("sent").ok().expect("well");
+        let sent = one.queues().next_send(SOON).expect("sent").ok().expect("well");
         assert_eq!(sent.extended.map(|wc| wc.opcode), Some(WcOpcode::Send));
     }
 }
@@ -230,7 +234,7 @@ fn cp_09_without_overrun_the_oldest_make_room<F: Fabric>(bed: &Bed<F>) {
     let init = CqInit { flags: CqFlags::IGNORE_OVERRUN, ..CqInit::new(2) };
     let cq = CompletionQueue::with(&bed.fabric, &init).expect("a queue with these attributes");
     let (mut one, mut two) = pair_into(bed, &cq);
-    two.post_recvs(&mut bed.numbered(4)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(4)).expect("receives");
     for at in 0..3 {
         send(&mut one, bed.filled(1, at));
         sent(&mut one, &mut two).ok().expect("it has arrived");
@@ -249,7 +253,7 @@ fn cp_09_a_missing_completion_vector_is_refused<F: Fabric>(bed: &Bed<F>) {
         let last = CqInit { comp_vector: count - 1, fields, ..CqInit::new(4) };
         let cq = CompletionQueue::with(&bed.fabric, &last).expect("the last of them");
         let (mut one, mut two) = pair_into(bed, &cq);
-        two.post_recv(bed.filled(1, 0)).expect("a receive");
+        two.queues().post_recv(bed.filled(1, 0)).expect("a receive");
         cq.arm(false).expect("arm");
         send(&mut one, bed.filled(1, 7));
         assert!(cq.wait(Some(SOON)).expect("wait"), "it wakes, too");

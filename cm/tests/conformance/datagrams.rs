@@ -102,12 +102,14 @@ fn way<F: Fabric>(bed: &Bed<F>, one: &Id<F>) -> (UdParam, Target<F>) {
 }
 
 pub(crate) fn recv<F: Fabric>(bed: &Bed<F>, id: &mut Id<F>, len: usize) {
-    id.post_recv(Buffer::new(&bed.fabric, GRH_BYTES + len).expect("a buffer")).expect("a receive");
+    id.queues()
+        .post_recv(Buffer::new(&bed.fabric, GRH_BYTES + len).expect("a buffer"))
+        .expect("a receive");
 }
 
 pub(crate) fn send<F: Fabric>(id: &mut Id<F>, target: &Target<F>, bytes: &[u8]) {
-    id.post_inline_to(target, bytes, None, SendFlags::SIGNALED).expect("post a datagram");
-    id.next_send(SOON).expect("it is on its way").ok().expect("sent");
+    id.queues().post_inline_to(target, bytes, None, SendFlags::SIGNALED).expect("post a datagram");
+    id.queues().next_send(SOON).expect("it is on its way").ok().expect("sent");
 }
 
 pub(crate) fn payload<F: Fabric>(completion: &Completion<F>) -> &[u8] {
@@ -116,7 +118,7 @@ pub(crate) fn payload<F: Fabric>(completion: &Completion<F>) -> &[u8] {
 
 fn nothing_comes<F: Fabric>(id: &mut Id<F>) {
     thread::sleep(A_WHILE);
-    assert!(id.next_recv(NOW).is_err(), "nothing comes");
+    assert!(id.queues().next_recv(NOW).is_err(), "nothing comes");
 }
 
 fn id_06_datagrams_go_both_ways<F: Fabric>(bed: &Bed<F>) {
@@ -125,7 +127,7 @@ fn id_06_datagrams_go_both_ways<F: Fabric>(bed: &Bed<F>) {
     assert_eq!((to.qp_num, to.qkey), (two.qp().expect("made on arrival").0, UDP_QKEY));
     recv(bed, &mut two, 100);
     let flags = SendFlags::SIGNALED;
-    one.post_inline_to(&target, b"there", Some(7), flags).expect("post a datagram");
+    one.queues().post_inline_to(&target, b"there", Some(7), flags).expect("post a datagram");
     let first = received(&mut two);
     assert_eq!((payload(&first), first.imm), (&b"there"[..], Some(7)));
     assert_eq!((first.len, first.src_qp), (GRH_BYTES + 5, one.qp().expect("made").0));
@@ -137,10 +139,10 @@ fn id_06_datagrams_go_both_ways<F: Fabric>(bed: &Bed<F>) {
     recv(bed, &mut one, 2000);
     let mut buffer = Buffer::new(&bed.fabric, 1000).expect("a buffer");
     buffer.fill(9);
-    two.post_send_to(&back, buffer, 1000, None, flags).expect("post a datagram");
+    two.queues().post_send_to(&back, buffer, 1000, None, flags).expect("post a datagram");
     let second = received(&mut one);
     assert_eq!((payload(&second), second.imm), (&[9; 1000][..], None));
-    let sent = two.next_send(SOON).expect("sent").ok().expect("sent");
+    let sent = two.queues().next_send(SOON).expect("sent").ok().expect("sent");
     assert_eq!(sent.buffer.expect("it comes back").len(), 1000);
 }
 
@@ -357,24 +359,25 @@ fn ud_01_more_than_a_packet_is_refused<F: Fabric>(bed: &Bed<F>) {
     recv(bed, &mut two, 8000);
     let post = |one: &mut Id<F>, len| {
         let buffer = Buffer::new(&bed.fabric, len).expect("a buffer");
-        one.post_send_to(&target, buffer, len, None, SendFlags::empty()).expect("post");
+        one.queues().post_send_to(&target, buffer, len, None, SendFlags::empty()).expect("post");
     };
     post(&mut one, 4097);
     post(&mut one, 8);
     let statuses = [Status::LocalLength, Status::Flushed];
     for status in statuses {
-        assert_eq!(one.next_send(SOON).expect("it failed").status, status);
+        assert_eq!(one.queues().next_send(SOON).expect("it failed").status, status);
     }
     nothing_comes(&mut two);
 }
 
 fn ud_01_sends_only_datagrams<F: Fabric>(bed: &Bed<F>) {
     let (mut one, two) = plain(bed);
-    let refused = one.post_inline(&[1], SendOp::Send, SendFlags::SIGNALED).expect_err("refused");
+    let refused =
+        one.queues().post_inline(&[1], SendOp::Send, SendFlags::SIGNALED).expect_err("refused");
     assert_eq!(refused.cause, PostCause::Malformed);
     let (_, target) = way(bed, &one);
     let (mut near, _far) = bed.pair(&bed.small());
-    let refused = near.post_inline_to(&target, &[1], None, SendFlags::SIGNALED);
+    let refused = near.queues().post_inline_to(&target, &[1], None, SendFlags::SIGNALED);
     assert_eq!(refused.expect_err("refused").cause, PostCause::Malformed);
     drop(two);
 }
@@ -385,10 +388,10 @@ fn ud_01_a_target_may_go_before_its_sends_are_over<F: Fabric>(bed: &Bed<F>) {
         recv(bed, &mut two, 8);
         let (_, target) = way(bed, &one);
         let flags = if byte % 4 == 3 { SendFlags::SIGNALED } else { SendFlags::empty() };
-        one.post_inline_to(&target, &[byte], None, flags).expect("post a datagram");
+        one.queues().post_inline_to(&target, &[byte], None, flags).expect("post a datagram");
         drop(target);
         if byte % 4 == 3 {
-            one.next_send(SOON).expect("sent").ok().expect("sent");
+            one.queues().next_send(SOON).expect("sent").ok().expect("sent");
         }
         assert_eq!(payload(&received(&mut two)), [byte]);
     }
@@ -408,7 +411,7 @@ fn cp_06_a_datagram_wakes_the_thread_that_armed<F: Fabric>(bed: &Bed<F>) {
             send(&mut one, &target, &[byte]);
             assert!(sleeper.join().expect("the sleeper"));
         });
-        assert_eq!(payload(&two.next_recv(NOW).expect("it is there")), [byte]);
+        assert_eq!(payload(&two.queues().next_recv(NOW).expect("it is there")), [byte]);
     }
 }
 

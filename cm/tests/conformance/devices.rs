@@ -106,7 +106,7 @@ fn a_fork_leaves_connections_alone_and_gives_no_buffer_away<F: Fabric>(bed: &Bed
     let (mut one, mut two) = bed.pair(&bed.small());
     let memory = Exposed::new(&bed.fabric, 4096, Access::REMOTE_WRITE).expect("memory");
     let buffer = bed.filled(64, 7);
-    two.post_recv(bed.filled(64, 0)).expect("a receive");
+    two.queues().post_recv(bed.filled(64, 0)).expect("a receive");
     let (reader, mut gate) = io::pipe().expect("a pipe");
     // A region begins at a page.
     let page = buffer.as_ptr().cast_mut().cast();
@@ -120,14 +120,14 @@ fn a_fork_leaves_connections_alone_and_gives_no_buffer_away<F: Fabric>(bed: &Bed
     assert_eq!(received(&mut two).bytes(), [7; 64]);
     assert_eq!(sent(&mut one, &mut two).status, Status::Success);
     for byte in 0..10 {
-        two.post_recv(bed.filled(64, 0)).expect("a receive");
+        two.queues().post_recv(bed.filled(64, 0)).expect("a receive");
         send(&mut one, bed.filled(64, byte));
         assert_eq!(received(&mut two).bytes(), [byte; 64]);
         assert_eq!(sent(&mut one, &mut two).status, Status::Success);
     }
     // Exposed memory is shared: every process sees the same pages.
     let op = SendOp::Write(memory.remote(0));
-    one.post_send(bed.filled(64, 9), 64, op, SendFlags::SIGNALED).expect("post");
+    one.queues().post_send(bed.filled(64, 9), 64, op, SendFlags::SIGNALED).expect("post");
     sent(&mut one, &mut two).ok().expect("written");
     let mut bytes = [0; 64];
     memory.read(0, &mut bytes).expect("inside");

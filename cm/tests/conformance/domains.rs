@@ -37,7 +37,7 @@ fn qp_05_a_domain_that_is_given_is_used_and_ep_06_saved_for_each_request<F: Fabr
     let none = Default::default();
     let (one, two) = (bed.small().pd(&here), bed.small().pd(&there));
     let (mut one, mut two) = bed.pair_with(&one, &two, &none, &none);
-    two.post_recv(buffer(&there, 0)).expect("a receive");
+    two.queues().post_recv(buffer(&there, 0)).expect("a receive");
     send(&mut one, buffer(&here, 7));
     assert_eq!(received(&mut two).bytes(), [7; 64]);
     assert_eq!(sent(&mut one, &mut two).status, Status::Success);
@@ -59,7 +59,7 @@ fn srq_01_a_queue_belongs_to_the_domain_that_is_given<F: Fabric>(bed: &Bed<F>) {
 
 fn mr_02_a_send_reads_memory_of_its_own_domain<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
-    two.post_recv(bed.filled(64, 0)).expect("a receive");
+    two.queues().post_recv(bed.filled(64, 0)).expect("a receive");
     send(&mut one, buffer(&domain(bed), 7));
     let status = sent(&mut one, &mut two).status;
     if bed.is_strict() {
@@ -70,12 +70,12 @@ fn mr_02_a_send_reads_memory_of_its_own_domain<F: Fabric>(bed: &Bed<F>) {
 
 fn mr_02_a_message_goes_to_memory_of_the_receivers_domain<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
-    two.post_recv(buffer(&domain(bed), 0)).expect("a receive");
+    two.queues().post_recv(buffer(&domain(bed), 0)).expect("a receive");
     send(&mut one, bed.filled(64, 7));
     let status = sent(&mut one, &mut two).status;
     if bed.is_strict() {
         assert_eq!(status, Status::RemoteOperation);
-        let receive = two.next_recv(crate::bed::SOON).expect("its receive").status;
+        let receive = two.queues().next_recv(crate::bed::SOON).expect("its receive").status;
         assert_eq!(receive, Status::LocalProtection);
     }
     assert!(!status.is_ok());
@@ -85,9 +85,9 @@ fn mr_02_the_result_of_a_read_stays_in_its_domain<F: Fabric>(bed: &Bed<F>) {
     let memory = Exposed::new(&bed.fabric, 64, Access::REMOTE_READ).expect("memory");
     let (mut one, mut two) = bed.pair(&bed.small());
     let op = SendOp::Read(memory.remote(0));
-    one.post_send(bed.filled(64, 0), 64, op, SIGNALED).expect("a read");
+    one.queues().post_send(bed.filled(64, 0), 64, op, SIGNALED).expect("a read");
     sent(&mut one, &mut two).ok().expect("within one domain");
-    one.post_send(buffer(&domain(bed), 0), 64, op, SIGNALED).expect("a read");
+    one.queues().post_send(buffer(&domain(bed), 0), 64, op, SIGNALED).expect("a read");
     let status = sent(&mut one, &mut two).status;
     if bed.is_strict() {
         assert_eq!(status, Status::LocalProtection);
@@ -104,7 +104,7 @@ fn mr_02_a_peers_key_is_good_within_its_domain<F: Fabric>(bed: &Bed<F>) {
             let memory = Exposed::new(device, 64, rights).expect("memory");
             let op: fn(doorbell_seam::wr::Remote) -> SendOp = op;
             let request = op(memory.remote(0));
-            one.post_send(bed.filled(64, 3), 64, request, SIGNALED).expect("a request");
+            one.queues().post_send(bed.filled(64, 3), 64, request, SIGNALED).expect("a request");
             let status = sent(&mut one, &mut two).status;
             assert_eq!(status, if good { Status::Success } else { Status::RemoteAccess });
         }

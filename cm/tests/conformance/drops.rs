@@ -84,15 +84,17 @@ fn connected<F: Fabric>(bed: &Bed<F>, all: &mut All) {
     event::<F>(&here, EventKind::Established);
     let one = &mut ids[0];
     srq.post(&mut bed.numbered(2)).expect("receives");
-    one.post_recv(bed.filled(8, 0)).expect("a receive");
+    one.queues().post_recv(bed.filled(8, 0)).expect("a receive");
     cq.arm(false).expect("arm");
     send_inline(one, &[1]);
     let memory = Exposed::new(&bed.fabric, 64, Access::all()).expect("memory");
     let read = SendOp::Read(memory.remote(0));
-    one.post_send(bed.filled(8, 0), 8, read, SendFlags::SIGNALED).expect("a read");
+    one.queues().post_send(bed.filled(8, 0), 8, read, SendFlags::SIGNALED).expect("a read");
     let mut window = Window::new(&bed.fabric, WindowKind::Two).expect("a window");
     let rights = Access::REMOTE_READ;
-    two.bind_window(&mut window, &memory, (0, 8), rights, SendFlags::SIGNALED).expect("bind");
+    two.queues()
+        .bind_window(&mut window, &memory, (0, 8), rights, SendFlags::SIGNALED)
+        .expect("bind");
     for id in ids {
         all.push(Box::new(id));
     }
@@ -109,10 +111,11 @@ fn connected<F: Fabric>(bed: &Bed<F>, all: &mut All) {
 fn unconnected<F: Fabric>(bed: &Bed<F>, all: &mut All) {
     let group: IpAddr = Ipv4Addr::new(239, 99, 1, 1).into();
     let mut member = datagrams::bound(bed, None);
-    member.join_multicast(group, Join::FullMember).expect("join");
+    member.multicast().join(group, Join::FullMember).expect("join");
     let target = Target::new(&bed.fabric, &member.ud().expect("where")).expect("a target");
     datagrams::recv(bed, &mut member, 8);
     member
+        .queues()
         .post_send_to(&target, bed.filled(8, 1), 8, None, SendFlags::SIGNALED)
         .expect("a datagram");
     let own = ExternalQp::new(&bed.fabric, &bed.small()).expect("a queue pair");

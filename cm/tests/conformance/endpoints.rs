@@ -128,7 +128,7 @@ fn ep_09_the_listeners_own_srq_is_not_inherited<F: Fabric>(bed: &Bed<F>) {
     let connected = while_connecting(bed, addr, || {
         let mut id = listener.get_request(Some(SOON)).expect("a request");
         assert!(id.srq().is_none());
-        id.post_recv(bed.filled(8, 0)).expect("its own queue takes it");
+        id.queues().post_recv(bed.filled(8, 0)).expect("its own queue takes it");
         id.accept(&ConnParam::default()).expect("accept");
         two = Some(id);
     });

@@ -48,7 +48,7 @@ fn sleeps_on<F: Fabric>(queue: &CompletionQueue<F>) -> bool {
 
 fn cp_06_a_completion_wakes_the_thread_that_armed<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
-    two.post_recvs(&mut bed.numbered(2)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(2)).expect("receives");
     let queue = recv_queue(&two);
     for byte in [1, 2] {
         queue.arm(false).expect("arm");
@@ -59,24 +59,24 @@ fn cp_06_a_completion_wakes_the_thread_that_armed<F: Fabric>(bed: &Bed<F>) {
             send_inline(&mut one, &[byte]);
             assert!(sleeper.join().expect("the sleeper"));
         });
-        assert_eq!(two.next_recv(NOW).expect("it is there").bytes(), [byte]);
+        assert_eq!(two.queues().next_recv(NOW).expect("it is there").bytes(), [byte]);
     }
 }
 
 fn cp_06_earlier_completions_wake_nobody<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
-    two.post_recvs(&mut bed.numbered(1)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(1)).expect("receives");
     let queue = recv_queue(&two);
     send_inline(&mut one, &[1]);
     sent(&mut one, &mut two).ok().expect("sent: the message is in the other queue");
     queue.arm(false).expect("arm");
     assert!(sleeps_on(&queue));
-    assert_eq!(two.next_recv(NOW).expect("it is there").bytes(), [1]);
+    assert_eq!(two.queues().next_recv(NOW).expect("it is there").bytes(), [1]);
 }
 
 fn cp_06_one_arm_is_one_wake<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
-    two.post_recvs(&mut bed.numbered(2)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(2)).expect("receives");
     let queue = recv_queue(&two);
     queue.arm(false).expect("arm");
     send_inline(&mut one, &[1]);
@@ -89,13 +89,13 @@ fn cp_06_one_arm_is_one_wake<F: Fabric>(bed: &Bed<F>) {
 
 fn cp_06_solicited_only_wakes_for_those<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
-    two.post_recvs(&mut bed.numbered(2)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(2)).expect("receives");
     let queue = recv_queue(&two);
     queue.arm(true).expect("arm");
     send_inline(&mut one, &[1]);
     assert!(sleeps_on(&queue), "not solicited");
     let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
-    one.post_inline(&[2], SendOp::Send, flags).expect("post");
+    one.queues().post_inline(&[2], SendOp::Send, flags).expect("post");
     assert!(wakes(&queue));
     received(&mut two);
     received(&mut two);
@@ -103,7 +103,7 @@ fn cp_06_solicited_only_wakes_for_those<F: Fabric>(bed: &Bed<F>) {
 
 fn cp_06_errors_wake_a_wait_for_solicited<F: Fabric>(bed: &Bed<F>) {
     let (_one, mut two) = bed.pair(&bed.small());
-    two.post_recvs(&mut bed.numbered(1)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(1)).expect("receives");
     let queue = recv_queue(&two);
     if !bed.is_strict() {
         return skip("this device never flushes receives");
@@ -111,14 +111,14 @@ fn cp_06_errors_wake_a_wait_for_solicited<F: Fabric>(bed: &Bed<F>) {
     queue.arm(true).expect("arm");
     two.disconnect().expect("disconnect");
     assert!(wakes(&queue));
-    assert!(two.next_recv(NOW).expect("flushed").ok().is_err());
+    assert!(two.queues().next_recv(NOW).expect("flushed").ok().is_err());
 }
 
 /// Waits for the next message in the usual way: arm, poll, sleep.
 fn next_message<F: Fabric>(id: &mut Id<F>, queue: &CompletionQueue<F>) -> u8 {
     loop {
         queue.arm(false).expect("arm");
-        if let Ok(completion) = id.next_recv(NOW) {
+        if let Ok(completion) = id.queues().next_recv(NOW) {
             return completion.ok().expect("a message").bytes()[0];
         }
         assert!(wakes(queue), "a wake-up was lost");
@@ -134,18 +134,18 @@ pub(crate) fn sleepy<F: Fabric>(bed: &Bed<F>, id: &mut Id<F>, first: bool) {
             send_inline(id, &[round as u8]);
         }
         assert_eq!(next_message(id, &queue), round as u8);
-        id.post_recv(bed.filled(1, 0)).expect("a receive");
+        id.queues().post_recv(bed.filled(1, 0)).expect("a receive");
         if !first {
             send_inline(id, &[round as u8]);
         }
-        while id.next_send(NOW).is_ok() {}
+        while id.queues().next_send(NOW).is_ok() {}
     }
 }
 
 fn cp_06_no_wake_up_is_lost<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
-    one.post_recvs(&mut bed.numbered(2)).expect("receives");
-    two.post_recvs(&mut bed.numbered(2)).expect("receives");
+    one.queues().post_recvs(&mut bed.numbered(2)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(2)).expect("receives");
     thread::scope(|scope| {
         scope.spawn(|| sleepy(bed, &mut two, false));
         sleepy(bed, &mut one, true);
@@ -161,11 +161,11 @@ fn cp_06_sends_wake_too<F: Fabric>(bed: &Bed<F>) {
     thread::scope(|scope| {
         let sleeper = scope.spawn(|| wakes(&queue));
         thread::sleep(Duration::from_millis(5));
-        two.post_recv(bed.filled(1, 0)).expect("a receive");
+        two.queues().post_recv(bed.filled(1, 0)).expect("a receive");
         received(&mut two);
         assert!(sleeper.join().expect("the sleeper"));
     });
-    one.next_send(NOW).expect("it is there").ok().expect("sent");
+    one.queues().next_send(NOW).expect("it is there").ok().expect("sent");
 }
 
 /// A device of rdma-core has one stream of events for all users, so one case at a time reads it.
@@ -216,14 +216,14 @@ fn cp_06_the_descriptors_of_several_queues_say_which_to_look_at<F: Fabric>(bed: 
             assert!(Instant::now() < end, "it does not become quiet");
         }
         let (one, two) = &mut pairs[at];
-        two.post_recv(bed.filled(1, 0)).expect("a receive");
+        two.queues().post_recv(bed.filled(1, 0)).expect("a receive");
         send_inline(one, &[at as u8]);
         while !queues[at].wait(Some(NOW)).expect("a look") {
             assert!(readable(&both, SOON) && Instant::now() < end, "it did not come");
         }
         assert!(!queues[1 - at].wait(Some(NOW)).expect("a look"), "not this one");
-        assert_eq!(two.next_recv(NOW).expect("it is there").bytes(), [at as u8]);
-        one.next_send(SOON).expect("sent").ok().expect("well");
+        assert_eq!(two.queues().next_recv(NOW).expect("it is there").bytes(), [at as u8]);
+        one.queues().next_send(SOON).expect("sent").ok().expect("well");
     }
 }
 
@@ -267,13 +267,13 @@ fn cp_05_an_overrun_is_an_event_of_the_queue<F: Fabric>(bed: &Bed<F>) {
     let init = QpInit::rc().send_wr(8).recv_wr(8).inline(16).signal_all(true);
     let tight = init.clone().recv_cq(&small);
     let (mut one, mut two) = bed.pair_with(&init, &tight, &Default::default(), &Default::default());
-    two.post_recvs(&mut bed.numbered(8)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(8)).expect("receives");
     for byte in 0..8 {
         // The peer fails meanwhile.
-        if one.post_inline(&[byte], SendOp::Send, SendFlags::SIGNALED).is_err() {
+        if one.queues().post_inline(&[byte], SendOp::Send, SendFlags::SIGNALED).is_err() {
             break;
         }
-        let _ = one.next_send(A_WHILE);
+        let _ = one.queues().next_send(A_WHILE);
     }
     event(bed, wanted);
     if bed.is_strict() {
@@ -282,10 +282,10 @@ fn cp_05_an_overrun_is_an_event_of_the_queue<F: Fabric>(bed: &Bed<F>) {
             object: Object::Qp(two.qp().expect("a queue pair").0),
         };
         event(bed, fatal);
-        while two.next_recv(A_WHILE).is_ok() {}
-        two.post_inline(&[1], SendOp::Send, SendFlags::SIGNALED).expect("ERR takes it");
-        assert_eq!(two.next_send(SOON).expect("flushed").status, Status::Flushed);
-        assert!(two.next_recv(A_WHILE).is_err(), "the queue has stopped for good");
+        while two.queues().next_recv(A_WHILE).is_ok() {}
+        two.queues().post_inline(&[1], SendOp::Send, SendFlags::SIGNALED).expect("ERR takes it");
+        assert_eq!(two.queues().next_send(SOON).expect("flushed").status, Status::Flushed);
+        assert!(two.queues().next_recv(A_WHILE).is_err(), "the queue has stopped for good");
     }
 }
 
@@ -311,7 +311,8 @@ fn ae_01_an_access_error_is_an_event_of_the_target<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     let memory = Exposed::new(&bed.fabric, 64, Access::REMOTE_READ).expect("exposed memory");
     let qp = two.qp().expect("a queue pair").0;
-    one.post_send(bed.filled(8, 1), 8, SendOp::Write(memory.remote(0)), SendFlags::SIGNALED)
+    one.queues()
+        .post_send(bed.filled(8, 1), 8, SendOp::Write(memory.remote(0)), SendFlags::SIGNALED)
         .expect("post");
     assert!(sent(&mut one, &mut two).ok().is_err());
     event(bed, AsyncEvent { kind: AsyncKind::QpAccessError, object: Object::Qp(qp) });
@@ -327,6 +328,6 @@ fn srq_16_last_wqe_reached_comes_when_a_queue_pair_is_done_with_its_queue<F: Fab
     let wanted = AsyncEvent { kind: AsyncKind::LastWqeReached, object: Object::Qp(qp) };
     assert!(is_silent(bed, wanted));
     two.disconnect().expect("disconnect");
-    assert!(two.next_recv(A_WHILE).is_err(), "the receives stay");
+    assert!(two.queues().next_recv(A_WHILE).is_err(), "the receives stay");
     event(bed, wanted);
 }

@@ -113,7 +113,7 @@ fn qx_03_with_a_domain_alone_it_is_the_plain_call<F: Fabric>(bed: &Bed<F>) {
     let init = bed.small();
     assert_eq!(init.comp_mask(), AttrMask::PD);
     let (mut one, mut two) = bed.pair(&init);
-    two.post_recv(bed.filled(8, 0)).expect("a receive");
+    two.queues().post_recv(bed.filled(8, 0)).expect("a receive");
     crate::bed::send(&mut one, bed.filled(8, 3));
     assert_eq!(received(&mut two).bytes(), [3; 8]);
     sent(&mut one, &mut two).ok().expect("sent");
@@ -139,7 +139,7 @@ fn member<F: Fabric>(bed: &Bed<F>, init: &QpInit<F>, group: IpAddr) -> Id<F> {
     let mut id = Id::create(&bed.fabric, None, PortSpace::Udp).expect("an id");
     id.bind(bed.at(0)).expect("bind");
     id.create_qp(init).expect("a queue pair");
-    id.join_multicast(group, Join::FullMember).expect("join");
+    id.multicast().join(group, Join::FullMember).expect("join");
     id
 }
 
@@ -159,7 +159,7 @@ fn qx_06_own_multicast_does_not_come_back<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(datagrams::payload(&received(&mut two)), [1], "others hear it");
     assert_eq!(datagrams::payload(&received(&mut plain)), [1]);
     thread::sleep(A_WHILE);
-    assert!(one.next_recv(Duration::ZERO).is_err(), "its own does not come back");
+    assert!(one.queues().next_recv(Duration::ZERO).is_err(), "its own does not come back");
     datagrams::send(&mut plain, &target, &[2]);
     for id in [&mut one, &mut two, &mut plain] {
         assert_eq!(datagrams::payload(&received(id)), [2], "without the flag it does");
@@ -215,9 +215,9 @@ fn qx_10_an_operation_not_asked_for_is_refused<F: Fabric>(bed: &Bed<F>) {
     assert!(made(bed, &bed.small().send_ops_flags(offered)).is_some(), "{offered:?}");
     let (mut one, mut two) = bed.pair(&init);
     let flags = SendFlags::SIGNALED;
-    let inline = one.post_inline(&[1], SendOp::SendWithImm(7), flags);
+    let inline = one.queues().post_inline(&[1], SendOp::SendWithImm(7), flags);
     assert_eq!(inline.expect_err("only SEND").cause, PostCause::NotAsked);
-    let refused = one.post_send(bed.filled(8, 1), 8, SendOp::SendWithImm(7), flags);
+    let refused = one.queues().post_send(bed.filled(8, 1), 8, SendOp::SendWithImm(7), flags);
     let refused = refused.expect_err("only SEND");
     assert_eq!((refused.cause, refused.cause.errno()), (PostCause::NotAsked, 22));
     assert!(refused.back.is_some(), "the buffer comes back");
@@ -229,8 +229,8 @@ fn qx_10_an_operation_not_asked_for_is_refused<F: Fabric>(bed: &Bed<F>) {
         request(2, SendOp::SendWithImm(2)),
         request(3, SendOp::Send),
     ];
-    two.post_recv(bed.filled(8, 0)).expect("a receive");
-    let error = one.post_sends(&mut list).expect_err("the second was not asked for");
+    two.queues().post_recv(bed.filled(8, 0)).expect("a receive");
+    let error = one.queues().post_sends(&mut list).expect_err("the second was not asked for");
     assert_eq!((error.cause, list.len()), (PostCause::NotAsked, 2));
     assert_eq!(received(&mut two).bytes(), [1]);
     sent(&mut one, &mut two).ok().expect("sent");
@@ -246,7 +246,7 @@ fn qx_10_windows_are_opened_only_where_that_was_asked_for<F: Fabric>(bed: &Bed<F
     for kind in [WindowKind::One, WindowKind::Two] {
         let mut window = Window::new(&bed.fabric, kind).expect("a window");
         let (rights, flags) = (Access::REMOTE_READ, SendFlags::SIGNALED);
-        let bound = one.bind_window(&mut window, &memory, (0, 64), rights, flags);
+        let bound = one.queues().bind_window(&mut window, &memory, (0, 64), rights, flags);
         assert_eq!(bound.expect_err("not asked for").cause, PostCause::NotAsked, "{kind:?}");
     }
 }
@@ -259,9 +259,9 @@ fn qx_10_datagrams_too_are_refused_where_they_were_not_asked_for<F: Fabric>(bed:
     let mut one = member(bed, &init, group(2));
     let target = Target::new(&bed.fabric, &one.ud().expect("joined")).expect("a target");
     let flags = SendFlags::SIGNALED;
-    let inline = one.post_inline_to(&target, &[1], Some(1), flags);
+    let inline = one.queues().post_inline_to(&target, &[1], Some(1), flags);
     assert_eq!(inline.expect_err("only SEND").cause, PostCause::NotAsked);
-    let refused = one.post_send_to(&target, bed.filled(8, 1), 8, Some(1), flags);
+    let refused = one.queues().post_send_to(&target, bed.filled(8, 1), 8, Some(1), flags);
     assert_eq!(refused.expect_err("only SEND").cause, PostCause::NotAsked);
     datagrams::send(&mut one, &target, &[1]);
 }

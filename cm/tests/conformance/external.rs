@@ -44,7 +44,7 @@ fn bare<F: Fabric>(bed: &Bed<F>, addr: std::net::SocketAddr) -> Id<F> {
 
 /// Moves a queue pair one state further, as the connection manager says.
 fn go<F: Fabric>(qp: &mut ExternalQp<F>, id: &mut Id<F>, to: QpState) {
-    let fields = id.init_qp_attr(to).expect("the fields for this state");
+    let fields = id.by_hand().init_qp_attr(to).expect("the fields for this state");
     assert_eq!(fields.state, Some(to));
     qp.modify(&fields).expect("a way of the table");
     assert_eq!(qp.state(), to);
@@ -101,16 +101,16 @@ pub(crate) fn joined_by<F: Fabric>(
         let connecting = scope.spawn(move || {
             let (id, qp) = &mut one;
             go(qp, id, QpState::Init);
-            id.connect_with(qp, asks).expect("the peer's answer");
+            id.by_hand().connect(qp, asks).expect("the peer's answer");
             up(qp, id);
-            id.establish().expect("establish");
+            id.by_hand().establish().expect("establish");
             one
         });
         let mut id = listener.get_request(Some(SOON)).expect("a request");
         let mut qp = right;
         go(&mut qp, &mut id, QpState::Init);
         up(&mut qp, &mut id);
-        id.accept_with(&qp, grants).expect("accept");
+        id.by_hand().accept(&qp, grants).expect("accept");
         [connecting.join().expect("the connecting side"), (id, qp)]
     })
 }
@@ -145,20 +145,20 @@ fn cm_12_on_a_channel_the_answer_is_connect_response<F: Fabric>(bed: &Bed<F>) {
     one.migrate(Some(&here)).expect("migrate");
     go(&mut left, &mut one, QpState::Init);
     let asks = ConnParam { responder_resources: 2, initiator_depth: 4, ..ConnParam::default() };
-    one.connect_with(&left, &asks).expect("connect");
+    one.by_hand().connect(&left, &asks).expect("connect");
     let request = event::<F>(&there, EventKind::ConnectRequest);
     let mut two = Id::of_request(&bed.fabric, request.request.expect("its id"));
     let mut right = own(bed);
     go(&mut right, &mut two, QpState::Init);
     up(&mut right, &mut two);
     let grants = ConnParam { private_data: b"come in", ..asks };
-    two.accept_with(&right, &grants).expect("accept");
+    two.by_hand().accept(&right, &grants).expect("accept");
     let response = event::<F>(&here, EventKind::ConnectResponse);
     assert_eq!(response.key, one.key());
     assert_padded(&response.private_data, b"come in", 196);
     assert_eq!(response.depths, Some(Depths { responder: 4, initiator: 2 }));
     up(&mut left, &mut one);
-    one.establish().expect("establish");
+    one.by_hand().establish().expect("establish");
     assert_eq!(event::<F>(&there, EventKind::Established).key, two.key());
     talk(bed, &mut left, &mut right);
     drop(one);
@@ -167,22 +167,22 @@ fn cm_12_on_a_channel_the_answer_is_connect_response<F: Fabric>(bed: &Bed<F>) {
 
 fn cm_12_a_queue_pair_of_the_ids_own_is_not_established<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
-    assert_eq!(one.establish().expect_err("it has one").code(), Code::Invalid);
+    assert_eq!(one.by_hand().establish().expect_err("it has one").code(), Code::Invalid);
     let param = ConnParam::default();
     let qp = own(bed);
-    assert_eq!(two.accept_with(&qp, &param).expect_err("it has one").code(), Code::Invalid);
-    assert_eq!(one.connect_with(&qp, &param).expect_err("it has one").code(), Code::Invalid);
+    assert_eq!(two.by_hand().accept(&qp, &param).expect_err("it has one").code(), Code::Invalid);
+    assert_eq!(one.by_hand().connect(&qp, &param).expect_err("it has one").code(), Code::Invalid);
 }
 
 fn cm_12_establish_comes_after_the_answer_and_rts<F: Fabric>(bed: &Bed<F>) {
     let here = bed.fabric.open_channel().expect("a channel");
     let (mut listener, addr) = bed.listener(Some(&bed.small()));
     let (mut one, mut left) = (bare(bed, addr), own(bed));
-    assert_eq!(one.establish().expect_err("nobody has answered").code(), Code::Invalid);
+    assert_eq!(one.by_hand().establish().expect_err("nobody has answered").code(), Code::Invalid);
     one.migrate(Some(&here)).expect("migrate");
     go(&mut left, &mut one, QpState::Init);
-    one.connect_with(&left, &ConnParam::default()).expect("connect");
-    assert!(one.init_qp_attr(QpState::Rtr).is_err(), "the peer is not known yet");
+    one.by_hand().connect(&left, &ConnParam::default()).expect("connect");
+    assert!(one.by_hand().init_qp_attr(QpState::Rtr).is_err(), "the peer is not known yet");
     thread::scope(|scope| {
         let accepting = scope.spawn(|| {
             let mut two = listener.get_request(Some(SOON)).expect("a request");
@@ -191,7 +191,7 @@ fn cm_12_establish_comes_after_the_answer_and_rts<F: Fabric>(bed: &Bed<F>) {
         });
         event::<F>(&here, EventKind::ConnectResponse);
         up(&mut left, &mut one);
-        one.establish().expect("now");
+        one.by_hand().establish().expect("now");
         drop(accepting.join().expect("the listening side"));
     });
 }
@@ -205,7 +205,7 @@ fn cm_12_accepting_comes_after_rts<F: Fabric>(bed: &Bed<F>) {
     let mut qp = own(bed);
     for state in [QpState::Init, QpState::Rtr] {
         go(&mut qp, &mut two, state);
-        let refused = two.accept_with(&qp, &ConnParam::default()).expect_err("too early");
+        let refused = two.by_hand().accept(&qp, &ConnParam::default()).expect_err("too early");
         assert_eq!(refused.code(), Code::Invalid, "{refused}");
     }
     two.reject(&[]).expect("it may still say no");
@@ -219,7 +219,7 @@ fn cm_12_a_rejected_request_leaves_the_queue_pair_alone<F: Fabric>(bed: &Bed<F>)
     left.post_recv(bed.filled(8, 0)).expect("a receive");
     thread::scope(|scope| {
         let (one, left) = (&mut one, &mut left);
-        let connecting = scope.spawn(move || one.connect_with(left, &ConnParam::default()));
+        let connecting = scope.spawn(move || one.by_hand().connect(left, &ConnParam::default()));
         listener.get_request(Some(SOON)).expect("a request").reject(&[]).expect("reject");
         let error = connecting.join().expect("the connecting side").expect_err("rejected");
         assert_eq!(error.code(), Code::Refused);
@@ -236,7 +236,7 @@ fn cm_12_the_peer_may_leave_before_it_is_established<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut left) = (bare(bed, addr), own(bed));
     one.migrate(Some(&here)).expect("migrate");
     go(&mut left, &mut one, QpState::Init);
-    one.connect_with(&left, &ConnParam::default()).expect("connect");
+    one.by_hand().connect(&left, &ConnParam::default()).expect("connect");
     let request = event::<F>(&there, EventKind::ConnectRequest);
     let mut two = Id::of_request(&bed.fabric, request.request.expect("its id"));
     two.create_qp(&bed.small()).expect("a queue pair");
@@ -245,7 +245,7 @@ fn cm_12_the_peer_may_leave_before_it_is_established<F: Fabric>(bed: &Bed<F>) {
     drop(two);
     // Whatever happens, nothing hangs, and dropping in this order frees everything.
     let _ = doorbell_cm::Channel::next(&here, A_WHILE);
-    let _ = one.establish();
+    let _ = one.by_hand().establish();
     drop(one);
     drop(left);
 }
@@ -257,13 +257,13 @@ fn cm_12_it_meets_an_id_with_a_queue_pair<F: Fabric>(bed: &Bed<F>) {
         let left = &mut left;
         let connecting = scope.spawn(move || {
             go(left, &mut one, QpState::Init);
-            one.connect_with(left, &ConnParam::default()).expect("the peer's answer");
+            one.by_hand().connect(left, &ConnParam::default()).expect("the peer's answer");
             up(left, &mut one);
-            one.establish().expect("establish");
+            one.by_hand().establish().expect("establish");
             one
         });
         let mut two = listener.get_request(Some(SOON)).expect("a request");
-        two.post_recv(bed.filled(8, 0)).expect("a receive");
+        two.queues().post_recv(bed.filled(8, 0)).expect("a receive");
         two.accept(&ConnParam::default()).expect("accept");
         (connecting.join().expect("the connecting side"), two)
     });
@@ -280,7 +280,7 @@ fn cm_12_it_meets_an_id_with_a_queue_pair<F: Fabric>(bed: &Bed<F>) {
 fn cm_12_init_qp_attr_knows_no_other_states_and_is_not_early<F: Fabric>(bed: &Bed<F>) {
     let mut id = bare(bed, bed.at(7));
     for state in [QpState::Reset, QpState::Sqd, QpState::Sqe, QpState::Err, QpState::Rtr] {
-        let error = id.init_qp_attr(state).expect_err("not now, or never");
+        let error = id.by_hand().init_qp_attr(state).expect_err("not now, or never");
         assert_eq!(error.code(), Code::Invalid, "{state:?}: {error}");
     }
 }
@@ -312,7 +312,7 @@ pub(crate) fn up_as<F: Fabric>(
     change: impl Fn(QpFields) -> QpFields,
 ) {
     for state in [QpState::Rtr, QpState::Rts] {
-        let fields = id.init_qp_attr(state).expect("the fields for this state");
+        let fields = id.by_hand().init_qp_attr(state).expect("the fields for this state");
         qp.modify(&change(fields)).expect("a way of the table");
     }
 }
@@ -324,7 +324,7 @@ fn rc_02_timeouts_have_five_bits_and_retries_three<F: Fabric>(bed: &Bed<F>) {
     let (none, qps) = (ConnParam::default(), [own(bed), own(bed)]);
     let [(_, mut left), (_, mut right)] = joined_by(bed, qps, &none, &none, |qp, id| {
         go(qp, id, QpState::Rtr);
-        let good = id.init_qp_attr(QpState::Rts).expect("the fields for this state");
+        let good = id.by_hand().init_qp_attr(QpState::Rts).expect("the fields for this state");
         let good = QpFields { timeout: Some(QUICK), retry_cnt: Some(2), ..good };
         for (timeout, retry_cnt) in [(32, 2), (QUICK, 8), (255, 255)] {
             let (timeout, retry_cnt) = (Some(timeout), Some(retry_cnt));
@@ -366,8 +366,10 @@ fn rc_03_packet_numbers_have_24_bits_and_wrap<F: Fabric>(bed: &Bed<F>) {
     const LEN: usize = 5000;
     let (none, qps) = (ConnParam::default(), [own(bed), own(bed)]);
     let [(_, mut left), (_, mut right)] = joined_by(bed, qps, &none, &none, |qp, id| {
-        let beyond =
-            QpFields { rq_psn: Some(1 << 24), ..id.init_qp_attr(QpState::Rtr).expect("fields") };
+        let beyond = QpFields {
+            rq_psn: Some(1 << 24),
+            ..id.by_hand().init_qp_attr(QpState::Rtr).expect("fields")
+        };
         assert_eq!(qp.modify(&beyond).expect_err("25 bits").code(), Code::Invalid);
         up_as(qp, id, |fields| QpFields {
             // The soft device knows its peer by the first expected number.

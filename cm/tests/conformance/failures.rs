@@ -34,8 +34,8 @@ fn fails<F: Fabric>(
     legal: &[Status],
     fail: impl FnOnce(&mut Id<F>, &mut Id<F>),
 ) {
-    two.post_recv(bed.filled(1, 0)).expect("a receive");
-    one.post_send(bed.filled(1, 7), 1, SendOp::Send, SILENT).expect("a good message");
+    two.queues().post_recv(bed.filled(1, 0)).expect("a receive");
+    one.queues().post_send(bed.filled(1, 7), 1, SendOp::Send, SILENT).expect("a good message");
     crate::bed::received(&mut two);
     fail(&mut one, &mut two);
     let failed = sent(&mut one, &mut two);
@@ -43,7 +43,7 @@ fn fails<F: Fabric>(
     if let Some(buffer) = &failed.buffer {
         assert_ne!(buffer[0], 7, "the good message asked for no completion");
     }
-    assert!(one.next_send(A_WHILE).is_err(), "nothing else completes");
+    assert!(one.queues().next_send(A_WHILE).is_err(), "nothing else completes");
 }
 
 /// A pair whose sends complete only if they ask for it or fail.
@@ -60,7 +60,7 @@ fn sq_03_a_wrong_local_key_completes<F: Fabric>(bed: &Bed<F>) {
     let foreign = doorbell_cm::Buffer::new(&there, 8).expect("a buffer");
     let legal = if bed.is_strict() { &LOCAL[..1] } else { &LOCAL[..] };
     fails(bed, quiet(bed), legal, |one, _| {
-        one.post_send(foreign, 8, SendOp::Send, SILENT).expect("post");
+        one.queues().post_send(foreign, 8, SendOp::Send, SILENT).expect("post");
     });
 }
 
@@ -68,11 +68,11 @@ fn sq_03_a_refused_remote_access_completes<F: Fabric>(bed: &Bed<F>) {
     let memory = Exposed::new(&bed.fabric, 4096, Access::REMOTE_READ).expect("memory");
     let forbidden = SendOp::Write(memory.remote(0));
     fails(bed, quiet(bed), &[Status::RemoteAccess], |one, _| {
-        one.post_send(bed.filled(8, 1), 8, forbidden, SILENT).expect("post");
+        one.queues().post_send(bed.filled(8, 1), 8, forbidden, SILENT).expect("post");
     });
     let beyond = SendOp::Read(memory.remote(4096 - 4));
     fails(bed, quiet(bed), &[Status::RemoteAccess], |one, _| {
-        one.post_send(bed.filled(8, 1), 8, beyond, SILENT).expect("post");
+        one.queues().post_send(bed.filled(8, 1), 8, beyond, SILENT).expect("post");
     });
 }
 
@@ -81,8 +81,8 @@ fn sq_03_a_receive_too_short_completes<F: Fabric>(bed: &Bed<F>) {
     let legal = [Status::RemoteInvalidRequest, Status::RemoteOperation];
     let legal = if bed.is_strict() { &legal[..1] } else { &legal[..] };
     fails(bed, quiet(bed), legal, |one, two| {
-        two.post_recv(bed.filled(4, 0)).expect("a receive");
-        one.post_send(bed.filled(8, 1), 8, SendOp::Send, SILENT).expect("post");
+        two.queues().post_recv(bed.filled(4, 0)).expect("a receive");
+        one.queues().post_send(bed.filled(8, 1), 8, SendOp::Send, SILENT).expect("post");
     });
 }
 
@@ -90,8 +90,8 @@ fn sq_03_a_receive_that_cannot_be_written_completes<F: Fabric>(bed: &Bed<F>) {
     let there = bed.fabric.alloc_pd().expect("a protection domain");
     let foreign = doorbell_cm::Buffer::new(&there, 8).expect("a buffer");
     fails(bed, quiet(bed), &[Status::RemoteOperation], |one, two| {
-        two.post_recv(foreign).expect("post");
-        one.post_send(bed.filled(8, 1), 8, SendOp::Send, SILENT).expect("post");
+        two.queues().post_recv(foreign).expect("post");
+        one.queues().post_send(bed.filled(8, 1), 8, SendOp::Send, SILENT).expect("post");
     });
 }
 
@@ -100,7 +100,7 @@ fn sq_03_running_out_of_receives_completes<F: Fabric>(bed: &Bed<F>) {
     let once = ConnParam { rnr_retry: 1, ..none };
     let pair = bed.pair_with(&init, &init, &none, &once);
     fails(bed, pair, &[Status::RnrRetryExceeded], |one, _| {
-        one.post_send(bed.filled(8, 1), 8, SendOp::Send, SILENT).expect("post");
+        one.queues().post_send(bed.filled(8, 1), 8, SendOp::Send, SILENT).expect("post");
     });
 }
 
@@ -126,7 +126,9 @@ fn sq_03_a_window_that_cannot_be_bound_completes<F: Fabric>(bed: &Bed<F>) {
     let legal = [Status::MwBind, Status::LocalQpOperation];
     let legal = if bed.is_strict() { &legal[..1] } else { &legal[..] };
     fails(bed, quiet(bed), legal, |one, _| {
-        one.bind_window(&mut window, &closed, (0, 64), Access::REMOTE_WRITE, SILENT).expect("post");
+        one.queues()
+            .bind_window(&mut window, &closed, (0, 64), Access::REMOTE_WRITE, SILENT)
+            .expect("post");
     });
 }
 
@@ -137,10 +139,11 @@ fn sq_03_an_invalidation_of_nothing_completes<F: Fabric>(bed: &Bed<F>) {
     let legal = [Status::LocalQpOperation, Status::LocalProtection, Status::MwBind];
     fails(bed, quiet(bed), &legal, |one, two| {
         let rights = Access::REMOTE_WRITE;
-        let bound = one.bind_window(&mut window, &memory, (0, 64), rights, SendFlags::SIGNALED);
+        let bound =
+            one.queues().bind_window(&mut window, &memory, (0, 64), rights, SendFlags::SIGNALED);
         let rkey = bound.expect("post").rkey;
         sent(one, two).ok().expect("bound");
-        one.invalidate(rkey, SILENT).expect("post");
+        one.queues().invalidate(rkey, SILENT).expect("post");
     });
 }
 
@@ -153,7 +156,9 @@ fn sq_03_a_read_that_may_not_run_completes<F: Fabric>(bed: &Bed<F>) {
     let pair = bed.pair_with(&init, &init, &none, &no_depth);
     let memory = Exposed::new(&bed.fabric, 64, Access::all()).expect("memory");
     fails(bed, pair, &[Status::LocalQpOperation], |one, _| {
-        one.post_send(bed.filled(8, 1), 8, SendOp::Read(memory.remote(0)), SILENT).expect("post");
+        one.queues()
+            .post_send(bed.filled(8, 1), 8, SendOp::Read(memory.remote(0)), SILENT)
+            .expect("post");
     });
 }
 
@@ -161,11 +166,11 @@ fn sq_03_a_flush_completes<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = quiet(bed);
     // Nobody posts a receive for these.
     for buffer in bed.numbered(3) {
-        one.post_send(buffer, 1, SendOp::Send, SILENT).expect("post");
+        one.queues().post_send(buffer, 1, SendOp::Send, SILENT).expect("post");
     }
     one.disconnect().expect("disconnect");
     for at in 0..3 {
-        let flushed = one.next_send(SOON).expect("each of them completes");
+        let flushed = one.queues().next_send(SOON).expect("each of them completes");
         assert_eq!((flushed.status, number(&flushed)), (Status::Flushed, at));
     }
     let _ = two.disconnect();

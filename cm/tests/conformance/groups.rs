@@ -34,27 +34,27 @@ fn group(number: u8) -> IpAddr {
 
 fn joined<F: Fabric>(bed: &Bed<F>, group: IpAddr, how: Join) -> (Id<F>, UdParam) {
     let mut id = bound(bed, None);
-    id.join_multicast(group, how).expect("join");
+    id.multicast().join(group, how).expect("join");
     let ud = id.ud().expect("the event names a destination");
     (id, ud)
 }
 
 fn nothing_comes<F: Fabric>(id: &mut Id<F>) {
     thread::sleep(A_WHILE);
-    assert!(id.next_recv(Duration::ZERO).is_err(), "nothing comes");
+    assert!(id.queues().next_recv(Duration::ZERO).is_err(), "nothing comes");
 }
 
 fn cm_13_joining_says_where_to_send<F: Fabric>(bed: &Bed<F>) {
     let channel = bed.fabric.open_channel().expect("a channel");
     let mut id = bound(bed, Some(&channel));
-    id.join_multicast(group(0), Join::FullMember).expect("join");
+    id.multicast().join(group(0), Join::FullMember).expect("join");
     let event = event::<F>(&channel, EventKind::MulticastJoin);
     let ud = event.ud.expect("the event names a destination");
     assert_eq!((event.key, event.status), (id.key(), 0));
     assert_eq!((ud.qp_num, ud.qkey), (MULTICAST_QPN, UDP_QKEY));
     assert_eq!(id.ud(), Some(ud));
     Target::new(&bed.fabric, &ud).expect("a target");
-    id.leave_multicast(group(0)).expect("leave");
+    id.multicast().leave(group(0)).expect("leave");
     assert!(channel.next(Duration::ZERO).expect("no error").is_none(), "leaving has no event");
 }
 
@@ -91,12 +91,12 @@ fn cm_13_a_member_that_only_sends_receives_nothing<F: Fabric>(bed: &Bed<F>) {
 fn cm_13_after_leaving_nothing_comes<F: Fabric>(bed: &Bed<F>) {
     let (mut one, ud) = joined(bed, group(4), Join::FullMember);
     let (mut two, _) = joined(bed, group(4), Join::FullMember);
-    two.leave_multicast(group(4)).expect("leave");
+    two.multicast().leave(group(4)).expect("leave");
     let target = Target::new(&bed.fabric, &ud).expect("a target");
     recv(bed, &mut two, 8);
     send(&mut one, &target, &[1]);
     nothing_comes(&mut two);
-    two.join_multicast(group(4), Join::FullMember).expect("join again");
+    two.multicast().join(group(4), Join::FullMember).expect("join again");
     let target = Target::new(&bed.fabric, &ud).expect("a target");
     send(&mut one, &target, &[2]);
     assert_eq!(payload(&received(&mut two)), [2]);
@@ -104,16 +104,16 @@ fn cm_13_after_leaving_nothing_comes<F: Fabric>(bed: &Bed<F>) {
 
 fn cm_13_an_unknown_group_cannot_be_left<F: Fabric>(bed: &Bed<F>) {
     let (mut one, _) = joined(bed, group(5), Join::FullMember);
-    let error = one.leave_multicast(group(6)).expect_err("it is in another");
+    let error = one.multicast().leave(group(6)).expect_err("it is in another");
     assert_eq!(error.code(), Code::AddrNotAvailable, "{error}");
-    one.leave_multicast(group(5)).expect("leave");
-    let error = one.leave_multicast(group(5)).expect_err("it has left");
+    one.multicast().leave(group(5)).expect("leave");
+    let error = one.multicast().leave(group(5)).expect_err("it has left");
     assert_eq!(error.code(), Code::AddrNotAvailable, "{error}");
 }
 
 fn cm_13_only_bound_ids_of_datagrams_join<F: Fabric>(bed: &Bed<F>) {
     let join = |id: &mut Id<F>| {
-        let error = id.join_multicast(group(7), Join::FullMember).expect_err("it may not");
+        let error = id.multicast().join(group(7), Join::FullMember).expect_err("it may not");
         assert_eq!(error.code(), Code::Invalid, "{error}");
     };
     let mut id = Id::create(&bed.fabric, None, PortSpace::Udp).expect("an id");
@@ -122,14 +122,14 @@ fn cm_13_only_bound_ids_of_datagrams_join<F: Fabric>(bed: &Bed<F>) {
     id.bind(bed.at(0)).expect("bind");
     join(&mut id);
     let mut id = bound(bed, None);
-    let error = id.join_multicast(bed.at(0).ip(), Join::FullMember).expect_err("no group");
+    let error = id.multicast().join(bed.at(0).ip(), Join::FullMember).expect_err("no group");
     assert_eq!(error.code(), Code::Invalid, "{error}");
     // It may join once its address is resolved, even if that is the group's.
     let mut id = Id::create(&bed.fabric, None, PortSpace::Udp).expect("an id");
     let to = std::net::SocketAddr::new(group(7), 0);
     id.resolve_addr(Some(bed.at(0)), to, SOON).expect("resolve the group");
     id.create_qp(&small()).expect("a queue pair");
-    id.join_multicast(group(7), Join::FullMember).expect("join");
+    id.multicast().join(group(7), Join::FullMember).expect("join");
 }
 
 fn qx_14_a_queue_pair_in_a_group_is_not_destroyed_and_qp_18_keeps_its_handle<F: Fabric>(
@@ -139,7 +139,7 @@ fn qx_14_a_queue_pair_in_a_group_is_not_destroyed_and_qp_18_keeps_its_handle<F: 
     assert_eq!(one.destroy_qp().expect_err("in a group").code(), Code::Busy);
     let target = Target::new(&bed.fabric, &ud).expect("a target");
     send(&mut one, &target, &[1]);
-    one.leave_multicast(group(8)).expect("leave");
+    one.multicast().leave(group(8)).expect("leave");
     one.destroy_qp().expect("in none");
     assert_eq!(one.destroy_qp().expect_err("there is none").code(), Code::Invalid);
 }

@@ -121,7 +121,7 @@ fn qx_16_dropping_with_wake_ups_in_hand_does_not_block_and_cp_07_nobody_acknowle
     let cq = CompletionQueue::new(&bed.fabric, 64).expect("a completion queue");
     let init = bed.small().recv_cq(&cq);
     let (mut one, mut two) = bed.pair_with(&bed.small(), &init, &<_>::default(), &<_>::default());
-    two.post_recvs(&mut bed.numbered(2)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(2)).expect("receives");
     let sends = one.send_cq().expect("a queue pair").clone();
     cq.arm(false).expect("arm");
     send_inline(&mut one, &[1]);

@@ -28,10 +28,10 @@ fn cm_04_thirty_two_clients_at_once_are_all_served<F: Fabric>(bed: &Bed<F>) {
         for client in 0..CLIENTS {
             scope.spawn(move || {
                 let mut id = bed.active(addr, &bed.small());
-                id.post_recv(bed.filled(1, 0)).expect("a receive");
+                id.queues().post_recv(bed.filled(1, 0)).expect("a receive");
                 id.connect(&ConnParam::default()).expect("connect");
                 send_inline(&mut id, &[client as u8]);
-                let answer = id.next_recv(SOON).expect("an answer").ok().expect("well");
+                let answer = id.queues().next_recv(SOON).expect("an answer").ok().expect("well");
                 assert_eq!(answer.bytes(), [client as u8]);
                 id.disconnect().expect("disconnect");
             });
@@ -39,11 +39,11 @@ fn cm_04_thirty_two_clients_at_once_are_all_served<F: Fabric>(bed: &Bed<F>) {
         for _ in 0..CLIENTS {
             let mut id = listener.get_request(Some(SOON)).expect("a request");
             scope.spawn(move || {
-                id.post_recv(bed.filled(1, 0)).expect("a receive");
+                id.queues().post_recv(bed.filled(1, 0)).expect("a receive");
                 id.accept(&ConnParam::default()).expect("accept");
-                let question = id.next_recv(SOON).expect("a question").ok().expect("well");
+                let question = id.queues().next_recv(SOON).expect("a question").ok().expect("well");
                 send_inline(&mut id, question.bytes());
-                id.next_send(SOON).expect("answered").ok().expect("well");
+                id.queues().next_send(SOON).expect("answered").ok().expect("well");
                 while !id.peer_left() {
                     thread::yield_now();
                 }
@@ -61,7 +61,7 @@ fn cm_04_so_are_thirty_two_processes<F: Fabric>(bed: &Bed<F>) {
         for _ in 0..CLIENTS {
             let mut id = listener.get_request(Some(SOON)).expect("a request");
             scope.spawn(move || {
-                id.post_recv(bed.filled(1, 0)).expect("a receive");
+                id.queues().post_recv(bed.filled(1, 0)).expect("a receive");
                 id.accept(&ConnParam::default()).expect("accept");
                 assert_eq!(received(&mut id).bytes(), [1]);
                 // It leaves when it knows that this has arrived; until then its device needs ours.
@@ -197,7 +197,7 @@ fn one_round<F: Fabric>(bed: &Bed<F>) {
     let here = bed.fabric.open_channel().expect("a channel");
     let there = bed.fabric.open_channel().expect("a channel");
     let [mut one, mut two, _listener] = pair_by_events(bed, &here, &there);
-    two.post_recv(bed.filled(8, 0)).expect("a receive");
+    two.queues().post_recv(bed.filled(8, 0)).expect("a receive");
     send_inline(&mut one, &[1; 8]);
     assert_eq!(received(&mut two).bytes(), [1; 8]);
     sent(&mut one, &mut two).ok().expect("sent");

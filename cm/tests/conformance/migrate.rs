@@ -46,7 +46,7 @@ fn mg_01_a_synchronous_id_becomes_asynchronous<F: Fabric>(bed: &Bed<F>) {
 fn mg_01_an_endpoint_becomes_asynchronous_while_connected<F: Fabric>(bed: &Bed<F>) {
     let channel = bed.fabric.open_channel().expect("a channel");
     let (mut one, mut two) = bed.pair(&bed.small());
-    two.post_recv(bed.filled(8, 0)).expect("a receive");
+    two.queues().post_recv(bed.filled(8, 0)).expect("a receive");
     two.migrate(Some(&channel)).expect("migrate");
     send_inline(&mut one, &[3; 8]);
     assert_eq!(received(&mut two).bytes(), [3; 8]);

@@ -57,7 +57,7 @@ fn run<F: Fabric>(
     op: SendOp,
 ) -> Completion<F> {
     let len = buffer.len();
-    one.post_send(buffer, len, op, SIGNALED).expect("post");
+    one.queues().post_send(buffer, len, op, SIGNALED).expect("post");
     sent(one, two)
 }
 
@@ -74,8 +74,12 @@ fn sq_05_a_read_sees_the_write_before_it<F: Fabric>(bed: &Bed<F>) {
     let memory = exposed(bed, 5000);
     for byte in 1..50 {
         let at = memory.remote(8);
-        one.post_send(bed.filled(4000, byte), 4000, SendOp::Write(at), SIGNALED).expect("post");
-        one.post_send(bed.filled(4000, 0), 4000, SendOp::Read(at), SIGNALED).expect("post");
+        one.queues()
+            .post_send(bed.filled(4000, byte), 4000, SendOp::Write(at), SIGNALED)
+            .expect("post");
+        one.queues()
+            .post_send(bed.filled(4000, 0), 4000, SendOp::Read(at), SIGNALED)
+            .expect("post");
         sent(&mut one, &mut two).ok().expect("written");
         let read = sent(&mut one, &mut two).ok().expect("read");
         assert!(
@@ -95,14 +99,16 @@ fn fence_waits<F: Fabric>(
 ) {
     let len = memory.len();
     for byte in 1..12 {
-        two.post_recv(bed.filled(1, 0)).expect("a receive");
+        two.queues().post_recv(bed.filled(1, 0)).expect("a receive");
         memory.write(0, &vec![byte; len]).expect("inside");
-        one.post_send(bed.filled(len, 0), len, SendOp::Read(from), SIGNALED).expect("post");
-        one.post_inline(&[7], SendOp::Send, SIGNALED | SendFlags::FENCE).expect("post");
+        one.queues()
+            .post_send(bed.filled(len, 0), len, SendOp::Read(from), SIGNALED)
+            .expect("post");
+        one.queues().post_inline(&[7], SendOp::Send, SIGNALED | SendFlags::FENCE).expect("post");
         let end = Instant::now() + SOON;
-        while two.next_recv(Duration::ZERO).is_err() {
+        while two.queues().next_recv(Duration::ZERO).is_err() {
             // On a soft device this poll takes the response.
-            assert!(one.next_recv(Duration::ZERO).is_err() && Instant::now() < end);
+            assert!(one.queues().next_recv(Duration::ZERO).is_err() && Instant::now() < end);
         }
         memory.write(0, &vec![0xff; len]).expect("inside");
         let read = sent(one, two).ok().expect("read");
@@ -130,7 +136,7 @@ fn sq_05_a_fence_waits_for_reads_through_a_window<F: Fabric>(bed: &Bed<F>) {
 
 fn sq_06_writes_of_every_size_land_whole_and_unheard<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
-    two.post_recv(bed.filled(8, 0)).expect("a receive");
+    two.queues().post_recv(bed.filled(8, 0)).expect("a receive");
     let memory = exposed(bed, (1 << 20) + 64);
     for size in SIZES {
         let before = vec![0xee; size + 64];
@@ -143,17 +149,17 @@ fn sq_06_writes_of_every_size_land_whole_and_unheard<F: Fabric>(bed: &Bed<F>) {
         assert_eq!(bytes_of(&memory, 0, 32), [0xee; 32]);
         assert_eq!(bytes_of(&memory, 32 + size, 32), [0xee; 32]);
     }
-    assert!(two.next_recv(A_WHILE).is_err(), "a WRITE does not notify the peer");
+    assert!(two.queues().next_recv(A_WHILE).is_err(), "a WRITE does not notify the peer");
 }
 
 fn sq_06_written_bytes_are_there_when_the_next_message_arrives<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.quiet());
     let memory = exposed(bed, 8192);
     for round in 1..=50 {
-        two.post_recv(bed.filled(1, 0)).expect("a receive");
+        two.queues().post_recv(bed.filled(1, 0)).expect("a receive");
         let op = SendOp::Write(memory.remote(0));
         let flags = SendFlags::empty();
-        one.post_send(bed.filled(8192, round), 8192, op, flags).expect("a write");
+        one.queues().post_send(bed.filled(8192, round), 8192, op, flags).expect("a write");
         send_inline(&mut one, &[round]);
         received(&mut two);
         assert_eq!(bytes_of(&memory, 0, 8192), [round; 8192]);
@@ -177,7 +183,7 @@ fn twenty_reads<F: Fabric>(bed: &Bed<F>, in_window: bool) {
     }
     for n in 0..20 {
         let op = SendOp::Read(Remote { addr: from.addr + n * 64, ..from });
-        one.post_send(bed.filled(64, 0), 64, op, SIGNALED).expect("a read");
+        one.queues().post_send(bed.filled(64, 0), 64, op, SIGNALED).expect("a read");
     }
     for n in 0..20 {
         let done = sent(&mut one, &mut two).ok().expect("read");
@@ -198,7 +204,7 @@ fn sq_09_empty_reads_and_writes_need_no_key<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     let nowhere = Remote { addr: 0, rkey: 1 };
     for op in [SendOp::Write(nowhere), SendOp::Read(nowhere)] {
-        one.post_send(bed.filled(1, 0), 0, op, SIGNALED).expect("post");
+        one.queues().post_send(bed.filled(1, 0), 0, op, SIGNALED).expect("post");
         assert_eq!(sent(&mut one, &mut two).ok().expect("done").len, 0);
     }
 }
@@ -219,11 +225,11 @@ fn rc_04_a_write_with_immediate_data_consumes_a_receive<F: Fabric>(bed: &Bed<F>)
     let (mut one, mut two) = bed.pair(&bed.small());
     let memory = exposed(bed, 4096);
     for (len, imm) in [(0, 0x0102_0304), (8, 0), (3000, u32::MAX)] {
-        two.post_recv(bed.filled(16, 0xee)).expect("a receive");
+        two.queues().post_recv(bed.filled(16, 0xee)).expect("a receive");
         let mut buffer = bed.filled(4096, 0);
         buffer.copy_from_slice(&pattern(4096));
         let op = SendOp::WriteWithImm(memory.remote(0), imm);
-        one.post_send(buffer, len, op, SIGNALED).expect("a write");
+        one.queues().post_send(buffer, len, op, SIGNALED).expect("a write");
         let got = received(&mut two);
         assert_eq!((got.opcode, got.imm), (WcOpcode::RecvWriteWithImm, Some(imm)));
         assert_eq!(got.len, len, "CP-2");
@@ -237,10 +243,10 @@ fn rc_04_it_waits_for_a_receive<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     let memory = exposed(bed, 64);
     let op = SendOp::WriteWithImm(memory.remote(0), 9);
-    one.post_send(bed.filled(8, 1), 8, op, SIGNALED).expect("a write");
-    assert!(two.next_recv(A_WHILE).is_err());
-    assert!(one.next_send(Duration::ZERO).is_err());
-    two.post_recv(bed.filled(1, 0)).expect("a receive");
+    one.queues().post_send(bed.filled(8, 1), 8, op, SIGNALED).expect("a write");
+    assert!(two.queues().next_recv(A_WHILE).is_err());
+    assert!(one.queues().next_send(Duration::ZERO).is_err());
+    two.queues().post_recv(bed.filled(1, 0)).expect("a receive");
     assert_eq!(received(&mut two).imm, Some(9));
     assert_eq!(bytes_of(&memory, 0, 8), [1; 8]);
 }
@@ -304,10 +310,11 @@ fn sq_04_a_read_is_never_inline<F: Fabric>(bed: &Bed<F>) {
     let (mut one, _two) = bed.pair(&bed.small());
     let at = exposed(bed, 8).remote(0);
     for op in [SendOp::Read(at), SendOp::FetchAdd { at, add: 1 }] {
-        let refused = one.post_send(bed.filled(8, 0), 8, op, SIGNALED | SendFlags::INLINE);
+        let refused = one.queues().post_send(bed.filled(8, 0), 8, op, SIGNALED | SendFlags::INLINE);
         assert_eq!(refused.expect_err("inline").cause, PostCause::Malformed);
     }
-    let short = one.post_send(bed.filled(8, 0), 4, SendOp::FetchAdd { at, add: 1 }, SIGNALED);
+    let short =
+        one.queues().post_send(bed.filled(8, 0), 4, SendOp::FetchAdd { at, add: 1 }, SIGNALED);
     assert_eq!(short.expect_err("four bytes").cause, PostCause::Malformed);
 }
 
@@ -350,16 +357,16 @@ fn sm_03_a_refused_request_ends_both_queue_pairs_and_ck_01_changes_nothing<F: Fa
     for (number, (op, rights, offset, legal)) in cases.into_iter().enumerate() {
         let (mut one, mut two) = bed.pair(&bed.small());
         let memory = Exposed::new(&bed.fabric, 4096, rights).expect("exposed memory");
-        two.post_recv(bed.filled(16, 0)).expect("a receive");
+        two.queues().post_recv(bed.filled(16, 0)).expect("a receive");
         let (buffer, op) = (bed.filled(8, 1), op(memory.remote(offset)));
-        if let Err(refused) = one.post_send(buffer, 8, op, SIGNALED) {
+        if let Err(refused) = one.queues().post_send(buffer, 8, op, SIGNALED) {
             // Some drivers check the alignment of an atomic themselves.
             assert!(!bed.is_strict() && legal == odd, "case {number}: {refused:?}");
             continue;
         }
         let failed = sent(&mut one, &mut two);
         assert!(legal.contains(&failed.status), "case {number}: {:?}", failed.status);
-        let refused = one.post_inline(&[1], SendOp::Send, SIGNALED);
+        let refused = one.queues().post_inline(&[1], SendOp::Send, SIGNALED);
         refused.expect("ERR takes it (SM-7)");
         assert_eq!(sent(&mut one, &mut two).status, Status::Flushed, "case {number}");
         assert_eq!(bytes_of(&memory, 0, 4096), [0; 4096], "case {number}");

@@ -135,13 +135,13 @@ fn post<F: Fabric>(
     let mut buffer = bed.filled(8, 0);
     buffer.copy_from_slice(&number.to_ne_bytes());
     let op = act.op(number, |word| memory.remote(8 * word));
-    id.post_send(buffer, 8, op, flags).expect("post");
+    id.queues().post_send(buffer, 8, op, flags).expect("post");
 }
 
 /// Polls both sides, so that everything that can take effect does.
 fn move_on<F: Fabric>(one: &Id<F>, two: &mut Id<F>) {
     let _ = one.query_qp();
-    let nothing = two.next_recv(Duration::ZERO).expect_err("no receive is posted");
+    let nothing = two.queues().next_recv(Duration::ZERO).expect_err("no receive is posted");
     assert_eq!(nothing.code(), Code::TimedOut);
     thread::sleep(Duration::from_micros(200));
 }
@@ -157,8 +157,8 @@ fn sq_05_a_write_waits_for_the_message_before_it<F: Fabric>(bed: &Bed<F>) {
             move_on(&one, &mut two);
             assert_eq!(words_of(&memory)[0], if round == 1 { 0 } else { number - 1 }, "{round}");
         }
-        two.post_recv(bed.filled(8, 0)).expect("a receive");
-        let got = two.next_recv(SOON).expect("the message");
+        two.queues().post_recv(bed.filled(8, 0)).expect("a receive");
+        let got = two.queues().next_recv(SOON).expect("the message");
         assert_eq!((got.status, got.imm), (Status::Success, Some(number as u32)));
         for _ in 0..2 {
             sent(&mut one, &mut two).ok().expect("done");
@@ -188,8 +188,8 @@ fn rc_07_requests_of_all_kinds_take_effect_in_order<F: Fabric>(bed: &Bed<F>) {
         for (act, number) in acts.iter().zip(first..) {
             if act.is_message() {
                 has_happened(&words, &memory, (&one, &mut two), &format!("{round}: {acts:?}"));
-                two.post_recv(bed.filled(8, 0)).expect("a receive");
-                let got = two.next_recv(SOON).expect("a message");
+                two.queues().post_recv(bed.filled(8, 0)).expect("a receive");
+                let got = two.queues().next_recv(SOON).expect("a message");
                 assert_eq!((got.status, got.imm), (Status::Success, Some(number as u32)));
             }
             results.push(act.apply(number, &mut words));

@@ -80,7 +80,7 @@ fn td_01_a_parent_domain_stands_for_its_domain<F: Fabric>(bed: &Bed<F>) {
         }
         let memory = Exposed::new(base, 64, Access::REMOTE_WRITE).expect("memory");
         let op = SendOp::Write(memory.remote(0));
-        one.post_send(buffer(base, 7), 64, op, SendFlags::SIGNALED).expect("post");
+        one.queues().post_send(buffer(base, 7), 64, op, SendFlags::SIGNALED).expect("post");
         sent(&mut one, &mut two).ok().expect("memory of the domain it is of");
     }
 }
@@ -94,7 +94,7 @@ fn td_01_a_parent_domain_is_no_other_domain<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     let memory = Exposed::new(&parent, 64, Access::REMOTE_WRITE).expect("memory");
     let op = SendOp::Write(memory.remote(0));
-    one.post_send(bed.filled(64, 7), 64, op, SendFlags::SIGNALED).expect("post");
+    one.queues().post_send(bed.filled(64, 7), 64, op, SendFlags::SIGNALED).expect("post");
     assert_eq!(sent(&mut one, &mut two).status, Status::RemoteAccess);
 }
 
@@ -130,7 +130,7 @@ fn td_01_a_domain_in_use_outlives_its_handle<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair_with(&bed.small(), &init, &none, &none);
     drop((parent, init));
     let td = busy(F::dealloc_td(td));
-    two.post_recv(bed.filled(64, 0)).expect("a receive");
+    two.queues().post_recv(bed.filled(64, 0)).expect("a receive");
     send(&mut one, bed.filled(64, 7));
     assert_eq!(received(&mut two).bytes(), [7; 64]);
     sent(&mut one, &mut two).ok().expect("sent");

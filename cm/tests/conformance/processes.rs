@@ -100,7 +100,7 @@ impl doorbell_cm::Program for Part {
             "fail-endpoint" => crate::many::fail_endpoint(&bed),
             "sleepy" => {
                 let mut id = bed.active(self.addr, &bed.small()).into_id();
-                id.post_recvs(&mut bed.numbered(2)).expect("receives");
+                id.queues().post_recvs(&mut bed.numbered(2)).expect("receives");
                 id.connect(&ConnParam::default()).expect("connect");
                 sleepy(&bed, &mut id, true);
             }
@@ -122,7 +122,7 @@ impl doorbell_cm::Program for Part {
             "leave" => {
                 let mut id = connected(&bed, self.addr);
                 send_inline(&mut id, &[1]);
-                id.next_send(SOON).expect("sent").ok().expect("well");
+                id.queues().next_send(SOON).expect("sent").ok().expect("well");
             }
             "leaks" => leaks(),
             "xrc" => crate::xrc::send_from_afar(&bed, self.addr),
@@ -143,16 +143,17 @@ fn connected<F: Fabric>(bed: &Bed<F>, addr: SocketAddr) -> Id<F> {
 /// Sends each message back in the same buffer.
 fn echo<F: Fabric>(bed: &Bed<F>, addr: SocketAddr) {
     let mut id = bed.active(addr, &bed.small()).into_id();
-    id.post_recv(bed.filled(1 << 20, 0)).expect("a receive");
+    id.queues().post_recv(bed.filled(1 << 20, 0)).expect("a receive");
     id.connect(&ConnParam::default()).expect("connect");
     for size in SIZES {
         let got = received(&mut id);
         assert_eq!(got.len, size);
         let buffer = got.buffer.expect("its buffer");
-        id.post_send(buffer, size, doorbell_seam::wr::SendOp::Send, Default::default())
+        id.queues()
+            .post_send(buffer, size, doorbell_seam::wr::SendOp::Send, Default::default())
             .expect("send back");
-        let done = id.next_send(SOON).expect("sent").ok().expect("well");
-        id.post_recv(done.buffer.expect("its buffer")).expect("a receive");
+        let done = id.queues().next_send(SOON).expect("sent").ok().expect("well");
+        id.queues().post_recv(done.buffer.expect("its buffer")).expect("a receive");
     }
     let _ = id.disconnect();
 }
@@ -161,7 +162,7 @@ fn accept_one<F: Fabric>(bed: &Bed<F>, part: &str) -> (Id<F>, Peer) {
     let (mut listener, addr) = bed.listener(Some(&bed.small()));
     let peer = peer(part, addr);
     let mut id = listener.get_request(Some(SOON)).expect("a request");
-    id.post_recvs(&mut bed.numbered(2)).expect("receives");
+    id.queues().post_recvs(&mut bed.numbered(2)).expect("receives");
     id.accept(&ConnParam::default()).expect("accept");
     (id, peer)
 }
@@ -173,12 +174,12 @@ fn two_processes_exchange_messages_of_every_size<F: Fabric>(bed: &Bed<F>) {
     id.accept(&ConnParam::default()).expect("accept");
     id.set_rnr_timer(12).expect("connected");
     for (turn, size) in SIZES.into_iter().enumerate() {
-        id.post_recv(bed.filled(size, 0)).expect("a receive");
+        id.queues().post_recv(bed.filled(size, 0)).expect("a receive");
         send(&mut id, bed.filled(size, turn as u8 + 1));
         let got = received(&mut id);
         assert_eq!(got.len, size);
         assert!(got.bytes().iter().all(|byte| *byte == turn as u8 + 1), "size {size}");
-        id.next_send(SOON).expect("sent").ok().expect("well");
+        id.queues().next_send(SOON).expect("sent").ok().expect("well");
     }
     peer.ends_well();
 }
@@ -199,7 +200,7 @@ fn many<F: Fabric>(bed: &Bed<F>, addr: SocketAddr) {
     }
     for (at, id) in ids.iter_mut().enumerate() {
         assert_eq!(received(id).bytes(), [at as u8]);
-        id.next_send(SOON).expect("sent").ok().expect("well");
+        id.queues().next_send(SOON).expect("sent").ok().expect("well");
     }
 }
 
@@ -222,7 +223,7 @@ fn two_processes_share_one_link_for_many_connections<F: Fabric>(bed: &Bed<F>) {
         let got = received(id);
         let byte = got.bytes()[0];
         send_inline(id, &[byte]);
-        id.next_send(SOON).expect("sent").ok().expect("well");
+        id.queues().next_send(SOON).expect("sent").ok().expect("well");
     }
     peer.ends_well();
 }
@@ -245,7 +246,7 @@ fn a_killed_peer_is_an_event_and_flushes<F: Fabric>(bed: &Bed<F>) {
     let request = event::<F>(&channel, EventKind::ConnectRequest);
     let mut id = Id::of_request(&bed.fabric, request.request.expect("it brings an id"));
     id.create_qp(&bed.small()).expect("a queue pair");
-    id.post_recvs(&mut bed.numbered(2)).expect("receives");
+    id.queues().post_recvs(&mut bed.numbered(2)).expect("receives");
     id.accept(&ConnParam::default()).expect("accept");
     event::<F>(&channel, EventKind::Established);
     send(&mut id, bed.filled(8, 1));
@@ -253,11 +254,14 @@ fn a_killed_peer_is_an_event_and_flushes<F: Fabric>(bed: &Bed<F>) {
     peer.kill();
     let gone = event::<F>(&channel, EventKind::Disconnected);
     assert_eq!((gone.key, gone.status), (id.key(), -104));
-    let first = id.next_send(SOON).expect("sends come back");
+    let first = id.queues().next_send(SOON).expect("sends come back");
     assert_eq!(first.status, Status::RetryExceeded, "the first that was not acknowledged");
-    assert_eq!(id.next_send(SOON).expect("sends come back").status, Status::Flushed);
+    assert_eq!(id.queues().next_send(SOON).expect("sends come back").status, Status::Flushed);
     for _ in 0..2 {
-        assert_eq!(id.next_recv(SOON).expect("receives come back").status, Status::Flushed);
+        assert_eq!(
+            id.queues().next_recv(SOON).expect("receives come back").status,
+            Status::Flushed
+        );
     }
     id.disconnect().expect("this side has not yet");
 }
@@ -271,10 +275,10 @@ fn a_killed_peer_ends_a_wait<F: Fabric>(bed: &Bed<F>) {
         thread::sleep(Duration::from_millis(50));
         peer.kill();
     });
-    assert_eq!(id.next_recv(SOON).expect("it is flushed").status, Status::Flushed);
+    assert_eq!(id.queues().next_recv(SOON).expect("it is flushed").status, Status::Flushed);
     killer.join().expect("killed");
-    assert_eq!(id.next_recv(SOON).expect("it is flushed").status, Status::Flushed);
-    let error = id.next_recv(SOON).expect_err("nothing more will come");
+    assert_eq!(id.queues().next_recv(SOON).expect("it is flushed").status, Status::Flushed);
+    let error = id.queues().next_recv(SOON).expect_err("nothing more will come");
     assert_eq!(error.code(), Code::Reset);
 }
 
@@ -291,7 +295,7 @@ fn a_peer_killed_while_connecting_harms_nobody<F: Fabric>(bed: &Bed<F>) {
     // The next one is served.
     let mut second = peer("leave", addr);
     let mut id = listener.get_request(Some(SOON)).expect("a request");
-    id.post_recvs(&mut bed.numbered(1)).expect("receives");
+    id.queues().post_recvs(&mut bed.numbered(1)).expect("receives");
     id.accept(&ConnParam::default()).expect("accept");
     assert_eq!(received(&mut id).bytes(), [1]);
     second.ends_well();
@@ -310,10 +314,10 @@ fn a_peer_that_leaves_ends_a_wait<F: Fabric>(bed: &Bed<F>) {
     let (mut id, mut peer) = accept_one(bed, "leave");
     assert_eq!(received(&mut id).bytes(), [1], "its message from before its end arrives");
     peer.ends_well();
-    let error = id.next_recv(SOON).expect_err("nothing more will come");
+    let error = id.queues().next_recv(SOON).expect_err("nothing more will come");
     assert_eq!(error.code(), Code::Reset);
     id.disconnect().expect("this side has not yet");
-    assert_eq!(id.next_recv(SOON).expect("flushed now").status, Status::Flushed);
+    assert_eq!(id.queues().next_recv(SOON).expect("flushed now").status, Status::Flushed);
 }
 
 /// Connects and disconnects many times in a process of its own; descriptors and mappings must not
@@ -335,7 +339,7 @@ fn leaks() {
     let cycle = |count: usize| {
         for turn in 0..count {
             let (mut one, mut two) = bed.pair(&bed.small());
-            two.post_recv(bed.filled(8, 0)).expect("a receive");
+            two.queues().post_recv(bed.filled(8, 0)).expect("a receive");
             send_inline(&mut one, &[turn as u8]);
             assert_eq!(received(&mut two).bytes(), [turn as u8]);
             match turn % 3 {

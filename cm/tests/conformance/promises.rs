@@ -98,7 +98,7 @@ fn id_01_an_id_is_on_a_device_once_it_has_an_address<F: Fabric>(bed: &Bed<F>) {
 fn id_05_messages_keep_their_bounds_and_their_order<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     for _ in 0..4 {
-        two.post_recv(bed.filled(16, 0)).expect("a receive");
+        two.queues().post_recv(bed.filled(16, 0)).expect("a receive");
     }
     for length in [1, 0, 16, 7] {
         send_inline(&mut one, &vec![length; usize::from(length)]);
@@ -198,16 +198,16 @@ fn qp_21_the_wait_for_a_receive_is_set_once_connected<F: Fabric>(bed: &Bed<F>) {
     two.set_rnr_timer(1).expect("connected");
     assert_eq!(two.query_qp().expect("a query").min_rnr_timer, Some(1));
     send_inline(&mut one, &[1]);
-    assert!(two.next_recv(A_WHILE).is_err(), "there is no receive");
-    two.post_recv(bed.filled(1, 0)).expect("a receive");
+    assert!(two.queues().next_recv(A_WHILE).is_err(), "there is no receive");
+    two.queues().post_recv(bed.filled(1, 0)).expect("a receive");
     assert_eq!(received(&mut two).bytes(), [1]);
 }
 
 fn qx_12_all_sends_complete_where_that_is_asked_for_and_qp_15_of_an_id<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small().signal_all(true));
     for _ in 0..2 {
-        two.post_recv(bed.filled(1, 0)).expect("a receive");
-        one.post_inline(&[1], SendOp::Send, SendFlags::empty()).expect("not signalled");
+        two.queues().post_recv(bed.filled(1, 0)).expect("a receive");
+        one.queues().post_inline(&[1], SendOp::Send, SendFlags::empty()).expect("not signalled");
         sent(&mut one, &mut two).ok().expect("it completes all the same");
     }
 }
@@ -227,14 +227,14 @@ fn qx_15_an_object_in_use_outlives_its_handle<F: Fabric>(bed: &Bed<F>) {
     let init = bed.small().send_cq(&cq).recv_cq(&cq);
     let (mut one, mut two) = bed.pair(&init);
     drop((cq, init));
-    two.post_recv(bed.filled(1, 0)).expect("a receive");
+    two.queues().post_recv(bed.filled(1, 0)).expect("a receive");
     send_inline(&mut one, &[3]);
     assert_eq!(received(&mut two).bytes(), [3]);
 }
 
 fn qx_16_dropping_with_completions_untaken_does_not_block<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
-    two.post_recvs(&mut bed.numbered(2)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(2)).expect("receives");
     send_inline(&mut one, &[1]);
     send_inline(&mut one, &[2]);
     received(&mut two);
@@ -247,12 +247,12 @@ fn qx_17_nothing_completes_after_dropping<F: Fabric>(bed: &Bed<F>) {
     let cq = CompletionQueue::new(&bed.fabric, 64).expect("a completion queue");
     let init = bed.small().send_cq(&cq).recv_cq(&cq);
     let (mut gone, mut other) = bed.pair(&init);
-    gone.post_recvs(&mut bed.numbered(3)).expect("receives");
+    gone.queues().post_recvs(&mut bed.numbered(3)).expect("receives");
     gone.disconnect().expect("disconnect");
     drop(gone);
-    assert!(other.next_recv(A_WHILE).is_err(), "its own receives only");
+    assert!(other.queues().next_recv(A_WHILE).is_err(), "its own receives only");
     let (mut one, mut two) = bed.pair(&init);
-    two.post_recv(bed.filled(1, 0)).expect("a receive");
+    two.queues().post_recv(bed.filled(1, 0)).expect("a receive");
     send_inline(&mut one, &[4]);
     assert_eq!(received(&mut two).bytes(), [4], "the queue serves on");
 }
@@ -281,7 +281,7 @@ fn sm_04_a_message_may_come_before_the_event<F: Fabric>(bed: &Bed<F>) {
     let request = event::<F>(&there, EventKind::ConnectRequest);
     let mut two = Id::of_request(&bed.fabric, request.request.expect("its id"));
     two.create_qp(&bed.small()).expect("a queue pair");
-    two.post_recv(bed.filled(1, 0)).expect("a receive");
+    two.queues().post_recv(bed.filled(1, 0)).expect("a receive");
     two.accept(&ConnParam::default()).expect("accept");
     event::<F>(&here, EventKind::Established);
     send_inline(&mut one, &[6]);

@@ -36,8 +36,9 @@ fn qp_02_an_id_bound_to_no_device_is_refused<F: Fabric>(bed: &Bed<F>) {
 
 fn qp_03_a_new_queue_pair_takes_receives_but_no_sends<F: Fabric>(bed: &Bed<F>) {
     let mut one = bed.active(bed.at(7), &bed.small());
-    one.post_recv(bed.filled(8, 0)).expect("a receive");
+    one.queues().post_recv(bed.filled(8, 0)).expect("a receive");
     let refused = one
+        .queues()
         .post_send(bed.filled(8, 1), 8, SendOp::Send, SendFlags::SIGNALED)
         .expect_err("not connected");
     assert_eq!(refused.cause, PostCause::State);
@@ -48,7 +49,7 @@ fn qp_05_memory_of_the_device_serves_all_its_ids<F: Fabric>(bed: &Bed<F>) {
     let mut buffer = bed.filled(8, 3);
     for _ in 0..2 {
         let (mut one, mut two) = bed.pair(&bed.small());
-        two.post_recv(bed.filled(8, 0)).expect("a receive");
+        two.queues().post_recv(bed.filled(8, 0)).expect("a receive");
         send(&mut one, buffer);
         assert_eq!(received(&mut two).bytes(), [3; 8]);
         buffer = sent(&mut one, &mut two).ok().expect("sent").buffer.expect("it comes back");
@@ -66,8 +67,8 @@ fn qp_06_a_given_completion_queue_serves_both_directions_and_several_ids<F: Fabr
     let init = bed.small().send_cq(&cq).recv_cq(&cq);
     let mut pairs = [bed.pair(&init), bed.pair(&init)];
     for (at, (one, two)) in pairs.iter_mut().enumerate() {
-        one.post_recv(bed.filled(8, 0)).expect("a receive");
-        two.post_recv(bed.filled(8, 0)).expect("a receive");
+        one.queues().post_recv(bed.filled(8, 0)).expect("a receive");
+        two.queues().post_recv(bed.filled(8, 0)).expect("a receive");
         send(one, bed.filled(8, at as u8));
         send(two, bed.filled(8, 10 + at as u8));
     }
@@ -75,9 +76,9 @@ fn qp_06_a_given_completion_queue_serves_both_directions_and_several_ids<F: Fabr
     for (at, (one, two)) in pairs.iter_mut().enumerate().rev() {
         assert_eq!(received(two).bytes(), [at as u8; 8]);
         assert_eq!(received(one).bytes(), [10 + at as u8; 8]);
-        let mine = one.next_send(SOON).expect("sent").ok().expect("well");
+        let mine = one.queues().next_send(SOON).expect("sent").ok().expect("well");
         assert_eq!(number(&mine), at as u8);
-        let theirs = two.next_send(SOON).expect("sent").ok().expect("well");
+        let theirs = two.queues().next_send(SOON).expect("sent").ok().expect("well");
         assert_eq!(number(&theirs), 10 + at as u8);
     }
 }
@@ -151,7 +152,7 @@ fn qp_19_the_extended_call_keeps_the_rules_of_the_other<F: Fabric>(bed: &Bed<F>)
     assert!(caps.send_wr >= 4 && caps.recv_wr >= 4 && caps.inline >= 16, "QP-10: {caps:?}");
     assert!(id.send_cq().is_some() && id.recv_cq().is_some(), "QP-6");
     let (mut one, mut two) = bed.pair(&init);
-    two.post_recv(bed.filled(8, 0)).expect("a receive into memory of the usual domain");
+    two.queues().post_recv(bed.filled(8, 0)).expect("a receive into memory of the usual domain");
     send(&mut one, bed.filled(8, 7));
     assert_eq!(received(&mut two).bytes(), [7; 8], "QP-5");
     sent(&mut one, &mut two).ok().expect("sent");
@@ -159,8 +160,8 @@ fn qp_19_the_extended_call_keeps_the_rules_of_the_other<F: Fabric>(bed: &Bed<F>)
 
 fn qp_20_both_sides_may_send_once_connected<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
-    one.post_recv(bed.filled(8, 0)).expect("a receive");
-    two.post_recv(bed.filled(8, 0)).expect("a receive");
+    one.queues().post_recv(bed.filled(8, 0)).expect("a receive");
+    two.queues().post_recv(bed.filled(8, 0)).expect("a receive");
     send_inline(&mut one, &[1; 8]);
     send_inline(&mut two, &[2; 8]);
     assert_eq!(received(&mut two).bytes(), [1; 8]);
@@ -171,14 +172,14 @@ fn qp_22_disconnect_flushes_the_own_side_and_leaves_the_peers<F: Fabric>(bed: &B
     let init = bed.small();
     let param = ConnParam::default();
     let (mut one, mut two) = bed.pair_with(&init, &init, &param, &param);
-    one.post_recv(bed.filled(8, 0)).expect("a receive");
-    two.post_recv(bed.filled(8, 0)).expect("a receive");
+    one.queues().post_recv(bed.filled(8, 0)).expect("a receive");
+    two.queues().post_recv(bed.filled(8, 0)).expect("a receive");
     one.disconnect().expect("disconnect");
-    let flushed = one.next_recv(SOON).expect("its receive comes back");
+    let flushed = one.queues().next_recv(SOON).expect("its receive comes back");
     assert_eq!(flushed.status, Status::Flushed);
-    let untouched = two.next_recv(Duration::from_millis(50));
+    let untouched = two.queues().next_recv(Duration::from_millis(50));
     assert!(untouched.is_err(), "the peer's receives stay");
     two.disconnect().expect("the other side as well");
-    let flushed = two.next_recv(SOON).expect("now they come back");
+    let flushed = two.queues().next_recv(SOON).expect("now they come back");
     assert_eq!(flushed.status, Status::Flushed);
 }

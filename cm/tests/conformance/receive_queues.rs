@@ -38,7 +38,9 @@ fn srq_01_an_id_bound_to_no_device_is_refused<F: Fabric>(bed: &Bed<F>) {
 fn srq_02_takes_receives_at_once<F: Fabric>(bed: &Bed<F>) {
     let mut id = bound(bed);
     id.create_srq(5).expect("a shared receive queue");
-    id.post_recv(bed.filled(8, 0)).expect("it accepts receives before any queue pair exists");
+    id.queues()
+        .post_recv(bed.filled(8, 0))
+        .expect("it accepts receives before any queue pair exists");
 }
 
 fn srq_03_the_returned_depth_is_the_real_room<F: Fabric>(bed: &Bed<F>) {
@@ -77,7 +79,7 @@ fn srq_08_receives_of_the_id_go_to_its_shared_queue_and_qp_13_its_queue_pair_use
         let mut two = listener.get_request(Some(SOON)).expect("a request");
         two.create_srq(4).expect("a shared receive queue");
         two.create_qp(&bed.small()).expect("a queue pair (QP-13)");
-        two.post_recv(bed.filled(8, 0)).expect("a receive");
+        two.queues().post_recv(bed.filled(8, 0)).expect("a receive");
         two.accept(&Default::default()).expect("accept");
         (connecting.join().expect("the connecting side").expect("connect"), two)
     });
@@ -160,7 +162,7 @@ fn srq_16_receives_stay_when_a_queue_pair_fails<F: Fabric>(bed: &Bed<F>) {
     srq.post(&mut bed.numbered(2)).expect("receives");
     let ([mut one, mut other], [mut two, mut second]) = two_on_one(bed, &srq);
     two.disconnect().expect("disconnect");
-    let flushed = two.next_recv(Duration::from_millis(50));
+    let flushed = two.queues().next_recv(Duration::from_millis(50));
     assert!(flushed.is_err(), "what is shared is not flushed (SM-2)");
     send_inline(&mut other, &[]);
     assert_eq!(crate::bed::number(&received(&mut second)), 0, "the first is still there");
@@ -171,8 +173,8 @@ fn srq_13_empty_makes_the_sender_wait<F: Fabric>(bed: &Bed<F>) {
     let srq = SharedReceive::new(&bed.fabric, 8).expect("a shared receive queue");
     let ([mut one, _other], [mut two, _second]) = two_on_one(bed, &srq);
     send(&mut one, bed.filled(8, 4));
-    assert!(two.next_recv(Duration::from_millis(20)).is_err());
-    assert!(one.next_send(Duration::ZERO).is_err(), "not acknowledged");
+    assert!(two.queues().next_recv(Duration::from_millis(20)).is_err());
+    assert!(one.queues().next_send(Duration::ZERO).is_err(), "not acknowledged");
     srq.post(&mut vec![bed.filled(8, 0)]).expect("a receive");
     assert_eq!(received(&mut two).bytes(), [4; 8]);
     assert_eq!(sent(&mut one, &mut two).status, Status::Success);

@@ -39,13 +39,17 @@ fn lacks<F: Fabric>(bed: &Bed<F>, wanted: ReregFlags) -> bool {
 /// The status of a write to that place, over a connection of its own.
 fn write_to<F: Fabric>(bed: &Bed<F>, to: Remote) -> Status {
     let (mut one, mut two) = bed.pair(&bed.small());
-    one.post_send(bed.filled(64, 7), 64, SendOp::Write(to), SendFlags::SIGNALED).expect("post");
+    one.queues()
+        .post_send(bed.filled(64, 7), 64, SendOp::Write(to), SendFlags::SIGNALED)
+        .expect("post");
     sent(&mut one, &mut two).status
 }
 
 fn read_from<F: Fabric>(bed: &Bed<F>, from: Remote) -> Status {
     let (mut one, mut two) = bed.pair(&bed.small());
-    one.post_send(bed.filled(64, 0), 64, SendOp::Read(from), SendFlags::SIGNALED).expect("post");
+    one.queues()
+        .post_send(bed.filled(64, 0), 64, SendOp::Read(from), SendFlags::SIGNALED)
+        .expect("post");
     sent(&mut one, &mut two).status
 }
 
@@ -91,7 +95,7 @@ fn mr_05_a_region_goes_to_another_domain<F: Fabric>(bed: &Bed<F>) {
     let (init, none) = (bed.small(), Default::default());
     let (mut one, mut two) = bed.pair_with(&init, &bed.small().pd(&there), &none, &none);
     let op = SendOp::Write(moved.remote(0));
-    one.post_send(bed.filled(64, 7), 64, op, SendFlags::SIGNALED).expect("post");
+    one.queues().post_send(bed.filled(64, 7), 64, op, SendFlags::SIGNALED).expect("post");
     sent(&mut one, &mut two).ok().expect("its queue pair is of that domain");
     drop((one, two, change));
     let there = there.dealloc_pd().expect_err("the region is in it").back;
@@ -172,7 +176,7 @@ fn mr_05_memory_in_use_stays<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     let mut window = Window::new(&bed.fabric, WindowKind::Two).expect("a window");
     let flags = SendFlags::SIGNALED;
-    two.bind_window(&mut window, &first, (0, 64), WRITE, flags).expect("post");
+    two.queues().bind_window(&mut window, &first, (0, 64), WRITE, flags).expect("post");
     sent(&mut two, &mut one).ok().expect("bound");
     let first = still(bed, first.reregister(&bed.fabric, &change), Code::Busy);
     drop((one, two, window));

@@ -35,7 +35,7 @@ fn request<F: Fabric>(bed: &Bed<F>, byte: u8, flags: SendFlags) -> SendRequest<F
 fn fill<F: Fabric>(id: &mut Id<F>, flags: SendFlags) -> usize {
     let mut posted = 0;
     loop {
-        match id.post_inline(&[posted as u8], SendOp::Send, flags) {
+        match id.queues().post_inline(&[posted as u8], SendOp::Send, flags) {
             Ok(()) => posted += 1,
             Err(refused) => {
                 assert_eq!(refused.cause, PostCause::Full);
@@ -54,11 +54,11 @@ fn sq_01_a_full_send_queue_refuses_until_a_completion_is_polled<F: Fabric>(bed: 
     if bed.is_strict() {
         assert_eq!(took, depth);
     }
-    two.post_recvs(&mut bed.numbered(4)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(4)).expect("receives");
     if bed.is_strict() {
         received(&mut two);
-        assert!(one.next_recv(A_WHILE).is_err(), "its device works meanwhile");
-        let refused = one.post_inline(&[1], SendOp::Send, SendFlags::empty());
+        assert!(one.queues().next_recv(A_WHILE).is_err(), "its device works meanwhile");
+        let refused = one.queues().post_inline(&[1], SendOp::Send, SendFlags::empty());
         assert_eq!(refused.expect_err("it has run, and is not polled").cause, PostCause::Full);
     }
     sent(&mut one, &mut two).ok().expect("sent");
@@ -70,38 +70,38 @@ fn sq_02_unsignalled_sends_lock_the_queue<F: Fabric>(bed: &Bed<F>) {
         return skip("this device frees slots when a send has run, not when it is polled");
     }
     let (mut one, mut two) = bed.pair(&bed.quiet());
-    two.post_recvs(&mut bed.numbered(4)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(4)).expect("receives");
     let took = fill(&mut one, SendFlags::empty());
     for _ in 0..took {
         received(&mut two);
     }
-    assert!(one.next_send(A_WHILE).is_err(), "none asked for a completion");
-    let refused = one.post_inline(&[1], SendOp::Send, SendFlags::SIGNALED);
+    assert!(one.queues().next_send(A_WHILE).is_err(), "none asked for a completion");
+    let refused = one.queues().post_inline(&[1], SendOp::Send, SendFlags::SIGNALED);
     assert_eq!(refused.expect_err("locked for good").cause, PostCause::Full);
 }
 
 fn sq_02_a_signalled_send_frees_those_before_it<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.quiet());
-    two.post_recvs(&mut bed.numbered(4)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(4)).expect("receives");
     let flags = [SendFlags::empty(), SendFlags::empty(), SendFlags::SIGNALED];
     let mut list = Vec::new();
     for (at, flags) in flags.into_iter().enumerate() {
         list.push(request(bed, at as u8, flags));
     }
-    one.post_sends(&mut list).expect("post");
+    one.queues().post_sends(&mut list).expect("post");
     assert!(list.is_empty(), "the device has them");
-    assert!(one.take_retired().is_empty(), "and keeps them");
+    assert!(one.queues().take_retired().is_empty(), "and keeps them");
     let done = sent(&mut one, &mut two);
     assert_eq!((done.status, number(&done)), (Status::Success, 2));
-    let retired: Vec<u8> = one.take_retired().iter().map(|buffer| buffer[0]).collect();
+    let retired: Vec<u8> = one.queues().take_retired().iter().map(|buffer| buffer[0]).collect();
     assert_eq!(retired, [0, 1]);
-    assert!(one.next_send(A_WHILE).is_err(), "only one asked for a completion");
+    assert!(one.queues().next_send(A_WHILE).is_err(), "only one asked for a completion");
 }
 
 fn sq_03_an_error_completes_signalled_or_not<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.quiet());
-    two.post_recv(bed.filled(4, 0)).expect("a receive");
-    one.post_send(bed.filled(8, 1), 8, SendOp::Send, SendFlags::empty()).expect("post");
+    two.queues().post_recv(bed.filled(4, 0)).expect("a receive");
+    one.queues().post_send(bed.filled(8, 1), 8, SendOp::Send, SendFlags::empty()).expect("post");
     let failed = sent(&mut one, &mut two);
     assert!(bed.is_too_long_there(failed.status), "{:?}", failed.status);
     assert_eq!(failed.buffer.expect("its buffer comes back")[..], [1; 8]);
@@ -109,7 +109,7 @@ fn sq_03_an_error_completes_signalled_or_not<F: Fabric>(bed: &Bed<F>) {
 
 fn sq_04_an_inline_buffer_is_free_at_once_and_its_length_is_checked<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
-    two.post_recv(bed.filled(16, 0)).expect("a receive");
+    two.queues().post_recv(bed.filled(16, 0)).expect("a receive");
     let mut bytes = [1; 16];
     send_inline(&mut one, &bytes);
     bytes.fill(2);
@@ -117,29 +117,29 @@ fn sq_04_an_inline_buffer_is_free_at_once_and_its_length_is_checked<F: Fabric>(b
     assert_eq!(bytes, [2; 16]);
     assert!(sent(&mut one, &mut two).ok().expect("sent").buffer.is_none());
     let limit = one.qp().expect("a queue pair").1.inline as usize;
-    let refused = one.post_inline(&vec![1; limit + 1], SendOp::Send, SendFlags::SIGNALED);
+    let refused = one.queues().post_inline(&vec![1; limit + 1], SendOp::Send, SendFlags::SIGNALED);
     let cause = refused.expect_err("too long").cause;
     assert!(matches!(cause, PostCause::InlineTooLong | PostCause::Device(_)), "{cause}");
 }
 
 fn sq_08_signal_all_signals_all<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small().signal_all(true));
-    two.post_recvs(&mut bed.numbered(2)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(2)).expect("receives");
     for byte in [1, 2] {
-        one.post_inline(&[byte], SendOp::Send, SendFlags::empty()).expect("post");
+        one.queues().post_inline(&[byte], SendOp::Send, SendFlags::empty()).expect("post");
         sent(&mut one, &mut two).ok().expect("sent");
     }
 }
 
 fn sq_09_an_empty_message_takes_a_receive<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
-    two.post_recvs(&mut bed.numbered(3)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(3)).expect("receives");
     send_inline(&mut one, &[]);
-    one.post_send(bed.filled(8, 1), 0, SendOp::Send, SendFlags::SIGNALED).expect("post");
+    one.queues().post_send(bed.filled(8, 1), 0, SendOp::Send, SendFlags::SIGNALED).expect("post");
     send_inline(&mut one, &[7]);
     let lengths: Vec<usize> = (0..3).map(|_| received(&mut two).len).collect();
     assert_eq!(lengths, [0, 0, 1]);
-    let beyond = one.post_send(bed.filled(8, 1), 9, SendOp::Send, SendFlags::SIGNALED);
+    let beyond = one.queues().post_send(bed.filled(8, 1), 9, SendOp::Send, SendFlags::SIGNALED);
     assert_eq!(beyond.expect_err("past the buffer").cause, PostCause::Device(14));
 }
 
@@ -151,7 +151,7 @@ fn sq_10_messages_of_every_size_arrive_whole<F: Fabric>(bed: &Bed<F>) {
         for (at, byte) in buffer.iter_mut().enumerate() {
             *byte = (at as u8).wrapping_mul(31).wrapping_add(size as u8);
         }
-        two.post_recv(bed.filled(size, 0xee)).expect("a receive");
+        two.queues().post_recv(bed.filled(size, 0xee)).expect("a receive");
         send(&mut one, buffer);
         let got = received(&mut two);
         assert_eq!(got.len, size, "CP-2");
@@ -165,11 +165,11 @@ fn sq_10_messages_of_every_size_arrive_whole<F: Fabric>(bed: &Bed<F>) {
 fn pl_01_a_list_stops_at_the_first_refused_and_the_rest_runs<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.quiet());
     let depth = one.qp().expect("a queue pair").1.send_wr as usize;
-    two.post_recvs(&mut bed.numbered(4)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(4)).expect("receives");
     let flags = SendFlags::SIGNALED;
     let mut list: Vec<_> = (0..depth * 4 + 8).map(|at| request(bed, at as u8, flags)).collect();
     let asked = list.len();
-    let refused = one.post_sends(&mut list).expect_err("more than fit");
+    let refused = one.queues().post_sends(&mut list).expect_err("more than fit");
     assert_eq!(refused.cause, PostCause::Full);
     let took = asked - list.len();
     assert!(took >= depth, "{took} of {depth}");
@@ -181,18 +181,18 @@ fn pl_01_a_list_stops_at_the_first_refused_and_the_rest_runs<F: Fabric>(bed: &Be
         let done = sent(&mut one, &mut two);
         assert_eq!((done.status, number(&done)), (Status::Success, at as u8));
         received(&mut two);
-        two.post_recv(bed.filled(1, 0)).expect("a receive");
+        two.queues().post_recv(bed.filled(1, 0)).expect("a receive");
     }
 }
 
 fn pl_02_a_list_that_is_taken_is_empty_and_pl_03_is_used_again_at_once<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     let (mut receives, mut sends) = (bed.numbered(4), Vec::new());
-    two.post_recvs(&mut receives).expect("receives");
+    two.queues().post_recvs(&mut receives).expect("receives");
     assert!(receives.is_empty());
     for bytes in [[1, 2], [3, 4]] {
         sends.extend(bytes.map(|byte| request(bed, byte, SendFlags::SIGNALED)));
-        one.post_sends(&mut sends).expect("sends");
+        one.queues().post_sends(&mut sends).expect("sends");
         assert!(sends.is_empty());
     }
     for byte in 1..=4 {
@@ -205,7 +205,7 @@ fn pl_02_a_list_that_is_taken_is_empty_and_pl_03_is_used_again_at_once<F: Fabric
 /// device sees the request.
 fn pl_04_a_batch_that_cannot_be_built_posts_nothing<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
-    two.post_recvs(&mut bed.numbered(4)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(4)).expect("receives");
     let good = |byte| request(bed, byte, SendFlags::SIGNALED);
     let window =
         Binding { window: 0, region: 0, rkey: 0, addr: 0, length: 0, access: Access::empty() };
@@ -216,12 +216,12 @@ fn pl_04_a_batch_that_cannot_be_built_posts_nothing<F: Fabric>(bed: &Bed<F>) {
         for at in 0..3 {
             let mut list: Vec<_> = (0..2).map(good).collect();
             list.insert(at, SendRequest { len, op, ..good(9) });
-            let refused = one.post_sends(&mut list).expect_err("one is wrong");
+            let refused = one.queues().post_sends(&mut list).expect_err("one is wrong");
             assert_eq!((refused.cause, list.len()), (cause, 3), "{at}");
         }
     }
-    assert!(two.next_recv(A_WHILE).is_err(), "nothing was posted");
-    one.post_sends(&mut (0..4).map(good).collect()).expect("one that can be built");
+    assert!(two.queues().next_recv(A_WHILE).is_err(), "nothing was posted");
+    one.queues().post_sends(&mut (0..4).map(good).collect()).expect("one that can be built");
     for at in 0..4 {
         assert_eq!(received(&mut two).bytes(), [at]);
         assert_eq!(number(&sent(&mut one, &mut two)), at);
@@ -231,7 +231,7 @@ fn pl_04_a_batch_that_cannot_be_built_posts_nothing<F: Fabric>(bed: &Bed<F>) {
 fn pl_05_a_full_receive_queue_takes_the_first_of_a_list<F: Fabric>(bed: &Bed<F>) {
     let mut one = bed.active(bed.at(7), &QpInit::rc().recv_wr(3));
     let mut list = bed.numbered(12);
-    let refused = one.post_recvs(&mut list).expect_err("more than fit");
+    let refused = one.queues().post_recvs(&mut list).expect_err("more than fit");
     assert_eq!(refused.cause, PostCause::Full);
     let took = 12 - list.len();
     assert!((3..12).contains(&took), "{took}");
@@ -242,26 +242,28 @@ fn rc_07_posts_keep_their_order_over_many_rounds<F: Fabric>(bed: &Bed<F>) {
     let rounds = if bed.is_strict() { 20_000 } else { 200 };
     let init = QpInit::rc().send_wr(32).recv_wr(32).inline(16);
     let (mut one, mut two) = bed.pair(&init);
-    two.post_recvs(&mut doorbell_cm::Buffer::many(&bed.fabric, 32, 8).expect("buffers"))
+    two.queues()
+        .post_recvs(&mut doorbell_cm::Buffer::many(&bed.fabric, 32, 8).expect("buffers"))
         .expect("receives");
     let (mut sent, mut seen) = (0_u64, 0_u64);
     let mut end = Instant::now() + SOON;
     while seen < rounds {
         // Every eighth send asks for a completion, which frees those before it.
         let ask = if sent % 8 == 7 { SendFlags::SIGNALED } else { SendFlags::empty() };
-        if sent < rounds && one.post_inline(&sent.to_le_bytes(), SendOp::Send, ask).is_ok() {
+        if sent < rounds && one.queues().post_inline(&sent.to_le_bytes(), SendOp::Send, ask).is_ok()
+        {
             sent += 1;
         }
-        match two.next_recv(Duration::ZERO) {
+        match two.queues().next_recv(Duration::ZERO) {
             Ok(got) => {
                 assert_eq!(got.bytes(), seen.to_le_bytes(), "in order, none twice, none lost");
                 seen += 1;
                 end = Instant::now() + SOON;
-                two.post_recv(got.buffer.expect("its buffer")).expect("again");
+                two.queues().post_recv(got.buffer.expect("its buffer")).expect("again");
             }
             Err(error) => assert_eq!(error.code(), Code::TimedOut),
         }
-        if let Ok(done) = one.next_send(Duration::ZERO) {
+        if let Ok(done) = one.queues().next_send(Duration::ZERO) {
             done.ok().expect("sent");
         }
         assert!(Instant::now() < end, "it stands still at {seen} of {sent}");

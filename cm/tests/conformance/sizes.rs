@@ -24,7 +24,7 @@ cases! {
 fn pair_into<F: Fabric>(bed: &Bed<F>, cq: &CompletionQueue<F>) -> Pair<F> {
     let (deep, none) = (bed.small().send_wr(8).recv_wr(8), Default::default());
     let (one, mut two) = bed.pair_with(&deep, &deep.clone().recv_cq(cq), &none, &none);
-    two.post_recvs(&mut bed.numbered(8)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(8)).expect("receives");
     (one, two)
 }
 
@@ -41,7 +41,7 @@ fn assert_order<F: Fabric>(two: &mut Id<F>, count: u8) {
         let completion = received(two);
         assert_eq!((number(&completion), completion.bytes()), (at % 4, &[at % 4][..]));
     }
-    let none = two.next_recv(Duration::from_millis(5)).expect_err("that was all");
+    let none = two.queues().next_recv(Duration::from_millis(5)).expect_err("that was all");
     assert_eq!(none.code(), Code::TimedOut);
 }
 
@@ -53,7 +53,7 @@ fn cp_08_a_queue_grows_and_keeps_its_entries<F: Fabric>(bed: &Bed<F>) {
     assert!(depth >= 8 && cq.depth() == depth, "{depth}");
     send_all(bed, (&mut one, &mut two), 4);
     assert_order(&mut two, 8);
-    two.post_recvs(&mut bed.numbered(4)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(4)).expect("receives");
     send_all(bed, (&mut one, &mut two), 4);
     assert_order(&mut two, 4);
 }
@@ -111,7 +111,7 @@ fn cp_08_a_queue_grows_while_messages_come<F: Fabric>(bed: &Bed<F>) {
             }
             for at in 0..4 {
                 assert_eq!(received(&mut two).bytes(), [at]);
-                two.post_recv(bed.filled(1, 0)).expect("a receive");
+                two.queues().post_recv(bed.filled(1, 0)).expect("a receive");
                 sent(&mut one, &mut two).ok().expect("sent");
             }
         }

@@ -29,12 +29,12 @@ fn pair<F: Fabric>(bed: &Bed<F>) -> Option<Pair<F>> {
 }
 
 fn post<F: Fabric>(id: &mut Id<F>, byte: u8) {
-    id.post_inline(&[byte], SendOp::Send, SendFlags::SIGNALED).expect("post a send");
+    id.queues().post_inline(&[byte], SendOp::Send, SendFlags::SIGNALED).expect("post a send");
 }
 
 fn uc_01_messages_arrive_and_sends_complete_when_they_are_on_their_way<F: Fabric>(bed: &Bed<F>) {
     let Some((mut one, mut two)) = pair(bed) else { return };
-    two.post_recvs(&mut bed.numbered(4)).expect("receives");
+    two.queues().post_recvs(&mut bed.numbered(4)).expect("receives");
     for byte in 0..4 {
         post(&mut one, byte);
         sent(&mut one, &mut two).ok().expect("sent");
@@ -47,8 +47,8 @@ fn uc_01_without_a_receive_a_message_is_dropped_in_silence<F: Fabric>(bed: &Bed<
     post(&mut one, 1);
     sent(&mut one, &mut two).ok().expect("sent");
     thread::sleep(A_WHILE);
-    assert!(two.next_recv(Duration::ZERO).is_err(), "it was dropped");
-    two.post_recvs(&mut bed.numbered(1)).expect("a receive");
+    assert!(two.queues().next_recv(Duration::ZERO).is_err(), "it was dropped");
+    two.queues().post_recvs(&mut bed.numbered(1)).expect("a receive");
     post(&mut one, 2);
     sent(&mut one, &mut two).ok().expect("sent");
     assert_eq!(received(&mut two).bytes(), [2]);

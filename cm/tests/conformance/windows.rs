@@ -42,7 +42,7 @@ pub(crate) fn bind<F: Fabric>(
     range: (usize, usize),
     rights: Access,
 ) -> Remote {
-    let remote = two.bind_window(window, memory, range, rights, SIGNALED).expect("post");
+    let remote = two.queues().bind_window(window, memory, range, rights, SIGNALED).expect("post");
     let done = sent(two, one).ok().expect("bound");
     assert_eq!(done.opcode, WcOpcode::Bind);
     remote
@@ -54,7 +54,7 @@ fn write<F: Fabric>(
     to: Remote,
     len: usize,
 ) -> Completion<F> {
-    one.post_send(bed.filled(len, 7), len, SendOp::Write(to), SIGNALED).expect("post");
+    one.queues().post_send(bed.filled(len, 7), len, SendOp::Write(to), SIGNALED).expect("post");
     sent(one, two)
 }
 
@@ -71,7 +71,7 @@ fn mw_01_type_2_opens_and_local_invalidation_closes<F: Fabric>(bed: &Bed<F>) {
     let to = bind((&mut one, &mut two), &mut window, &memory, (64, 128), WRITE);
     write(bed, (&mut one, &mut two), to, 128).ok().expect("it is open");
     assert_eq!(bytes(&memory, 64, 128), [7; 128]);
-    two.invalidate(to.rkey, SIGNALED | SendFlags::FENCE).expect("post");
+    two.queues().invalidate(to.rkey, SIGNALED | SendFlags::FENCE).expect("post");
     let done = sent(&mut two, &mut one).ok().expect("closed");
     assert_eq!(done.opcode, WcOpcode::LocalInv);
     let refused = write(bed, (&mut one, &mut two), to, 8);
@@ -109,7 +109,7 @@ fn mw_01_only_the_bytes_and_rights_it_was_bound_with<F: Fabric>(bed: &Bed<F>) {
     let memory = memory(bed);
     let mut window = window(bed, WindowKind::Two);
     let to = bind((&mut one, &mut two), &mut window, &memory, (64, 64), Access::REMOTE_READ);
-    one.post_send(bed.filled(8, 7), 8, SendOp::Read(to), SIGNALED).expect("post");
+    one.queues().post_send(bed.filled(8, 7), 8, SendOp::Read(to), SIGNALED).expect("post");
     sent(&mut one, &mut two).ok().expect("it may be read");
     assert_eq!(write(bed, (&mut one, &mut two), to, 8).status, Status::RemoteAccess);
 }
@@ -118,9 +118,9 @@ fn mw_01_binding_needs_rights_and_bounds_of_the_region<F: Fabric>(bed: &Bed<F>) 
     let (mut one, mut two) = bed.pair(&bed.small());
     let closed = Exposed::new(&bed.fabric, 4096, WRITE).expect("memory without MW_BIND");
     let mut window = window(bed, WindowKind::Two);
-    let beyond = two.bind_window(&mut window, &memory(bed), (4095, 2), WRITE, SIGNALED);
+    let beyond = two.queues().bind_window(&mut window, &memory(bed), (4095, 2), WRITE, SIGNALED);
     assert_eq!(beyond.expect_err("past the end").cause, PostCause::Device(14));
-    two.bind_window(&mut window, &closed, (0, 64), WRITE, SIGNALED).expect("post");
+    two.queues().bind_window(&mut window, &closed, (0, 64), WRITE, SIGNALED).expect("post");
     let failed = sent(&mut two, &mut one);
     // Soft-RoCE has one status for all errors of a local request.
     let legal = [Status::MwBind, Status::LocalQpOperation];
@@ -158,7 +158,7 @@ fn mw_02_only_an_open_window_of_type_2_is_invalidated<F: Fabric>(bed: &Bed<F>) {
             // Soft-RoCE closes whole regions as well, and windows that are closed already.
             continue;
         }
-        two.invalidate(rkey, SIGNALED).expect("post");
+        two.queues().invalidate(rkey, SIGNALED).expect("post");
         let failed = sent(&mut two, &mut one);
         assert!(!failed.status.is_ok(), "{kind:?}");
     }
@@ -170,8 +170,8 @@ fn rc_05_a_send_with_invalidate_closes_before_it_is_heard<F: Fabric>(bed: &Bed<F
     let mut window = window(bed, WindowKind::Two);
     let to = bind((&mut one, &mut two), &mut window, &memory, (0, 64), WRITE);
     write(bed, (&mut one, &mut two), to, 64).ok().expect("it is open");
-    two.post_recv(bed.filled(8, 0)).expect("a receive");
-    one.post_inline(&[5; 8], SendOp::SendWithInv(to.rkey), SIGNALED).expect("post");
+    two.queues().post_recv(bed.filled(8, 0)).expect("a receive");
+    one.queues().post_inline(&[5; 8], SendOp::SendWithInv(to.rkey), SIGNALED).expect("post");
     let got = received(&mut two);
     assert_eq!((got.bytes(), got.imm), (&[5; 8][..], None));
     if bed.is_strict() {
@@ -187,8 +187,8 @@ fn rc_05_a_key_that_is_none_of_its_windows_ends_the_connection<F: Fabric>(bed: &
         return skip("this device passes over keys it does not know");
     }
     let (mut one, mut two) = bed.pair(&bed.small());
-    two.post_recv(bed.filled(8, 0)).expect("a receive");
-    one.post_inline(&[5; 8], SendOp::SendWithInv(0x0012_3456), SIGNALED).expect("post");
+    two.queues().post_recv(bed.filled(8, 0)).expect("a receive");
+    one.queues().post_inline(&[5; 8], SendOp::SendWithInv(0x0012_3456), SIGNALED).expect("post");
     assert_eq!(sent(&mut one, &mut two).status, Status::RemoteAccess);
 }
 
@@ -217,7 +217,7 @@ fn mw_01_type_2_ends_with_its_queue_pair<F: Fabric>(bed: &Bed<F>) {
     let mut window = window(bed, WindowKind::Two);
     let (mut one, mut two) = bed.pair(&bed.small());
     bind((&mut one, &mut two), &mut window, &memory, (0, 64), WRITE);
-    two.invalidate(window.rkey(), SIGNALED).expect("close it");
+    two.queues().invalidate(window.rkey(), SIGNALED).expect("close it");
     sent(&mut two, &mut one).ok().expect("closed");
     // A window opened on another queue pair belongs to that one.
     let (mut left, mut right) = bed.pair(&bed.small());
@@ -226,7 +226,7 @@ fn mw_01_type_2_ends_with_its_queue_pair<F: Fabric>(bed: &Bed<F>) {
     write(bed, (&mut left, &mut right), to, 8).ok().expect("it is open");
     drop(right);
     let (mut other, mut last) = bed.pair(&bed.small());
-    let refused = last.bind_window(&mut window, &memory, (0, 64), WRITE, SIGNALED);
+    let refused = last.queues().bind_window(&mut window, &memory, (0, 64), WRITE, SIGNALED);
     assert_eq!(refused.expect_err("its queue pair is gone").cause, PostCause::Device(22));
     bind((&mut other, &mut last), &mut self::window(bed, WindowKind::Two), &memory, (0, 64), WRITE);
 }

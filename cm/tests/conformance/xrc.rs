@@ -96,7 +96,7 @@ fn joined<F: Fabric>(bed: &Bed<F>, target: &QpInit<F>, number: u32) -> (Id<F>, I
 fn sent<F: Fabric>(id: &mut Id<F>, srq: &SharedReceive<F>) -> Status {
     let end = std::time::Instant::now() + SOON;
     loop {
-        if let Ok(completion) = id.next_send(Duration::ZERO) {
+        if let Ok(completion) = id.queues().next_send(Duration::ZERO) {
             return completion.status;
         }
         assert!(srq.poll().is_none(), "nothing more comes");
@@ -140,7 +140,7 @@ fn srq_05_a_completion_queue_that_is_given_is_used<F: Fabric>(bed: &Bed<F>) {
     let (mut from, _target) = joined(bed, &QpInit::xrc_recv(), first);
     for (srq, number, byte) in [(&two, second, 2), (&one, first, 1)] {
         srq.post(&mut vec![bed.filled(8, 0)]).expect("a receive");
-        from.post_inline(&[byte; 8], to(number), SIGNALED).expect("a send");
+        from.queues().post_inline(&[byte; 8], to(number), SIGNALED).expect("a send");
         // Each queue has its own completions.
         assert_eq!(srq.next(SOON).expect("a message").ok().expect("well").bytes(), [byte; 8]);
         assert_eq!(sent(&mut from, srq), Status::Success);
@@ -168,11 +168,14 @@ fn srq_07_a_target_made_after_the_queue_uses_it_when_named<F: Fabric>(bed: &Bed<
         let number = two.create_srq(4).expect("a queue").number().expect("of the domain");
         two.create_qp(&QpInit::xrc_recv()).expect("a queue pair");
         assert_eq!(two.srq().expect("there").users(), 0, "it is no queue of the queue pair's own");
-        two.post_recv(bed.filled(8, 0)).expect("SRQ-8");
+        two.queues().post_recv(bed.filled(8, 0)).expect("SRQ-8");
         two.accept(&ConnParam::default()).expect("accept");
         let mut one = connecting.join().expect("the connecting side");
-        one.post_inline(&[5; 8], to(number), SIGNALED).expect("a send");
-        assert_eq!(two.next_recv(SOON).expect("a message").ok().expect("well").bytes(), [5; 8]);
+        one.queues().post_inline(&[5; 8], to(number), SIGNALED).expect("a send");
+        assert_eq!(
+            two.queues().next_recv(SOON).expect("a message").ok().expect("well").bytes(),
+            [5; 8]
+        );
         two.destroy_srq().expect("no queue pair has it");
     });
 }
@@ -182,11 +185,11 @@ fn srq_08_receives_of_a_target_go_to_its_shared_queue<F: Fabric>(bed: &Bed<F>) {
         return;
     }
     let (mut listener, _) = listener(bed, None);
-    let refused = listener.post_recv(bed.filled(8, 0)).expect_err("there is no queue");
+    let refused = listener.queues().post_recv(bed.filled(8, 0)).expect_err("there is no queue");
     assert_eq!(refused.cause, PostCause::State);
     listener.create_srq(4).expect("a queue");
-    listener.post_recv(bed.filled(8, 0)).expect("to the queue");
-    assert!(listener.next_recv(A_WHILE).is_err(), "nothing has come");
+    listener.queues().post_recv(bed.filled(8, 0)).expect("to the queue");
+    assert!(listener.queues().next_recv(A_WHILE).is_err(), "nothing has come");
 }
 
 fn srq_10_two_senders_fill_one_queue_that_they_name<F: Fabric>(bed: &Bed<F>) {
@@ -199,7 +202,7 @@ fn srq_10_two_senders_fill_one_queue_that_they_name<F: Fabric>(bed: &Bed<F>) {
     for (turn, which) in [0, 1, 1, 0, 1, 0].into_iter().enumerate() {
         let (one, _two) = &mut pairs[which];
         // No payload: the buffer still holds the number it was posted with.
-        one.post_inline(&[], to(number), SIGNALED).expect("a send");
+        one.queues().post_inline(&[], to(number), SIGNALED).expect("a send");
         let completion = srq.next(SOON).expect("a message").ok().expect("well");
         assert_eq!(completion.opcode, WcOpcode::Recv);
         assert_eq!(crate::bed::number(&completion), turn as u8, "first in, first out");
@@ -220,7 +223,9 @@ fn srq_10_one_sender_fills_two_queues<F: Fabric>(bed: &Bed<F>) {
     let length = 10_000;
     for (srq, number, byte) in [(&one, first, 3), (&two, second, 4), (&one, first, 5)] {
         srq.post(&mut vec![bed.filled(length, 0)]).expect("a receive");
-        from.post_send(bed.filled(length, byte), length, to(number), SIGNALED).expect("a send");
+        from.queues()
+            .post_send(bed.filled(length, byte), length, to(number), SIGNALED)
+            .expect("a send");
         let completion = srq.next(SOON).expect("a message").ok().expect("well");
         assert!(completion.len == length && completion.bytes().iter().all(|b| *b == byte));
         assert_eq!(sent(&mut from, srq), Status::Success);
@@ -234,8 +239,8 @@ pub(crate) fn send_from_afar<F: Fabric>(bed: &Bed<F>, addr: SocketAddr) {
     let data = one.private_data().first_chunk().expect("a number");
     let number = u32::from_be_bytes(*data);
     for byte in 0..100 {
-        one.post_inline(&[byte; 12], to(number), SIGNALED).expect("a send");
-        one.next_send(SOON).expect("sent").ok().expect("well");
+        one.queues().post_inline(&[byte; 12], to(number), SIGNALED).expect("a send");
+        one.queues().next_send(SOON).expect("sent").ok().expect("well");
     }
     one.disconnect().expect("disconnect");
 }
@@ -294,7 +299,7 @@ fn qp_16_a_target_without_a_domain_gets_that_of_the_device<F: Fabric>(bed: &Bed<
     let (srq, number) = queue(bed, &SrqInit::xrc(4).domain(&common));
     srq.post(&mut vec![bed.filled(8, 0)]).expect("a receive");
     let (mut from, _target) = joined(bed, &QpInit::xrc_recv(), number);
-    from.post_inline(&[1; 8], to(number), SIGNALED).expect("a send");
+    from.queues().post_inline(&[1; 8], to(number), SIGNALED).expect("a send");
     assert_eq!(srq.next(SOON).expect("a message").ok().expect("well").bytes(), [1; 8]);
 }
 
@@ -357,15 +362,15 @@ fn qx_09_a_target_serves_the_queues_of_its_domain_alone<F: Fabric>(bed: &Bed<F>)
     srq.post(&mut bed.numbered(2)).expect("receives");
     for wrong in [number, number + 1000] {
         let (mut from, mut target) = joined(bed, &QpInit::xrc_recv().xrcd(&here), number);
-        from.post_inline(&[], to(wrong), SIGNALED).expect("a send");
-        from.post_inline(&[], to(wrong), SIGNALED).expect("a send");
+        from.queues().post_inline(&[], to(wrong), SIGNALED).expect("a send");
+        from.queues().post_inline(&[], to(wrong), SIGNALED).expect("a send");
         assert_eq!(sent(&mut from, &srq), Status::RemoteInvalidRequest);
         assert_eq!(sent(&mut from, &srq), Status::Flushed);
         target.disconnect().expect("disconnect");
     }
     // No receive was taken.
     let (mut from, _target) = joined(bed, &QpInit::xrc_recv().xrcd(&there), number);
-    from.post_inline(&[], to(number), SIGNALED).expect("a send");
+    from.queues().post_inline(&[], to(number), SIGNALED).expect("a send");
     let completion = srq.next(SOON).expect("a message").ok().expect("well");
     assert_eq!(crate::bed::number(&completion), 0);
 }
@@ -419,7 +424,7 @@ fn qx_19_a_queue_of_a_domain_is_no_queue_of_rc<F: Fabric>(bed: &Bed<F>) {
 }
 
 fn go<F: Fabric>(qp: &mut ExternalQp<F>, id: &mut Id<F>, to: QpState) {
-    let fields = id.init_qp_attr(to).expect("the fields for this state");
+    let fields = id.by_hand().init_qp_attr(to).expect("the fields for this state");
     qp.modify(&fields).expect("a way of the table");
 }
 
@@ -435,13 +440,14 @@ fn xrc_01_connections_are_made_by_hand<F: Fabric>(bed: &Bed<F>) {
         let connecting = scope.spawn(|| {
             let mut qp = ExternalQp::new(&bed.fabric, &sender()).expect("XRC_SEND");
             go(&mut qp, &mut one, QpState::Init);
-            one.connect_with(&qp, &ConnParam::default()).expect("the peer's answer");
-            let fields = one.init_qp_attr(QpState::Rtr).expect("the fields for this state");
+            one.by_hand().connect(&qp, &ConnParam::default()).expect("the peer's answer");
+            let fields =
+                one.by_hand().init_qp_attr(QpState::Rtr).expect("the fields for this state");
             let more = QpFields { min_rnr_timer: Some(12), ..fields };
             assert_eq!(qp.modify(&more).expect_err("it receives nothing").code(), Code::Invalid);
             qp.modify(&fields).expect("RTR");
             go(&mut qp, &mut one, QpState::Rts);
-            one.establish().expect("establish");
+            one.by_hand().establish().expect("establish");
             qp
         });
         let mut two = listener.get_request(Some(SOON)).expect("a request");
@@ -449,7 +455,7 @@ fn xrc_01_connections_are_made_by_hand<F: Fabric>(bed: &Bed<F>) {
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             go(&mut target, &mut two, state);
         }
-        two.accept_with(&target, &ConnParam::default()).expect("accept");
+        two.by_hand().accept(&target, &ConnParam::default()).expect("accept");
         let mut qp = connecting.join().expect("the connecting side");
         qp.post_inline(&[6; 8], to(number), SIGNALED).expect("a send");
         assert_eq!(srq.next(SOON).expect("a message").ok().expect("well").bytes(), [6; 8]);
@@ -459,7 +465,7 @@ fn xrc_01_connections_are_made_by_hand<F: Fabric>(bed: &Bed<F>) {
 
 fn xrc_01_senders_name_a_queue_with_each_message<F: Fabric>(bed: &Bed<F>) {
     let (mut plain, _peer) = bed.pair(&bed.small());
-    let refused = plain.post_inline(&[], to(1), SIGNALED).expect_err("RC names none");
+    let refused = plain.queues().post_inline(&[], to(1), SIGNALED).expect_err("RC names none");
     assert_eq!(refused.cause, PostCause::Malformed);
     if !has(bed) {
         return;
@@ -469,11 +475,11 @@ fn xrc_01_senders_name_a_queue_with_each_message<F: Fabric>(bed: &Bed<F>) {
     let (mut from, _target) = joined(bed, &QpInit::xrc_recv(), number);
     let at = doorbell_seam::wr::Remote::default();
     for op in [SendOp::Send, SendOp::SendWithImm(1), SendOp::Write(at)] {
-        let refused = from.post_inline(&[], op, SIGNALED).expect_err("it names none");
+        let refused = from.queues().post_inline(&[], op, SIGNALED).expect_err("it names none");
         assert_eq!(refused.cause, PostCause::Malformed);
     }
     let op = SendOp::Xrc { srq: number, op: XrcOp::SendWithImm(0x1234_5678) };
-    from.post_inline(&[1], op, SIGNALED).expect("a send");
+    from.queues().post_inline(&[1], op, SIGNALED).expect("a send");
     let completion = srq.next(SOON).expect("a message").ok().expect("well");
     assert_eq!((completion.imm, completion.bytes()), (Some(0x1234_5678), &[1][..]));
 }
@@ -488,10 +494,10 @@ fn xrc_01_writes_name_a_queue_too<F: Fabric>(bed: &Bed<F>) {
     srq.post(&mut vec![bed.filled(8, 7)]).expect("a receive");
     let (mut from, _target) = joined(bed, &QpInit::xrc_recv(), number);
     let op = SendOp::Xrc { srq: number, op: XrcOp::Write(memory.remote(0)) };
-    from.post_inline(&[3; 8], op, SIGNALED).expect("a write");
+    from.queues().post_inline(&[3; 8], op, SIGNALED).expect("a write");
     assert_eq!(sent(&mut from, &srq), Status::Success);
     let op = SendOp::Xrc { srq: number, op: XrcOp::WriteWithImm(memory.remote(8), 99) };
-    from.post_inline(&[4; 8], op, SIGNALED).expect("a write");
+    from.queues().post_inline(&[4; 8], op, SIGNALED).expect("a write");
     let completion = srq.next(SOON).expect("its data").ok().expect("well");
     assert_eq!(completion.opcode, WcOpcode::RecvWriteWithImm);
     assert_eq!((completion.imm, completion.len), (Some(99), 8));

@@ -43,8 +43,10 @@ pub(crate) fn mails(addr: SocketAddr) {
         assert!(Instant::now() < end, "nobody kills it");
         let message = text(number, DATAGRAM);
         buffer[..message.len()].copy_from_slice(&message);
-        id.post_send_to(&target, buffer, message.len(), None, SendFlags::SIGNALED).unwrap();
-        buffer = id.next_send(SOON).unwrap().ok().unwrap().buffer.unwrap();
+        id.queues()
+            .post_send_to(&target, buffer, message.len(), None, SendFlags::SIGNALED)
+            .unwrap();
+        buffer = id.queues().next_send(SOON).unwrap().ok().unwrap().buffer.unwrap();
     }
 }
 
@@ -71,7 +73,7 @@ impl Receiver {
         };
         let (mut id, friend) = (bound(), bound());
         let size = GRH_BYTES + DATAGRAM;
-        id.post_recvs(&mut Buffer::many(&device, RECEIVES, size).unwrap()).unwrap();
+        id.queues().post_recvs(&mut Buffer::many(&device, RECEIVES, size).unwrap()).unwrap();
         // The second sender resolves the receiver as any process would.
         let mut finder = endpoint(&device, (addr, hints(Hints::active())), Some(&mailers()));
         let finder = thread::scope(|scope| {
@@ -124,23 +126,24 @@ impl Receiver {
         for number in 0..3 {
             let message = &text(number, 64)[..];
             self.friend
+                .queues()
                 .post_inline_to(&self.target, message, Some(number), SendFlags::SIGNALED)
                 .unwrap();
-            self.friend.next_send(SOON).unwrap().ok().unwrap();
-            let came = self.id.next_recv(SOON).unwrap();
+            self.friend.queues().next_send(SOON).unwrap().ok().unwrap();
+            let came = self.id.queues().next_recv(SOON).unwrap();
             assert_eq!(came.imm, Some(number));
             assert_eq!(came.datagram().unwrap().1, message);
-            self.id.post_recv(came.buffer.unwrap()).unwrap();
+            self.id.queues().post_recv(came.buffer.unwrap()).unwrap();
         }
     }
 
     /// Takes the next datagram of the killed sender, which must be complete and later than the
     /// last; returns its number.
     fn take(&mut self, limit: Duration, last: Option<u32>) -> Option<u32> {
-        let came = self.id.next_recv(limit).ok()?.ok().unwrap();
+        let came = self.id.queues().next_recv(limit).ok()?.ok().unwrap();
         let number = number_of(came.datagram().unwrap().1, DATAGRAM);
         assert!(last.is_none_or(|last| last < number), "{number} after {last:?}");
-        self.id.post_recv(came.buffer.unwrap()).unwrap();
+        self.id.queues().post_recv(came.buffer.unwrap()).unwrap();
         Some(number)
     }
 }

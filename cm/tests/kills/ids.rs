@@ -71,7 +71,7 @@ impl Party {
 
     fn post_recvs(&self, id: &mut SoftId) {
         let mut buffers = Buffer::many(&self.device, RECEIVES, MESSAGE).unwrap();
-        id.post_recvs(&mut buffers).unwrap();
+        id.queues().post_recvs(&mut buffers).unwrap();
     }
 
     fn connect(&self, addr: SocketAddr, told: &[u8]) -> Result<SoftId, CmError> {
@@ -174,12 +174,12 @@ impl<'a> Talk<'a> {
             any = true;
         }
         if self.away
-            && let Some(done) = polled(self.id.next_send(Duration::ZERO))
+            && let Some(done) = polled(self.id.queues().next_send(Duration::ZERO))
         {
             self.sent(done);
             any = true;
         }
-        if let Some(came) = polled(self.id.next_recv(Duration::ZERO)) {
+        if let Some(came) = polled(self.id.queues().next_recv(Duration::ZERO)) {
             self.received(came);
             any = true;
         }
@@ -191,7 +191,7 @@ impl<'a> Talk<'a> {
         let mut buffer = Buffer::new(self.device, MESSAGE).unwrap();
         let message = text(self.made, MESSAGE);
         buffer[..message.len()].copy_from_slice(&message);
-        self.id.post_send(buffer, length, op, SendFlags::SIGNALED).unwrap();
+        self.id.queues().post_send(buffer, length, op, SendFlags::SIGNALED).unwrap();
         self.made += 1;
         self.away = true;
     }
@@ -220,7 +220,7 @@ impl<'a> Talk<'a> {
             let number = number_of(came.bytes(), MESSAGE);
             assert!(self.last.is_none_or(|last| last < number), "{number} after {:?}", self.last);
             self.last = Some(number);
-            self.id.post_recv(came.buffer.unwrap()).unwrap();
+            self.id.queues().post_recv(came.buffer.unwrap()).unwrap();
         } else {
             assert_eq!(came.status, Status::Flushed);
             assert!(came.buffer.is_some());
@@ -234,7 +234,7 @@ impl<'a> Talk<'a> {
         let end = Instant::now() + LIFE;
         while Instant::now() < end {
             if !self.step() && self.made == self.requests && !self.away {
-                let came = polled(self.id.next_recv(LOOK));
+                let came = polled(self.id.queues().next_recv(LOOK));
                 came.into_iter().for_each(|came| self.received(came));
             }
             assert!(!self.failed, "the survivor is gone");
@@ -260,7 +260,7 @@ impl<'a> Talk<'a> {
                     assert!(cq.wait(Some(SOON)).unwrap(), "nobody wakes the survivor");
                 }
             } else if self.made == self.requests && !self.away {
-                let came = self.id.next_recv(SOON);
+                let came = self.id.queues().next_recv(SOON);
                 self.received(came.unwrap());
             }
         }
@@ -285,8 +285,8 @@ fn talk(party: &Party, mut id: SoftId, killer: &Killer, round: &Round) -> Heard 
         assert!(id.peer_left());
         Heard::now()
     };
-    assert!(id.peer_left() && id.next_recv(Duration::ZERO).is_err());
-    assert!(id.take_retired().is_empty());
+    assert!(id.peer_left() && id.queues().next_recv(Duration::ZERO).is_err());
+    assert!(id.queues().take_retired().is_empty());
     home
 }
 

@@ -84,7 +84,7 @@ pub(super) fn expect_message<F: Fabric>(
 /// it acknowledges it. Then its disconnect counts as success; its own exit code says whether it got
 /// the message.
 pub(super) fn arrived<F: Fabric>(id: &mut Id<F>, plan: &Plan) -> Result<(), CmError> {
-    let done = match id.next_send(plan.time_left()) {
+    let done = match id.queues().next_send(plan.time_left()) {
         Err(error) if error.code() == Code::Reset => return Ok(()),
         done => done?,
     };
@@ -108,8 +108,8 @@ pub(super) fn carry_out<F: Fabric>(
     op: SendOp,
 ) -> Result<Buffer<F>, CmError> {
     let len = buffer.len();
-    id.post_send(buffer, len, op, SendFlags::SIGNALED)?;
-    let done = id.next_send(plan.time_left())?.ok()?;
+    id.queues().post_send(buffer, len, op, SendFlags::SIGNALED)?;
+    let done = id.queues().next_send(plan.time_left())?.ok()?;
     done.buffer.ok_or_else(|| differs("a request", "its buffer back", "none"))
 }
 

@@ -43,7 +43,7 @@ impl Mckey {
     }
 
     fn join<F: Fabric>(&self, id: &mut Id<F>, how: Join) -> Result<UdParam, CmError> {
-        id.join_multicast(self.group, how)?;
+        id.multicast().join(self.group, how)?;
         id.ud().ok_or_else(|| differs("the group", "where to send", "nothing"))
     }
 }
@@ -61,7 +61,7 @@ impl Program for MckeyReceiver {
         self.0.join(&mut id, Join::FullMember)?;
         println!("joined {}, device {}", self.0.group, fabric.caps().device);
         self.0.load().receive(&mut id)?;
-        id.leave_multicast(self.0.group)
+        id.multicast().leave(self.0.group)
     }
 }
 
@@ -77,6 +77,6 @@ impl Program for MckeySender {
         let group = self.0.join(&mut id, Join::FullMember)?;
         thread::sleep(PAUSE.min(self.0.plan.time_left()));
         self.0.load().send(&fabric, &mut id, &group)?;
-        id.leave_multicast(self.0.group)
+        id.multicast().leave(self.0.group)
     }
 }

@@ -35,9 +35,9 @@ impl Program for RdmaServer {
     fn run<F: Fabric>(self, fabric: F) -> Self::Output {
         let mut listener = self.plan.listen(&fabric, Some(&queue_pair()))?;
         let mut id = listener.get_request(Some(self.plan.time_left()))?;
-        id.post_recv(Buffer::new(&fabric, LENGTH)?)?;
+        id.queues().post_recv(Buffer::new(&fabric, LENGTH)?)?;
         id.accept(&ConnParam::default())?;
-        expect_message(id.next_recv(self.plan.time_left())?, LENGTH)?;
+        expect_message(id.queues().next_recv(self.plan.time_left())?, LENGTH)?;
         send(&fabric, &mut id)?;
         arrived(&mut id, &self.plan)?;
         id.disconnect()
@@ -56,11 +56,11 @@ impl Program for RdmaClient {
 
     fn run<F: Fabric>(self, fabric: F) -> Self::Output {
         let mut id = self.plan.active(&fabric, &queue_pair())?;
-        id.post_recv(Buffer::new(&fabric, LENGTH)?)?;
+        id.queues().post_recv(Buffer::new(&fabric, LENGTH)?)?;
         id.connect(&ConnParam::default())?;
         send(&fabric, &mut id)?;
         arrived(&mut id, &self.plan)?;
-        expect_message(id.next_recv(self.plan.time_left())?, LENGTH)?;
+        expect_message(id.queues().next_recv(self.plan.time_left())?, LENGTH)?;
         id.disconnect()
     }
 }
@@ -69,10 +69,10 @@ impl Program for RdmaClient {
 fn send<F: Fabric>(fabric: &F, id: &mut Id<F>) -> Result<(), CmError> {
     let inline = id.qp().map_or(0, |(_, caps)| caps.inline as usize);
     if inline >= LENGTH {
-        id.post_inline(&[0; LENGTH], SendOp::Send, SendFlags::empty())?;
+        id.queues().post_inline(&[0; LENGTH], SendOp::Send, SendFlags::empty())?;
     } else {
         let buffer = Buffer::new(fabric, LENGTH)?;
-        id.post_send(buffer, LENGTH, SendOp::Send, SendFlags::empty())?;
+        id.queues().post_send(buffer, LENGTH, SendOp::Send, SendFlags::empty())?;
     }
     Ok(())
 }

@@ -68,15 +68,15 @@ struct Side<'a, F: Fabric> {
 impl<F: Fabric> Side<'_, F> {
     /// Takes the next message, and posts another receive.
     fn take(&mut self) -> Result<Buffer<F>, CmError> {
-        let message = expect_message(self.id.next_recv(self.plan.time_left())?, LENGTH)?;
-        self.id.post_recv(Buffer::new(self.fabric, LENGTH)?)?;
+        let message = expect_message(self.id.queues().next_recv(self.plan.time_left())?, LENGTH)?;
+        self.id.queues().post_recv(Buffer::new(self.fabric, LENGTH)?)?;
         message.buffer.ok_or_else(|| differs("a message", "its buffer", "none"))
     }
 
     fn send(&mut self, bytes: &[u8; LENGTH]) -> Result<(), CmError> {
         let mut buffer = Buffer::new(self.fabric, LENGTH)?;
         buffer.copy_from_slice(bytes);
-        self.id.post_send(buffer, LENGTH, SendOp::Send, SendFlags::SIGNALED)?;
+        self.id.queues().post_send(buffer, LENGTH, SendOp::Send, SendFlags::SIGNALED)?;
         arrived(self.id, &self.plan)
     }
 
@@ -109,7 +109,7 @@ impl Program for RpingServer {
     fn run<F: Fabric>(self, fabric: F) -> Self::Output {
         let mut listener = self.plan.listen(&fabric, Some(&queue_pair()))?;
         let mut id = listener.get_request(Some(self.plan.time_left()))?;
-        id.post_recv(Buffer::new(&fabric, LENGTH)?)?;
+        id.queues().post_recv(Buffer::new(&fabric, LENGTH)?)?;
         id.accept(&ConnParam::default())?;
         let mut side = Side { fabric: &fabric, plan: self.plan, id: &mut id };
         let mut rounds = 0;
@@ -154,7 +154,7 @@ impl Program for RpingClient {
 
     fn run<F: Fabric>(self, fabric: F) -> Self::Output {
         let mut id = self.plan.active(&fabric, &queue_pair())?;
-        id.post_recv(Buffer::new(&fabric, LENGTH)?)?;
+        id.queues().post_recv(Buffer::new(&fabric, LENGTH)?)?;
         let param =
             ConnParam { responder_resources: 1, initiator_depth: 1, ..ConnParam::default() };
         id.connect(&param)?;

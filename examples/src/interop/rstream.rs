@@ -194,19 +194,19 @@ impl<'a, F: Fabric> Stream<'a, F> {
         let mut buffer = self.outgoing.take().ok_or_else(lost)?;
         buffer[..bytes.len()].copy_from_slice(bytes);
         let op = SendOp::WriteWithImm(at, kind << 29 | value & VALUE);
-        self.id.post_send(buffer, bytes.len(), op, SendFlags::SIGNALED)?;
-        let done = self.id.next_send(self.plan.time_left())?.ok()?;
+        self.id.queues().post_send(buffer, bytes.len(), op, SendFlags::SIGNALED)?;
+        let done = self.id.queues().next_send(self.plan.time_left())?.ok()?;
         self.outgoing = Some(done.buffer.ok_or_else(lost)?);
         Ok(())
     }
 
     /// Waits for one message, and handles it.
     fn handle_message(&mut self) -> Result<(), CmError> {
-        let message = self.id.next_recv(self.plan.time_left())?.ok()?;
+        let message = self.id.queues().next_recv(self.plan.time_left())?.ok()?;
         let Completion { buffer: Some(buffer), imm: Some(imm), len, .. } = message else {
             return Err(differs("a message", "immediate data", "none"));
         };
-        self.id.post_recv(buffer)?;
+        self.id.queues().post_recv(buffer)?;
         let value = imm & VALUE;
         match imm >> 29 {
             DATA if len == value as usize && (1..=HALF).contains(&len) => {
@@ -397,7 +397,7 @@ fn queue_pair<F: Fabric>() -> QpInit<F> {
 
 fn post_receives<F: Fabric>(fabric: &F, id: &mut Id<F>) -> Result<(), CmError> {
     // Their buffers stay empty: a WRITE with immediate data only consumes a receive.
-    Ok(id.post_recvs(&mut Buffer::many(fabric, DEPTH.into(), 1)?)?)
+    Ok(id.queues().post_recvs(&mut Buffer::many(fabric, DEPTH.into(), 1)?)?)
 }
 
 /// The counterpart of `rstream -s`.

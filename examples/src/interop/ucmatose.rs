@@ -20,7 +20,7 @@ fn receive_all<F: Fabric>(
     size: usize,
 ) -> Result<(), CmError> {
     for _ in 0..count {
-        expect_message(id.next_recv(plan.time_left())?, size)?;
+        expect_message(id.queues().next_recv(plan.time_left())?, size)?;
     }
     Ok(())
 }
@@ -36,7 +36,7 @@ fn send_all<F: Fabric>(
     let request =
         |buffer| SendRequest { buffer, len: size, op: SendOp::Send, flags: SendFlags::empty() };
     let buffers = Buffer::many(fabric, count as usize, size)?;
-    id.post_sends(&mut buffers.into_iter().map(request).collect())?;
+    id.queues().post_sends(&mut buffers.into_iter().map(request).collect())?;
     for _ in 0..count {
         arrived(id, plan)?;
     }
@@ -61,7 +61,7 @@ impl Program for UcmatoseServer {
         let UcmatoseServer { plan, count, size } = self;
         let mut listener = plan.listen(&fabric, Some(&queue_pair(count)))?;
         let mut id = listener.get_request(Some(plan.time_left()))?;
-        id.post_recvs(&mut Buffer::many(&fabric, count as usize, size)?)?;
+        id.queues().post_recvs(&mut Buffer::many(&fabric, count as usize, size)?)?;
         id.accept(&ConnParam::default())?;
         send_all(&fabric, &mut id, &plan, count, size)?;
         receive_all(&mut id, &plan, count, size)?;
@@ -86,7 +86,7 @@ impl Program for UcmatoseClient {
     fn run<F: Fabric>(self, fabric: F) -> Self::Output {
         let UcmatoseClient { plan, count, size } = self;
         let mut id = plan.active(&fabric, &queue_pair(count))?;
-        id.post_recvs(&mut Buffer::many(&fabric, count as usize, size)?)?;
+        id.queues().post_recvs(&mut Buffer::many(&fabric, count as usize, size)?)?;
         // rnr_retry is for the server's queue pair. It needs no retries, because the receives for
         // its messages are posted already.
         let param = ConnParam {

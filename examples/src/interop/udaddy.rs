@@ -37,7 +37,7 @@ pub(super) struct Load {
 impl Load {
     pub(super) fn post_recvs<F: Fabric>(&self, fabric: &F, id: &mut Id<F>) -> Result<(), CmError> {
         let mut buffers = Buffer::many(fabric, self.count as usize, GRH_BYTES + self.size)?;
-        Ok(id.post_recvs(&mut buffers)?)
+        Ok(id.queues().post_recvs(&mut buffers)?)
     }
 
     /// Sends all datagrams, and waits for the completion of the last.
@@ -52,9 +52,9 @@ impl Load {
         for (number, buffer) in (1..).zip(Buffer::many(fabric, self.count as usize, self.size)?) {
             let last = number == self.count;
             let flags = if last { SendFlags::SIGNALED } else { SendFlags::empty() };
-            id.post_send_to(&target, buffer, self.size, imm, flags)?;
+            id.queues().post_send_to(&target, buffer, self.size, imm, flags)?;
         }
-        id.next_send(self.plan.time_left())?.ok()?;
+        id.queues().next_send(self.plan.time_left())?.ok()?;
         Ok(())
     }
 
@@ -62,7 +62,7 @@ impl Load {
     pub(super) fn receive<F: Fabric>(&self, id: &mut Id<F>) -> Result<Completion<F>, CmError> {
         let mut left = self.count;
         loop {
-            let received = id.next_recv(self.plan.time_left())?;
+            let received = id.queues().next_recv(self.plan.time_left())?;
             let received = expect_message(received, GRH_BYTES + self.size)?;
             if received.imm != Some(received.src_qp) {
                 let want = format!("the sender's number, {}", received.src_qp);

@@ -23,7 +23,7 @@ impl Program for RdmaXserver {
     fn run<F: Fabric>(self, fabric: F) -> Self::Output {
         let mut listener = self.plan.listen(&fabric, Some(&QpInit::rc()))?;
         let mut id = listener.get_request(Some(self.plan.time_left()))?;
-        id.post_recv(Buffer::new(&fabric, LENGTH)?)?;
+        id.queues().post_recv(Buffer::new(&fabric, LENGTH)?)?;
         let param = ConnParam {
             qp_num: 0,
             private_data: &0_u32.to_be_bytes(),
@@ -33,7 +33,7 @@ impl Program for RdmaXserver {
             rnr_retry: 0,
         };
         id.accept(&param)?;
-        expect_message(id.next_recv(self.plan.time_left())?, LENGTH)?;
+        expect_message(id.queues().next_recv(self.plan.time_left())?, LENGTH)?;
         id.disconnect()
     }
 }
@@ -56,7 +56,7 @@ impl Program for RdmaXclient {
             let said = format!("{:?}", id.private_data());
             return Err(differs("the server's private data", "a number of 0", said));
         }
-        id.post_inline(&[0; LENGTH], SendOp::Send, SendFlags::SIGNALED)?;
+        id.queues().post_inline(&[0; LENGTH], SendOp::Send, SendFlags::SIGNALED)?;
         arrived(&mut id, &self.plan)?;
         id.disconnect()
     }
