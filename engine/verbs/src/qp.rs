@@ -129,33 +129,6 @@ impl VerbsQp {
     }
 }
 
-impl VerbsQp {
-    /// See [`Window::bind`].
-    pub(crate) unsafe fn bind(
-        &mut self,
-        window: &mut VerbsWindow,
-        binding: Binding,
-        wr_id: u64,
-        flags: SendFlags,
-    ) -> Result<u32, PostError> {
-        let refused = |cause| Err(PostError { accepted: 0, cause });
-        if window.kind() != WindowKind::One {
-            return refused(PostCause::Malformed);
-        }
-        if !self.takes_sends() {
-            return refused(PostCause::State);
-        }
-        let send_flags = flags.to_verbs();
-        let mut bind = ibv_mw_bind { wr_id, send_flags, bind_info: bind_info(&binding) };
-        // SAFETY: queue pair and window live until their values are dropped; the caller vouches
-        // for the region.
-        match unsafe { ibv_bind_mw(self.as_ptr(), window.as_ptr(), &raw mut bind) } {
-            0 => Ok(window.rkey()),
-            answer => refused(cause_of(answer)),
-        }
-    }
-}
-
 impl Qp for VerbsQp {
     fn num(&self) -> u32 {
         self.num
@@ -257,8 +230,19 @@ impl Window for VerbsWindow {
         wr_id: u64,
         flags: SendFlags,
     ) -> Result<u32, PostError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { qp.bind(self, binding, wr_id, flags) }
+        self.kind.check_bound_by_call()?;
+        let refused = |cause| Err(PostError { accepted: 0, cause });
+        if !qp.takes_sends() {
+            return refused(PostCause::State);
+        }
+        let send_flags = flags.to_verbs();
+        let mut bind = ibv_mw_bind { wr_id, send_flags, bind_info: bind_info(&binding) };
+        // SAFETY: queue pair and window live until their values are dropped; the caller vouches
+        // for the region.
+        match unsafe { ibv_bind_mw(qp.as_ptr(), self.as_ptr(), &raw mut bind) } {
+            0 => Ok(self.rkey()),
+            answer => refused(cause_of(answer)),
+        }
     }
 
     fn kind(&self) -> WindowKind {

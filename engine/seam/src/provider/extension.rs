@@ -6,7 +6,7 @@ use super::rereg::{Rereg, Reregistered};
 use super::{Gid, Poller, PortAttr, Provider, Qp, Sharing, Srq};
 use crate::error::SetupError;
 use crate::event::AsyncEvent;
-use crate::wr::{Binding, PostError, SendFlags};
+use crate::wr::{Binding, PostCause, PostError, SendFlags};
 
 /// Queries about ports.
 pub trait Ports: Provider {
@@ -229,6 +229,19 @@ pub enum WindowKind {
     Two = 2,
 }
 
+impl WindowKind {
+    /// Fails unless [`Window::bind`] binds windows of this kind. A device calls this first.
+    ///
+    /// # Errors
+    /// [`PostCause::Malformed`] for type 2.
+    pub fn check_bound_by_call(self) -> Result<(), PostError> {
+        match self {
+            WindowKind::One => Ok(()),
+            WindowKind::Two => Err(PostError { accepted: 0, cause: PostCause::Malformed }),
+        }
+    }
+}
+
 /// A memory window: part of a region, opened and closed by requests. Dropping it closes it.
 /// Deregistering a region closes the windows bound to it.
 pub trait Window: Send + Sync + 'static {
@@ -240,7 +253,7 @@ pub trait Window: Send + Sync + 'static {
     /// is valid once the request has completed.
     ///
     /// # Errors
-    /// See [`PostError`]; a window of the other type is [`crate::wr::PostCause::Malformed`].
+    /// See [`PostError`]; a window of the other type is [`PostCause::Malformed`].
     ///
     /// # Safety
     /// The region that the binding names lives until the request has completed.

@@ -16,14 +16,15 @@ use crate::handles::poller::{SoftCq, SoftPoller};
 use crate::handles::queue_pair::SoftQp;
 use crate::handles::region::{SoftRegion, SoftWindow};
 use crate::handles::srq::SoftSrq;
+use crate::model::memory::BOUND_BY_CALL;
 use crate::provider::wake::Notifier;
 use crate::provider::{
-    AsyncEvents, CqInit, ExtendedCq, Gid, Multicast, PortAttr, Ports, ProtectionDomains, Rereg,
+    AsyncEvents, CqInit, ExtendedCq, Gid, Multicast, PortAttr, Ports, ProtectionDomains, Qp, Rereg,
     Reregister, Reregistered, ResizeCq, Sharing, ThreadDomains, Window, WindowKind, Windows, Wq,
     WqState, Xrc,
 };
 use crate::steps::domain::Domain;
-use crate::wr::{Binding, PostError, RecvWr, SendFlags};
+use crate::wr::{Binding, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
 
 impl Ports for Soft {
     fn query_port(&self, port: u8) -> Result<PortAttr, SetupError> {
@@ -195,8 +196,15 @@ impl Window for SoftWindow {
         wr_id: u64,
         flags: SendFlags,
     ) -> Result<u32, PostError> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { qp.bind(self, binding, wr_id, flags) }
+        self.kind.check_bound_by_call()?;
+        let rkey = self.key & !0xff | self.key.wrapping_add(1) & 0xff;
+        let window = self.handle() | BOUND_BY_CALL;
+        let op = SendOp::Bind(Binding { window, rkey, ..binding });
+        let wr = SendWr { wr_id, op, flags, sge: Sge::default(), more: &[] };
+        // SAFETY: the caller's promise, passed on; the request has no buffers.
+        unsafe { qp.post(&[wr]) }?;
+        self.key = rkey;
+        Ok(rkey)
     }
 
     fn kind(&self) -> WindowKind {

@@ -29,7 +29,7 @@ use crate::state::transport::Transport;
 use crate::steps::admission::{admissible, keep_for_later, push, readable};
 use crate::steps::command::Command;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
-use crate::wr::{Destination, PostError, SendFlags, SendOp, SendWr, Sge};
+use crate::wr::{Destination, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
 
 /// With this bit in the key of a request, the datagram has the sender's own key.
 const OWN_KEY: u32 = 1 << 31;
@@ -275,28 +275,40 @@ impl Resources {
         true
     }
 
-    /// Gives the datagram in front to the oldest receive, if that has room for it and the header. A
-    /// receive that is too short stays for the next datagram.
-    fn receive_datagram<S: Sink>(&mut self, qp: &mut QpContext, stamp: &Stamp, sink: &mut S) {
-        let Some(assembly) = self.receive_begun(qp) else { return };
-        let (wr, length) = (assembly.wr, stamp.length + GRH_BYTES as u32);
-        qp.assembly = Some(assembly);
+    /// Takes the oldest receive for a datagram or frame of that length. A receive that is too short
+    /// stays for the next one. If its memory may not be written, it completes with an error and the
+    /// queue pair fails, whatever has come.
+    pub(crate) fn take_whole_receive<S: Sink>(
+        &mut self,
+        qp: &mut QpContext,
+        length: u32,
+        sink: &mut S,
+    ) -> Option<RecvWr> {
+        let assembly = self.receive_begun(qp)?;
+        let wr = assembly.wr;
         if length > wr.sge.length {
-            return;
+            qp.assembly = Some(assembly);
+            return None;
         }
         qp.assembly = None;
-        if !self.may_fill(qp, wr.sge.lkey, wr.sge.addr, length) {
-            // The receive itself is wrong, whatever the datagram.
-            let wc = error_wc(wr.wr_id, qp.num, Status::LocalProtection);
-            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
-            self.fail_qp(qp, 0, None);
-            return;
+        if self.may_fill(qp, wr.sge.lkey, wr.sge.addr, length) {
+            return Some(wr);
         }
+        let wc = error_wc(wr.wr_id, qp.num, Status::LocalProtection);
+        sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+        self.fail_qp(qp, 0, None);
+        None
+    }
+
+    /// Gives the datagram in front to the oldest receive, if that has room for it and the header.
+    fn receive_datagram<S: Sink>(&mut self, qp: &mut QpContext, stamp: &Stamp, sink: &mut S) {
+        let length = stamp.length + GRH_BYTES as u32;
+        let Some(wr) = self.take_whole_receive(qp, length, sink) else { return };
         let Some(datagrams) = &qp.datagrams else { return };
         let header = header_of(stamp);
         let to = wr.sge.addr as *mut u8;
-        // SAFETY: the poster of the receive vouches for the buffer; length, key, bounds and right
-        // were just checked.
+        // SAFETY: the poster of the receive vouches for the buffer; `take_whole_receive` has just
+        // checked length, key, bounds and right.
         unsafe {
             core::ptr::copy_nonoverlapping(header.as_ptr(), to, GRH_BYTES);
             datagrams.inbox.fetch(to.add(GRH_BYTES), stamp.length);

@@ -12,17 +12,15 @@ use crate::device::pd::Pd;
 use crate::ext::xrc::SoftXrcd;
 use crate::handles::poller::SoftCq;
 use crate::handles::qp_control::{QpControl, Wiring};
-use crate::handles::region::SoftWindow;
-use crate::model::memory::BOUND_BY_CALL;
 use crate::model::recvq::RecvQueue;
-use crate::provider::{Doorbell, InlineSend, Qp, QpCaps, QpType, Sharing, Window, WindowKind};
+use crate::provider::{Doorbell, InlineSend, Qp, QpCaps, QpType, Sharing};
 use crate::state::link::LinkShared;
 use crate::state::qp::{QpContext, State};
 use crate::state::qp_table::Owned;
 use crate::steps::command::Command;
 use crate::steps::deferred;
 use crate::steps::domain::Domain;
-use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
+use crate::wr::{PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
 
 /// A queue pair of the soft device.
 pub struct SoftQp {
@@ -198,31 +196,6 @@ impl SoftQp {
         // SAFETY: as in `post`: `post_deferred` takes nothing on a shared domain. Commands that the
         // control plane has left meanwhile wait for the next poll or doorbell.
         unsafe { deferred::post_deferred_next(&mut *self.context.as_ptr(), wr_id, sge) }
-    }
-}
-
-impl SoftQp {
-    /// See [`Window::bind`].
-    pub(crate) unsafe fn bind(
-        &mut self,
-        window: &mut SoftWindow,
-        binding: Binding,
-        wr_id: u64,
-        flags: SendFlags,
-    ) -> Result<u32, PostError> {
-        if window.kind != WindowKind::One {
-            return Err(PostError { accepted: 0, cause: PostCause::Malformed });
-        }
-        let rkey = window.key & !0xff | window.key.wrapping_add(1) & 0xff;
-        let handle = window.handle() | BOUND_BY_CALL;
-        let op = SendOp::Bind(Binding { window: handle, rkey, ..binding });
-        let wr = SendWr { wr_id, op, flags, sge: Sge::default(), more: &[] };
-        // SAFETY: as in `post`; the request has no buffers.
-        unsafe {
-            self.domain.enter(|state| state.post(&mut *self.context.as_ptr(), &[wr]))?;
-        }
-        window.key = rkey;
-        Ok(rkey)
     }
 }
 

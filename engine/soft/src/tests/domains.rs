@@ -166,7 +166,7 @@ fn mw_1_windows_open_memory_of_their_domain_to_queue_pairs_of_it() {
     join(&mut other.qp, &mut strange, 7);
     let mut window = two.nic.create_window(WindowKind::One).unwrap();
     let wanted = binding(&window, &two.region, 0);
-    let rkey = unsafe { two.qp.bind(&mut window, wanted, 1, SIGNALED).unwrap() };
+    let rkey = unsafe { window.bind(&mut two.qp, wanted, 1, SIGNALED).unwrap() };
     assert_eq!(statuses(&settle(&mut one, &mut two).1), [Status::Success]);
     let at = crate::wr::Remote { addr: two.region.as_ptr() as u64, rkey };
     one.post(1, SendOp::Write(at), one.sge(0, 8), SIGNALED).unwrap();

@@ -165,7 +165,7 @@ impl Resources {
         more
     }
 
-    /// Puts a frame into the oldest receive. A receive that is too small stays for the next frame.
+    /// Puts a frame into the oldest receive, if that has room for it.
     fn receive_frame<S: Sink>(
         &mut self,
         qp: &mut QpContext,
@@ -174,22 +174,9 @@ impl Resources {
         sink: &mut S,
     ) {
         let (length, tag) = finish(&mut raw.frame[..], length, raw.flags);
-        let Some(assembly) = self.receive_begun(qp) else { return };
-        let wr = assembly.wr;
-        qp.assembly = Some(assembly);
-        if length > wr.sge.length {
-            return;
-        }
-        qp.assembly = None;
-        if !self.may_fill(qp, wr.sge.lkey, wr.sge.addr, length) {
-            // The receive itself is invalid and would fail for every frame.
-            let wc = error_wc(wr.wr_id, qp.num, Status::LocalProtection);
-            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
-            self.fail_qp(qp, 0, None);
-            return;
-        }
-        // SAFETY: the poster of the receive vouches for the buffer; length, key, bounds and right
-        // were just checked.
+        let Some(wr) = self.take_whole_receive(qp, length, sink) else { return };
+        // SAFETY: the poster of the receive vouches for the buffer; `take_whole_receive` has just
+        // checked length, key, bounds and right.
         unsafe {
             let to = wr.sge.addr as *mut u8;
             core::ptr::copy_nonoverlapping(raw.frame.as_ptr(), to, length as usize);
@@ -211,7 +198,8 @@ impl Resources {
             queue.fail(&mut self.cqs);
             return;
         }
-        // SAFETY: as in `receive_frame`.
+        // SAFETY: the poster of the receive vouches for the buffer; length, key, bounds and right
+        // were just checked.
         unsafe {
             let to = wr.sge.addr as *mut u8;
             core::ptr::copy_nonoverlapping(raw.frame.as_ptr(), to, length as usize);
