@@ -155,6 +155,18 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
         Ok(self.add_worker(worker, intake))
     }
 
+    /// Has the workers of [`Runtime::add`] receive into memory of your own, at least
+    /// [`Config::recv_bytes`] long: see [`SharedRecv::new`]. Call it before the first `add`, which
+    /// maps memory otherwise. Workers that were added before keep theirs.
+    ///
+    /// # Errors
+    /// `Invalid`: the configuration; memory that is too short, or that another process may map. The
+    /// device's refusal.
+    pub fn receive_into(&mut self, memory: Mapping) -> Result<(), CmError> {
+        self.shared = Some(SharedRecv::new(&self.nic, memory, &self.config)?);
+        Ok(())
+    }
+
     /// Adds a worker that the caller made, with memory and a shared receive queue of its choice.
     pub fn add_worker(&mut self, worker: Worker<F, H>, intake: Intake<F>) -> &mut Worker<F, H> {
         self.intakes.push(intake);

@@ -361,6 +361,40 @@
 //! # }
 //! ```
 //!
+//! # Messages into memory of your own
+//!
+//! Messages arrive in the memory that you choose, and the handler borrows them there: huge pages,
+//! a buffer of the program, or a copy of a file. Memory that another process may map is refused,
+//! because the handler gets plain slices.
+//!
+//! ```
+//! use doorbell::prelude::*;
+//!
+//! struct Last(Stop, Vec<u8>);
+//!
+//! impl<P: Provider> Handler<P> for Last {
+//!     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+//!         out.send(peer, b"hello").expect("a new peer has room");
+//!     }
+//!     fn on_message(&mut self, message: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+//!         self.1 = message.bytes().to_vec(); // a slice of `own`, which needs no copy
+//!         self.0.stop();
+//!         Verdict::Done
+//!     }
+//! }
+//!
+//! let config = Config { peers: 4, recv_blocks: 128, ..Config::DEFAULT };
+//! let own: &'static mut [u8] = vec![0; config.recv_bytes()].leak();
+//! let mut runtime = Runtime::new(&SoftDevice::open()?, &config);
+//! runtime.receive_into(Mapping::from_static(own))?;
+//! runtime.add(Last(runtime.stopper(), Vec::new()))?;
+//! let addr = runtime.listen("127.0.0.1:0")?;
+//! runtime.dial(addr)?; // it greets itself
+//! runtime.run()?;
+//! assert_eq!(runtime.workers()[0].handler().1, b"hello");
+//! # Ok::<(), CmError>(())
+//! ```
+//!
 //! # Messages from a worker's own memory
 //!
 //! No peer may read or write a region of [`Worker::adopt_own`](crate::worker::Worker::adopt_own).

@@ -53,7 +53,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// worker allocates everything it will ever need here.
     ///
     /// # Errors
-    /// An invalid configuration, memory that is too short, or the device's refusal.
+    /// `Invalid`: the configuration, or memory that is too short or that another process may map.
+    /// The device's refusal.
     pub fn new(
         nic: &P,
         shared: &SharedRecv<P>,
@@ -69,7 +70,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
                 format!("the shared receive queue has blocks of {} bytes", shared.block_bytes()),
             ));
         }
-        shared_recv::check_length("send", memory.len(), config.send_bytes())?;
+        shared_recv::check_memory("send", &memory, config.send_bytes())?;
         check_caps(nic.caps(), config)?;
         let pool = BlockPool::new(config.send_blocks, config.stride())
             .map_err(|error| SetupError::new(Code::Invalid, "a pool", format!("{error}")))?;

@@ -60,13 +60,16 @@ impl<P: Provider> Clone for SharedRecv<P> {
 }
 
 impl<P: Provider> SharedRecv<P> {
-    /// Registers `memory`, at least [`Config::recv_bytes`] long, and posts all of its blocks.
+    /// Registers `memory`, at least [`Config::recv_bytes`] long, and posts all of its blocks. It is
+    /// memory of your choice: huge pages, a static buffer ([`Mapping::from_static`]), or a copy of
+    /// a file. Messages arrive there, and handlers borrow them there.
     ///
     /// # Errors
-    /// Memory that is too short, or the device's refusal.
+    /// `Invalid`: memory that is too short, or that another process may map: it could write to what
+    /// a handler has borrowed. The device's refusal.
     pub fn new(nic: &P, memory: Mapping, config: &Config) -> Result<Self, SetupError> {
         config.check()?;
-        check_length("receive", memory.len(), config.recv_bytes())?;
+        check_memory("receive", &memory, config.recv_bytes())?;
         let region = nic.register(memory, Access::LOCAL_WRITE)?;
         let srq = nic.create_srq(config.recv_blocks)?;
         let blocks = config.recv_blocks;
@@ -199,15 +202,18 @@ impl<P: Provider> SharedRecv<P> {
     }
 }
 
-/// The memory must hold what the configuration requires.
-pub(super) fn check_length(what: &str, have: usize, need: usize) -> Result<(), SetupError> {
-    if have >= need {
+/// The memory must hold what the configuration requires, and nobody else may write to it, because
+/// its bytes are lent as slices.
+pub(super) fn check_memory(what: &str, memory: &Mapping, need: usize) -> Result<(), SetupError> {
+    let (answer, cure) = if memory.report().shared() {
+        let answer = String::from("other processes may write to it");
+        (answer, "map it private, without MapRequest::shared or FileUse::Shared")
+    } else if memory.len() < need {
+        let answer = format!("the configuration needs {need}");
+        (answer, "map Config::recv_bytes() and Config::send_bytes()")
+    } else {
         return Ok(());
-    }
-    Err(SetupError::new(
-        Code::Invalid,
-        format!("{what} memory of {have} bytes"),
-        format!("the configuration needs {need}"),
-    )
-    .cure("map Config::recv_bytes() and Config::send_bytes()"))
+    };
+    let asked = format!("{what} memory of {} bytes", memory.len());
+    Err(SetupError::new(Code::Invalid, asked, answer).cure(cure))
 }
