@@ -44,13 +44,14 @@ fn fetch() -> Outcome<()> {
     }
     let work = folder.join("work");
     download(&work)?;
-    for archive in archives(&work, ".orig.tar.bz2") {
+    // Releases of Debian differ in how they compress it.
+    for archive in archives(&work, "hwloc_") {
         let mut tar = program("tar");
-        tar.args(["--wildcards", "-xjf"]).arg(&archive).arg("-C").arg(&work);
+        tar.args(["--wildcards", "-xf"]).arg(&archive).arg("-C").arg(&work);
         must(tar.args(["--strip-components=4", "*/tests/hwloc/linux/*.tar.bz2"]))?;
         fs::remove_file(&archive).map_err(|cause| cause.to_string())?;
     }
-    for archive in archives(&work, ".tar.bz2") {
+    for archive in archives(&work, "") {
         let name = archive.file_name().unwrap_or_default().to_string_lossy();
         let machine = folder.join(name.trim_end_matches(".tar.bz2"));
         place::make(&machine)?;
@@ -64,9 +65,15 @@ fn fetch() -> Outcome<()> {
         .map_err(|cause| format!("cannot move {} into place: {cause}", folder.display()))
 }
 
-fn archives(folder: &Path, end: &str) -> Vec<PathBuf> {
-    let ends = |path: &PathBuf| path.to_string_lossy().ends_with(end);
-    place::entries(folder).into_iter().filter(ends).collect()
+/// Archives of files whose names begin like this. Debian's own changes are not wanted.
+fn archives(folder: &Path, start: &str) -> Vec<PathBuf> {
+    let wanted = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let end = name.split_once(".tar.").map(|(_, end)| end);
+        let packed = end.is_some_and(|end| ["bz2", "gz", "xz"].contains(&end));
+        packed && name.starts_with(start) && !name.contains(".debian.")
+    };
+    place::entries(folder).into_iter().filter(wanted).collect()
 }
 
 /// Downloads the source package to `work`. The lists of sources, which a new machine does not have,
