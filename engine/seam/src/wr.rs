@@ -289,7 +289,8 @@ bitflags! {
         /// The payload is copied during the post; the buffer is free on return (SQ-4).
         const INLINE = 8;
         /// A WRITE that may take effect before earlier messages of its queue pair that the peer
-        /// has not taken. Only soft makes use of it: such a WRITE needs no record.
+        /// has not taken, but not before earlier WRITEs. Only soft makes use of it: such a WRITE
+        /// needs no record.
         const UNORDERED = 128;
     }
 }

@@ -13,6 +13,8 @@ pub(crate) struct Reads {
     /// Index behind the last request that was carried out in the peer's memory at once. Since the
     /// peer was seen to have taken everything, only such requests were posted.
     pub(crate) local_until: u32,
+    /// The index of the last WRITE that went to the ring and that the peer may not have taken.
+    pub(crate) write_in_ring: Option<u32>,
     /// The requests in flight, by their count modulo the size: their indexes in the send queue.
     places: [u32; READS_MAX],
     /// Bytes of the oldest request's response that have come.

@@ -35,6 +35,9 @@ pub(crate) fn record_flags(solicited: bool, signaled: bool) -> RecordFlags {
 #[cold]
 #[inline(never)]
 pub(crate) fn keep(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
+    if matches!(wr.op, SendOp::Write(_) | SendOp::WriteWithImm(..)) {
+        qp.reads.write_in_ring = Some(qp.sq.posted);
+    }
     keep_for_later(qp, wr);
     if !qp.in_backlog && !qp.reads.waits && !qp.paused && qp.failure.poison.is_none() {
         qp.in_backlog = true;

@@ -107,13 +107,26 @@ fn record_of(
 }
 
 /// True if the request may take effect now: the peer has taken all earlier requests of the queue
-/// pair, or this one follows requests that were carried out here, which have checked that, or the
-/// order does not matter.
+/// pair, or this one follows requests that were carried out here, which have checked that, or it
+/// may pass messages and only such are before it.
 fn may_go(link: &mut Link, qp: &mut QpContext, flags: SendFlags) -> bool {
     let last = qp.sq.posted.wrapping_sub(1);
-    flags.contains(SendFlags::UNORDERED)
+    flags.contains(SendFlags::UNORDERED) && follows_writes(link, qp)
         || qp.reads.local_until == qp.sq.posted
         || qp.sq.entry(last).end <= link.acked()
+}
+
+/// True if the peer has taken each earlier WRITE: otherwise it would write old bytes over new ones.
+fn follows_writes(link: &mut Link, qp: &mut QpContext) -> bool {
+    if let Some(write) = qp.reads.write_in_ring {
+        // Of older requests the send queue keeps nothing, because they are over.
+        let is_old = qp.sq.posted.wrapping_sub(write) > qp.sq.depth;
+        if !is_old && qp.sq.entry(write).end > link.acked() {
+            return false;
+        }
+        qp.reads.write_in_ring = None;
+    }
+    true
 }
 
 /// The local address of the peer's bytes.

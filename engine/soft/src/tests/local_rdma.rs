@@ -170,6 +170,26 @@ fn reads_do_not_overtake_writes_in_the_ring() {
     assert_eq!(unsafe { private.as_ptr().read_volatile() }, 7);
 }
 
+/// A WRITE that may pass messages passes no earlier WRITE, although that one went through the ring,
+/// which was full: the last word written is the last one posted.
+#[test]
+fn an_unordered_write_does_not_overtake_writes_in_the_ring() {
+    const UNORDERED: SendFlags = SendFlags::UNORDERED;
+    for steps in 0..40 {
+        let (mut one, mut two) = mapped_pair();
+        (0..20).for_each(|n| two.recv(n, 4096, 4096));
+        (0..20).for_each(|n| one.send(n, 4096, 4000, SIGNALED).unwrap());
+        let write = SendOp::Write(two.region.remote(0));
+        for (word, steps) in [(1u64, steps), (2, 0)] {
+            one.fill(0, &word.to_ne_bytes());
+            one.post(20, write, one.sge(0, 8), UNORDERED).unwrap();
+            (0..steps).for_each(|n| drop(if n % 2 == 0 { two.poll() } else { one.poll() }));
+        }
+        settle(&mut one, &mut two);
+        assert_eq!(two.bytes(0, 8), 2u64.to_ne_bytes(), "after {steps} polls");
+    }
+}
+
 /// The owner refuses what the table does not allow, with its own status.
 #[test]
 fn the_owner_refuses_forbidden_requests() {
