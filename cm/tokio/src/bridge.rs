@@ -8,7 +8,7 @@ use doorbell::rpc::{self, Calls, Incoming};
 use doorbell::worker::{DownReason, Handler, Message, Outbox, PeerId, SendError, Verdict};
 
 use crate::crossing::Crossing;
-use crate::job::{Control, Failure, Job, Kind, Report};
+use crate::job::{Control, Failure, Job, Kind, Report, Work};
 use crate::service::Service;
 use crate::waiting::{Held, Stage, Waiting};
 
@@ -232,17 +232,16 @@ impl<P: Provider, S: Service> Handler<P> for Bridge<S> {
     }
 
     fn on_work(&mut self, _key: u64, out: &mut Outbox<'_, P>) {
-        self.crossing.answers_call();
-        while let Some(Control::Finish(peer)) = self.crossing.next_control() {
-            out.finish(peer);
-        }
-        while let Some(slot) = self.crossing.next_cancel() {
-            if self.crossing.slots.is_abandoned(slot) {
-                self.end(slot, Ok(()), out);
+        let crossing = self.crossing.clone();
+        for work in crossing.work() {
+            match work {
+                Work::Control(Control::Finish(peer)) => out.finish(peer),
+                Work::Cancel(slot) if crossing.slots.is_abandoned(slot) => {
+                    self.end(slot, Ok(()), out);
+                }
+                Work::Cancel(_) => {}
+                Work::Job(job) => self.run(job, out),
             }
-        }
-        while let Some(job) = self.crossing.next_job() {
-            self.run(job, out);
         }
     }
 

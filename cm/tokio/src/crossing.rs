@@ -1,6 +1,7 @@
 //! Where the program's tasks and the worker meet: bounded queues without locks, and a descriptor
 //! for a driver that rests.
 
+use std::iter;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -12,7 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::SetOnce;
 
 use crate::error::{Ended, Failed};
-use crate::job::{Control, Failure, Job, Report};
+use crate::job::{Control, Failure, Job, Report, Work};
 use crate::slots::Slots;
 
 /// Requests of the driver that wait for the worker, at most.
@@ -122,21 +123,14 @@ impl Crossing {
 
     // For the worker.
 
-    /// The worker begins to look into its queues.
-    pub(crate) fn answers_call(&self) {
+    /// Everything that was left for the worker. Only the worker's thread calls this.
+    pub(crate) fn work(&self) -> impl Iterator<Item = Work> {
+        // Lowered before the look: what comes after the look raises the flag again.
         self.called.swap(false, Ordering::AcqRel);
-    }
-
-    pub(crate) fn next_job(&self) -> Option<Box<Job>> {
-        self.jobs.pop()
-    }
-
-    pub(crate) fn next_cancel(&self) -> Option<u32> {
-        self.cancels.pop()
-    }
-
-    pub(crate) fn next_control(&self) -> Option<Control> {
-        self.controls.pop()
+        let controls = iter::from_fn(|| self.controls.pop()).map(Work::Control);
+        let cancels = iter::from_fn(|| self.cancels.pop()).map(Work::Cancel);
+        let jobs = iter::from_fn(|| self.jobs.pop()).map(Work::Job);
+        controls.chain(cancels).chain(jobs)
     }
 
     /// Tells the driver. It comes back if there is no room.
@@ -204,5 +198,156 @@ impl Crossing {
 
     pub(crate) fn end_rest(&self) {
         self.resting.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use std::future::Future;
+
+    /// Waits for the descriptor, and forgets what came. False: nothing came in a long time.
+    fn is_woken(crossing: &Crossing, seconds: i64) -> bool {
+        let mut fds = [PollFd::new(&crossing.wake, PollFlags::IN)];
+        let limit = Timespec { tv_sec: seconds, tv_nsec: 0 };
+        let woken = poll(&mut fds, Some(&limit)).unwrap() == 1;
+        if woken {
+            rustix::io::read(&crossing.wake, &mut [0; 8]).unwrap();
+        }
+        woken
+    }
+
+    /// A report is found before the rest, or ends it.
+    #[test]
+    fn a_resting_driver_is_woken_for_each_report() {
+        const ROUNDS: u32 = 20_000;
+        let crossing = Crossing::new(1, 8, 1).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for slot in 0..ROUNDS {
+                    let mut report = Report::Done(Box::new(Job::new(slot, 0)));
+                    while let Err(back) = crossing.report(report) {
+                        report = back;
+                        thread::yield_now();
+                    }
+                    // Now and then the driver has time to fall asleep.
+                    if slot % 64 == 0 {
+                        thread::sleep(Duration::from_micros(50));
+                    }
+                }
+            });
+            let mut next = 0;
+            while next < ROUNDS {
+                while let Some(Report::Done(job)) = crossing.next_report() {
+                    assert_eq!(job.slot, next);
+                    next += 1;
+                }
+                if next < ROUNDS && crossing.begin_rest() {
+                    assert!(is_woken(&crossing, 60), "report {next} woke nobody");
+                    crossing.end_rest();
+                }
+            }
+        });
+    }
+
+    /// The flag is down before the worker looks, so whatever comes during the look raises it.
+    #[test]
+    fn a_call_during_the_look_is_a_new_one() {
+        let crossing = Crossing::new(2, 8, 1).unwrap();
+        crossing.submit(Box::new(Job::new(0, 0)));
+        assert!(crossing.called.load(Ordering::Relaxed));
+        let mut work = crossing.work();
+        assert!(matches!(work.next(), Some(Work::Job(_))));
+        assert!(!crossing.called.load(Ordering::Relaxed));
+        crossing.submit(Box::new(Job::new(1, 0)));
+        assert!(crossing.called.load(Ordering::Relaxed));
+    }
+
+    /// A job that comes while the worker looks is found, or calls it again.
+    #[test]
+    fn the_worker_is_called_for_each_job() {
+        const ROUNDS: u32 = 50_000;
+        let crossing = Crossing::new(1, 8, 1).unwrap();
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    if !crossing.called.load(Ordering::Acquire) {
+                        thread::yield_now();
+                        continue;
+                    }
+                    for work in crossing.work() {
+                        let Work::Job(job) = work else { continue };
+                        assert!(crossing.report(Report::Done(job)).is_ok());
+                    }
+                }
+            });
+            let (mut round, mut moved) = (0, Instant::now());
+            crossing.submit(Box::new(Job::new(0, 0)));
+            while round < ROUNDS && moved.elapsed() < Duration::from_secs(60) {
+                match crossing.next_report() {
+                    Some(Report::Done(job)) => {
+                        (round, moved) = (round + 1, Instant::now());
+                        // At any moment of the worker's look.
+                        (0..round % 64).for_each(|_| std::hint::spin_loop());
+                        crossing.submit(job);
+                    }
+                    _ => thread::yield_now(),
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(round, ROUNDS, "a job called nobody");
+        });
+    }
+
+    /// The descriptor is written to once for a rest, and never for a driver that works.
+    #[test]
+    fn only_a_resting_driver_costs_a_system_call() {
+        let crossing = Crossing::new(4, 8, 1).unwrap();
+        let report =
+            |slot| assert!(crossing.report(Report::Done(Box::new(Job::new(slot, 0)))).is_ok());
+        report(0);
+        assert!(!is_woken(&crossing, 0), "it does not rest");
+        assert!(!crossing.begin_rest(), "there is a report");
+        assert!(crossing.next_report().is_some());
+        assert!(crossing.begin_rest());
+        report(1);
+        report(2);
+        let mut count = [0; 8];
+        rustix::io::read(&crossing.wake, &mut count).unwrap();
+        assert_eq!(u64::from_ne_bytes(count), 1);
+    }
+
+    /// The end wakes the driver, and gives every job a result.
+    #[test]
+    fn the_end_reaches_all() {
+        let crossing = Crossing::new(4, 8, 1).unwrap();
+        let job = || {
+            let taken = std::pin::pin!(crossing.slots.take(None))
+                .poll(&mut Context::from_waker(std::task::Waker::noop()));
+            match taken {
+                Poll::Ready(Ok(job)) => job,
+                _ => panic!("a job is free"),
+            }
+        };
+        let (held, reported, queued, late) = (job(), job(), job(), job());
+        let slots = [held.slot, reported.slot, queued.slot, late.slot];
+        crossing.submit(queued);
+        assert!(crossing.report(Report::Done(reported)).is_ok());
+        crossing.end(Ended::asked(), std::iter::once(held));
+        crossing.submit(late);
+        let context = Context::from_waker(std::task::Waker::noop());
+        for slot in slots {
+            let Poll::Ready(job) = crossing.poll(slot, &context) else {
+                panic!("slot {slot} has no result");
+            };
+            crossing.slots.give_back(job);
+        }
+        assert!(is_woken(&crossing, 0));
+        assert!(!crossing.begin_rest());
     }
 }

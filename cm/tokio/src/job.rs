@@ -49,6 +49,14 @@ pub(crate) enum Control {
     Finish(PeerId),
 }
 
+/// What is left for the worker.
+pub(crate) enum Work {
+    Control(Control),
+    /// The future of this slot was dropped.
+    Cancel(u32),
+    Job(Box<Job>),
+}
+
 /// What comes back from the worker, in the order in which it happened.
 pub(crate) enum Report {
     Done(Box<Job>),

@@ -3,13 +3,20 @@
 
 mod common;
 
+use std::future::Future;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
+use std::time::Duration;
 
-use common::{ECHO, LONG, NEVER, PANIC, Pair, Peer, Seen, any, options, pair, until, within};
+use common::{
+    ECHO, LONG, NEVER, PANIC, Pair, Peer, Seen, any, options, pair, pair_with, until, within,
+};
 use doorbell::prelude::*;
-use doorbell_tokio::{AsyncWorker, Connection, Failed};
+use doorbell_tokio::{AsyncWorker, Connection, Failed, Options};
 use tokio::task::JoinSet;
 
 /// The environment variable that makes the test program a peer.
@@ -69,7 +76,7 @@ async fn a_killed_peer_ends_what_waits_for_it() {
     let asked = ask_in_vain(&connection);
     within(async {
         // It has the requests.
-        while connection.request(&[ECHO], std::time::Duration::from_millis(1)).await.is_ok() {}
+        while connection.request(&[ECHO], Duration::from_millis(1)).await.is_ok() {}
     })
     .await;
     peer.kill().unwrap();
@@ -122,25 +129,50 @@ async fn the_end_of_the_worker_ends_its_futures() {
     within(server.close()).await.unwrap();
 }
 
-/// What was accepted before the end arrives.
+/// What was accepted before the end arrives, although the peer takes it late.
 #[tokio::test]
 async fn what_was_sent_before_the_end_arrives() {
-    let Pair { client, connection, seen, server: _server, accepted: _accepted, .. } = pair(8).await;
-    for number in 0..100_u64 {
+    let pair = pair_with(&Options { drain: LONG, ..options(8) }).await;
+    let Pair { client, connection, seen, .. } = &pair;
+    seen.hold.store(true, Ordering::SeqCst);
+    // The peer has promised receives for more.
+    for number in 0..4_u64 {
         within(connection.send(&number.to_le_bytes())).await.unwrap();
     }
-    within(client.close()).await.unwrap();
-    until(|| seen.messages() == 100).await;
+    let close = tokio::spawn(client.clone().close());
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!close.is_finished());
+    seen.hold.store(false, Ordering::SeqCst);
+    within(close).await.unwrap().unwrap();
+    until(|| seen.messages() == 4).await;
+}
+
+/// A future that nobody polls keeps its job, and the end reaches those that wait for it.
+#[tokio::test]
+async fn the_end_ends_what_waits_for_a_job() {
+    let pair = pair(1).await;
+    let Pair { client, connection, .. } = &pair;
+    let mut kept = Box::pin(connection.request(&[NEVER], LONG));
+    let once = &mut Context::from_waker(Waker::noop());
+    assert!(kept.as_mut().poll(once).is_pending());
+    let waits = connection.clone();
+    let waits = tokio::spawn(async move { waits.request(&[ECHO], LONG).await });
+    tokio::task::yield_now().await;
+    within(client.clone().close()).await.unwrap();
+    assert!(matches!(within(waits).await.unwrap(), Err(Failed::Ended(_))));
+    assert!(within(kept).await.is_err());
 }
 
 #[tokio::test]
 async fn the_last_handle_ends_the_worker() {
-    let Pair { client, server, connection, accepted, .. } = pair(8).await;
+    let Pair { client, server, connection, accepted, seen_back, .. } = pair(8).await;
     drop(client);
     // A connection is a handle.
     assert_eq!(within(connection.request(&[ECHO], LONG)).await, Ok(vec![ECHO]));
     drop(connection);
     until(|| accepted.down().is_some()).await;
+    // The worker has dropped its service.
+    until(|| Arc::strong_count(&seen_back.requests) == 1).await;
     within(server.close()).await.unwrap();
 }
 
@@ -165,7 +197,7 @@ async fn the_end_of_the_tokio_runtime_ends_the_worker() {
 #[tokio::test]
 async fn a_core_that_does_not_exist_is_the_reason_of_the_end() {
     let nic = SoftDevice::open().unwrap();
-    let options = doorbell_tokio::Options { core: Some(1023), ..options(4) };
+    let options = Options { core: Some(1023), ..options(4) };
     let worker = AsyncWorker::start(&nic, (), &options).unwrap();
     let ended = within(worker.ended()).await;
     assert!(ended.to_string().contains("core 1023"), "{ended}");

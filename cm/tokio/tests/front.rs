@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use common::{ECHO, LONG, NEVER, Pair, any, options, pair, until, within};
+use common::{ECHO, LONG, NEVER, Pair, any, options, pair, pair_with, until, within};
 use doorbell::prelude::*;
 use doorbell::worker::SendError;
 use doorbell_tokio::{AsyncWorker, Connection, Failed};
@@ -81,21 +81,21 @@ async fn sends_wait_for_a_peer_that_takes_nothing() {
     assert_eq!(seen.disorder.load(Ordering::SeqCst), 0);
 }
 
-/// Messages that begin together and wait for room keep the order in which they began.
+/// A short message needs no send block. It waits all the same, behind a long one that does.
 #[tokio::test]
 async fn sends_that_wait_together_keep_their_order() {
-    let pair = pair(64).await;
+    let mut few_blocks = options(64);
+    few_blocks.config =
+        Config { send_blocks: 2, window: 32, recv_blocks: 128, ..few_blocks.config };
+    let pair = pair_with(&few_blocks).await;
     let Pair { connection, seen, .. } = &pair;
     seen.hold.store(true, Ordering::SeqCst);
     let mut sends = Vec::new();
     for number in 0..64_u64 {
-        // Short ones and long ones take different ways out.
-        let bytes = number.to_le_bytes().repeat(if number % 3 == 0 { 20 } else { 1 });
-        let connection = connection.clone();
+        let bytes = number.to_le_bytes().repeat(if number % 8 < 4 { 20 } else { 1 });
         let mut send = Box::pin(async move { connection.send(&bytes).await });
-        if poll(send.as_mut()).is_pending() {
-            sends.push(send);
-        }
+        assert!(poll(send.as_mut()).is_pending());
+        sends.push(send);
     }
     until(|| seen.held.load(Ordering::SeqCst)).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -110,7 +110,7 @@ async fn sends_that_wait_together_keep_their_order() {
 #[tokio::test]
 async fn a_deadline_ends_a_request_wherever_it_is() {
     let pair = pair(1).await;
-    let Pair { connection, seen, .. } = &pair;
+    let Pair { connection, .. } = &pair;
     let soon = Duration::from_millis(20);
     // Without an answer.
     assert_eq!(within(connection.request(&[NEVER], soon)).await, Err(Failed::DeadlinePassed));
@@ -122,16 +122,25 @@ async fn a_deadline_ends_a_request_wherever_it_is() {
         assert_eq!(within(connection.request(&[ECHO], soon)).await, Err(Failed::DeadlinePassed));
     }
     asks(connection, 2).await;
-    // While it waits for room at the peer.
+    // While it waits for room at the peer, behind others that wait longer.
+    let pair = self::pair(20).await;
+    let Pair { connection, seen, .. } = &pair;
     seen.hold.store(true, Ordering::SeqCst);
-    let mut late = 0;
-    while !seen.held.load(Ordering::SeqCst) || late < 20 {
+    let mut others = Vec::new();
+    for number in 0..12 {
+        let mut other = Box::pin(asks(connection, number));
+        assert!(poll(other.as_mut()).is_pending());
+        others.push(other);
+    }
+    until(|| seen.held.load(Ordering::SeqCst)).await;
+    for _ in 0..20 {
         let result = within(connection.request(&[ECHO], Duration::from_millis(2))).await;
         assert_eq!(result, Err(Failed::DeadlinePassed));
-        late += 1;
     }
     seen.hold.store(false, Ordering::SeqCst);
-    asks(connection, 3).await;
+    for other in others {
+        within(other).await;
+    }
 }
 
 /// With one job, a slot that is not freed stops everything.

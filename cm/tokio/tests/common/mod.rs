@@ -107,10 +107,16 @@ pub(crate) fn any() -> SocketAddr {
 
 /// A connected pair; the client has so many jobs.
 pub(crate) async fn pair(jobs: u32) -> Pair {
+    pair_with(&options(jobs)).await
+}
+
+/// A connected pair with these options.
+pub(crate) async fn pair_with(options: &Options) -> Pair {
     let nic = SoftDevice::open().unwrap();
+    let of_server = Options { jobs: 16, ..options.clone() };
     let (seen, seen_back) = (Seen::default(), Seen::default());
-    let server = AsyncWorker::start(&nic, Peer(seen.clone()), &options(16)).unwrap();
-    let client = AsyncWorker::start(&nic, Peer(seen_back.clone()), &options(jobs)).unwrap();
+    let server = AsyncWorker::start(&nic, Peer(seen.clone()), &of_server).unwrap();
+    let client = AsyncWorker::start(&nic, Peer(seen_back.clone()), options).unwrap();
     let addr = within(server.listen(any())).await.unwrap();
     let connection = within(client.connect(addr, LONG)).await.unwrap();
     let accepted = within(server.accept()).await.unwrap();
