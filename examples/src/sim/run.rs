@@ -35,24 +35,24 @@ pub struct Report {
 /// # Errors
 /// The plan could not be built.
 pub fn run(seed: u64, plant: Option<Plant>, tell: bool) -> Result<Report, SetupError> {
-    let mut world = World::new(seed, plant, tell)?;
+    let mut run = Run { world: World::new(seed, plant, tell)? };
     if tell {
-        println!("{:#?}", world.plan);
+        println!("{:#?}", run.world.plan);
     }
-    world.phase("busy");
-    world.busy()?;
-    world.book.borrow_mut().still = true;
-    world.phase("settle");
-    world.settle();
-    world.phase("probe");
-    world.probe();
-    world.settle();
-    world.phase("close");
-    world.close_all();
-    world.account();
-    world.account_words();
-    let mut book = world.book.borrow_mut();
-    for desk in &world.desks {
+    run.phase("busy");
+    run.busy()?;
+    run.world.book.borrow_mut().still = true;
+    run.phase("settle");
+    run.settle();
+    run.phase("probe");
+    run.probe();
+    run.settle();
+    run.phase("close");
+    run.close_all();
+    run.account();
+    run.account_words();
+    let mut book = run.world.book.borrow_mut();
+    for desk in &run.world.desks {
         book.counts.partial += desk.worker.stats().post_full;
         book.counts.deferred += desk.worker.stats().deferred;
     }
@@ -60,51 +60,56 @@ pub fn run(seed: u64, plant: Option<Plant>, tell: bool) -> Result<Report, SetupE
     Ok(Report { seed, failure, history, counts })
 }
 
-impl World {
+/// The phases of a run, one after the other.
+struct Run {
+    world: World,
+}
+
+impl Run {
     fn phase(&self, name: &'static str) {
-        self.note(Happening::Phase(name));
+        self.world.note(Happening::Phase(name));
     }
 
     fn failed(&self) -> bool {
-        self.book.borrow().failure.is_some()
+        self.world.book.borrow().failure.is_some()
     }
 
     fn fail(&self, what: String) {
-        self.book.borrow_mut().fail(what);
+        self.world.book.borrow_mut().fail(what);
     }
 
     fn conns(&self) -> usize {
-        self.book.borrow().conns.len()
+        self.world.book.borrow().conns.len()
     }
 
     /// A number below `bound`.
     fn below(&self, bound: usize) -> usize {
-        self.book.borrow_mut().prng.below(bound as u64) as usize
+        self.world.book.borrow_mut().prng.below(bound as u64) as usize
     }
 
     fn chance(&self, odds: u32) -> bool {
-        self.book.borrow_mut().prng.chance(odds)
+        self.world.book.borrow_mut().prng.chance(odds)
     }
 
     /// The main part, in which anything may happen.
     fn busy(&mut self) -> Result<(), SetupError> {
-        self.dial()?;
-        for _ in 0..self.plan.steps {
-            if self.chance(if self.plan.crowd { 512 } else { 30 }) {
-                self.dial()?;
+        self.world.dial()?;
+        for _ in 0..self.world.plan.steps {
+            if self.chance(if self.world.plan.crowd { 512 } else { 30 }) {
+                self.world.dial()?;
             }
-            if self.chance(self.plan.habits.trouble) {
+            if self.chance(self.world.plan.habits.trouble) {
                 self.trouble();
             }
-            let desk = self.below(self.desks.len());
-            if self.desks[desk].stalled_until <= now() {
-                if self.plan.crowd && self.chance(100) {
+            let desk = self.below(self.world.desks.len());
+            if self.world.desks[desk].stalled_until <= now() {
+                if self.world.plan.crowd && self.chance(100) {
                     self.shout(desk);
                 }
-                self.turn(desk);
+                self.world.turn(desk);
             }
-            let step = self.book.borrow_mut().prng.range(50, 1500);
-            self.advance(now() + step);
+            let step = self.world.book.borrow_mut().prng.range(50, 1500);
+            self.world.advance(now() + step);
             if self.failed() {
                 break;
             }
@@ -114,9 +119,9 @@ impl World {
 
     /// A worker sends to all its peers at once, which are more than it has batches.
     fn shout(&mut self, desk: usize) {
-        let side = self.desks[desk].side;
-        let mut book = self.book.borrow_mut();
-        let mut out = self.desks[desk].worker.outbox();
+        let side = self.world.desks[desk].side;
+        let mut book = self.world.book.borrow_mut();
+        let mut out = self.world.desks[desk].worker.outbox();
         for conn in book.up_at(side, desk) {
             clerk::send(&mut book, &mut out, (conn, side));
         }
@@ -127,19 +132,19 @@ impl World {
         let until = now() + 1000 + self.below(600_000) as u64;
         match self.below(8) {
             0 => {
-                let desk = self.below(self.desks.len());
-                self.desks[desk].stalled_until = until;
-                self.note(Happening::Stall { desk, until });
+                let desk = self.below(self.world.desks.len());
+                self.world.desks[desk].stalled_until = until;
+                self.world.note(Happening::Stall { desk, until });
                 return;
             }
             1 => {
-                self.note(Happening::Jump { to: until });
-                return self.advance(until);
+                self.world.note(Happening::Jump { to: until });
+                return self.world.advance(until);
             }
             2 => return self.change(),
             _ => {}
         }
-        let alive = self.alive();
+        let alive = self.world.alive();
         if alive.is_empty() {
             return;
         }
@@ -148,19 +153,19 @@ impl World {
         match self.below(6) {
             0 => self.close(conn, side),
             1 => {
-                self.excuse(conn);
-                self.end(conn, Some(side));
+                self.world.excuse(conn);
+                self.world.end(conn, Some(side));
             }
             2 => {
                 let lost = self.chance(512);
-                self.break_end(conn, side, lost);
+                self.world.break_end(conn, side, lost);
             }
             3 => {
-                self.note(Happening::Cut { conn, until });
-                self.wire.cut(conn, until);
+                self.world.note(Happening::Cut { conn, until });
+                self.world.wire.cut(conn, until);
             }
             _ => {
-                let mut book = self.book.borrow_mut();
+                let mut book = self.world.book.borrow_mut();
                 let end = &mut book.conns[conn].ends[side];
                 end.quiet = !end.quiet;
             }
@@ -170,36 +175,36 @@ impl World {
     /// Changes the faults of the network and a device. A fault that is never drawn stays off.
     fn change(&mut self) {
         let (times, side) = (self.below(3) as u32, self.below(2));
-        self.wire.weather().loss = self.plan.weather.loss * times;
-        self.devices[side].set_odds(self.plan.odds.times(times));
-        self.note(Happening::Change { side, times });
+        self.world.wire.weather().loss = self.world.plan.weather.loss * times;
+        self.world.devices[side].set_odds(self.world.plan.odds.times(times));
+        self.world.note(Happening::Change { side, times });
     }
 
     /// A handler closes a connection, at once or when everything is acknowledged.
     fn close(&mut self, conn: usize, side: usize) {
         let (desk, peer) = {
-            let book = self.book.borrow();
+            let book = self.world.book.borrow();
             let end = &book.conns[conn].ends[side];
             (end.desk, end.peer.filter(|_| end.state == State::Up))
         };
         let Some(peer) = peer else { return };
-        self.excuse(conn);
-        self.note(Happening::Close { conn, side });
+        self.world.excuse(conn);
+        self.world.note(Happening::Close { conn, side });
         let gently = self.chance(512);
-        let mut out = self.desks[desk].worker.outbox();
+        let mut out = self.world.desks[desk].worker.outbox();
         if gently { out.finish(peer) } else { out.close(peer) }
     }
 
     /// Every worker turns, and time goes on.
     fn round(&mut self) {
         let mut taken = 0;
-        for desk in 0..self.desks.len() {
-            taken += self.turn(desk);
+        for desk in 0..self.world.desks.len() {
+            taken += self.world.turn(desk);
         }
         let soon = now() + 500;
         // Nothing to do: advances to the next event, but not beyond patience.
-        let next = self.next_at().filter(|_| taken == 0).unwrap_or(soon);
-        self.advance(next.clamp(soon, soon + 20_000));
+        let next = self.world.next_at().filter(|_| taken == 0).unwrap_or(soon);
+        self.world.advance(next.clamp(soon, soon + 20_000));
     }
 
     /// Turns until nothing is missing, or for too long.
@@ -209,12 +214,15 @@ impl World {
                 return;
             }
             // Seldom is enough: the question costs more than a round.
-            if round % 8 == 0 && self.letters_done() && self.book.borrow().unsettled().is_none() {
+            if round % 8 == 0
+                && self.world.letters_done()
+                && self.world.book.borrow().unsettled().is_none()
+            {
                 return;
             }
             self.round();
         }
-        let missing = self.book.borrow().unsettled();
+        let missing = self.world.book.borrow().unsettled();
         let missing = missing.unwrap_or_else(|| String::from("the control plane does not rest"));
         self.fail(format!("no progress: {missing}; {}", self.places()));
     }
@@ -222,7 +230,7 @@ impl World {
     /// The places of the receive blocks.
     fn places(&self) -> String {
         let mut text = String::from("receives posted and at home, by worker:");
-        for desk in &self.desks {
+        for desk in &self.world.desks {
             let posted = sim::posted(desk.intake.srq().inner().inner());
             let (home, _) = desk.worker.blocks_home();
             text.push_str(&format!(" {posted}+{home}"));
@@ -240,17 +248,17 @@ impl World {
     }
 
     fn probe_end(&mut self, conn: usize, side: usize) {
-        let config = self.plan.sides[side].config;
+        let config = self.world.plan.sides[side].config;
         let inline = config.inline_bytes as usize;
         // Not every stream has a message near that does not go inline.
         let mut left = 4 * config.send_queue;
         for _ in 0..ROUNDS_MAX {
-            if self.failed() || left == 0 || !self.is_up(conn, side) {
+            if self.failed() || left == 0 || !self.world.is_up(conn, side) {
                 return;
             }
-            let book = self.book.clone();
+            let book = self.world.book.clone();
             let desk = book.borrow().conns[conn].ends[side].desk;
-            let mut out = self.desks[desk].worker.outbox();
+            let mut out = self.world.desks[desk].worker.outbox();
             let sent = clerk::send(&mut book.borrow_mut(), &mut out, (conn, side));
             match sent {
                 Some(length) if length > inline => return,
@@ -271,14 +279,14 @@ impl World {
             if self.failed() {
                 return;
             }
-            let empty = self.desks.iter().all(|desk| desk.worker.peers() == 0);
-            if empty && self.letters_done() {
+            let empty = self.world.desks.iter().all(|desk| desk.worker.peers() == 0);
+            if empty && self.world.letters_done() {
                 break;
             }
             self.round();
         }
         // Nothing is held back any more, so that the account is complete.
-        for device in &self.devices {
+        for device in &self.world.devices {
             device.set_odds(Odds::default());
         }
         for _ in 0..ROUNDS_LAST {
@@ -288,10 +296,10 @@ impl World {
 
     /// Every successful addition is in its word, and no other.
     fn account_words(&mut self) {
-        for number in 0..self.desks.len() {
+        for number in 0..self.world.desks.len() {
             let mut bytes = [0; 8];
-            let out = self.desks[number].worker.outbox();
-            let places = self.book.borrow().places[number].clone();
+            let out = self.world.desks[number].worker.outbox();
+            let places = self.world.book.borrow().places[number].clone();
             let copied = places.region.map(|region| out.copy_out(region, places.word, &mut bytes));
             let account = match copied {
                 Some(Ok(())) => places.adds.account(u64::from_le_bytes(bytes)),
@@ -308,18 +316,18 @@ impl World {
         if self.failed() {
             return;
         }
-        let conns = self.book.borrow().conns.clone();
+        let conns = self.world.book.borrow().conns.clone();
         for (number, conn) in conns.iter().enumerate() {
             if conn.ends.iter().any(|end| end.state == State::Up) {
                 self.fail(format!("connection {number} has ended, and a side was not told"));
             }
         }
         for side in 0..2 {
-            let config = self.plan.sides[side].config;
-            for queue in 0..self.plan.sides[side].queues {
+            let config = self.world.plan.sides[side].config;
+            for queue in 0..self.world.plan.sides[side].queues {
                 let desks = || {
                     let here = move |d: &&super::world::Desk| d.side == side && d.queue == queue;
-                    self.desks.iter().filter(here)
+                    self.world.desks.iter().filter(here)
                 };
                 let Some(first) = desks().next() else { continue };
                 let posted = sim::posted(first.intake.srq().inner().inner()) as usize;
@@ -333,9 +341,9 @@ impl World {
                 }
             }
         }
-        for (number, desk) in self.desks.iter().enumerate() {
+        for (number, desk) in self.world.desks.iter().enumerate() {
             let (have, home) =
-                (self.plan.sides[desk.side].config.send_blocks, desk.worker.blocks_home().1);
+                (self.world.plan.sides[desk.side].config.send_blocks, desk.worker.blocks_home().1);
             if home != have as usize {
                 self.fail(format!("desk {number} has {home} of its {have} send blocks"));
             }
@@ -347,10 +355,12 @@ impl World {
                 self.fail(format!("desk {number} is idle and keeps {held} receive blocks"));
             }
             let full = desk.worker.stats().post_full;
-            if full != 0 && self.plan.odds.partial_post == 0 {
+            if full != 0 && self.world.plan.odds.partial_post == 0 {
                 self.fail(format!("desk {number} overran its send queues {full} times"));
             }
-            if desk.worker.pending() != 0 || !self.book.borrow().places[number].busy.is_empty() {
+            if desk.worker.pending() != 0
+                || !self.world.book.borrow().places[number].busy.is_empty()
+            {
                 self.fail(format!("desk {number} has requests that are not answered"));
             }
             let flying = desk.worker.in_flight();

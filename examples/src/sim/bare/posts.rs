@@ -2,13 +2,15 @@
 
 use doorbell::provider::call::Call;
 use doorbell::provider::{Access, Doorbell, InlineSend, Qp, Window, WindowKind};
+use doorbell::soft::sim::Prng;
 use doorbell::wr::{Binding, Remote, SendFlags, SendOp, SendWr, Sge};
 
-use super::super::trace::now;
+use super::super::trace::{Trace, now};
 use super::direction::{What, Wrong};
 use super::field::{bind, send};
+use super::plan::Plan;
 use super::sizes::{FIRST_SLOT, INLINE, PIECE, SHELF, SLOTS};
-use super::world::{Conn, End, Path, Step, WindowState, World};
+use super::world::{Conn, End, Path, Side, Step, WindowState, World, at_end};
 
 /// A request that is about to be posted.
 struct Draft {
@@ -78,43 +80,66 @@ fn post_inline<Q: Qp>(qp: &mut Q, path: Path, list: &[Ready]) -> usize {
     call.map_or(0, |call| send(qp, call).unwrap_or(0))
 }
 
+/// One end of a connection, and what its posts need.
+pub(super) struct Poster<'a> {
+    /// The number of the connection, and this side of it.
+    number: usize,
+    side: usize,
+    conn: &'a mut Conn,
+    near: &'a Side,
+    far: &'a Side,
+    plan: &'a Plan,
+    prng: &'a mut Prng,
+    trace: &'a mut Trace,
+    failure: &'a mut Option<String>,
+}
+
 impl World {
-    /// Posts a few requests at one end: one by one, or as a list; of any kind, or short messages.
-    pub(super) fn burst(&mut self, conn: usize, side: usize) {
+    /// One end of a connection, to post at.
+    pub(super) fn poster(&mut self, number: usize, side: usize) -> Poster<'_> {
+        let World { conns, sides, plan, prng, trace, failure, .. } = self;
+        let (conn, near, far) = (&mut conns[number], &sides[side], &sides[1 - side]);
+        Poster { number, side, conn, near, far, plan, prng, trace, failure }
+    }
+}
+
+impl Poster<'_> {
+    /// Posts a few requests: one by one, or as a list; of any kind, or short messages.
+    pub(super) fn burst(&mut self) {
         let (gather, short) = (self.prng.chance(300), self.prng.chance(self.plan.short));
         let mut list = Vec::new();
         for _ in 0..self.prng.range(1, self.plan.burst) {
-            let Some((draft, signaled)) = self.any(conn, side, short) else { break };
-            let ready = self.ready(conn, side, &draft, signaled);
+            let Some((draft, signaled)) = self.any(short) else { break };
+            let ready = self.ready(&draft, signaled);
             list.push(ready);
-            if !gather && !self.hand(conn, side, &std::mem::take(&mut list)) {
+            if !gather && !self.hand(&std::mem::take(&mut list)) {
                 return;
             }
         }
-        self.hand(conn, side, &list);
+        self.hand(&list);
     }
 
-    /// Any request for one end, if it has room, and whether it completes.
-    fn any(&mut self, conn: usize, side: usize, short: bool) -> Option<(Draft, bool)> {
-        if !self.has_room(conn, side) {
+    /// Any request, if there is room, and whether it completes.
+    fn any(&mut self, short: bool) -> Option<(Draft, bool)> {
+        if !self.has_room() {
             return None;
         }
         let draft = match () {
-            () if self.prng.chance(self.plan.wrong) => self.wrong(conn, side),
+            () if self.prng.chance(self.plan.wrong) => self.wrong(),
             () if short => {
                 // A device prepares for short ones, as far as its queue has room.
                 let most = self.prng.pick(&[8, INLINE as u64]);
                 let length = self.prng.below(most + 1) as usize;
                 Some(Draft::new(What::Send { key: None }, SendOp::Send, length))
             }
-            () => self.draw(conn, side),
+            () => self.draw(),
         };
         Some((draft?, self.prng.chance(self.plan.signal)))
     }
 
-    /// Rings for the messages of one end that wait for a doorbell.
-    pub(super) fn ring(&mut self, conn: usize, side: usize) {
-        let end = &mut self.conns[conn].ends[side];
+    /// Rings for the messages that wait for a doorbell.
+    pub(super) fn ring(&mut self) {
+        let end = &mut self.conn.ends[self.side];
         if let (Some(qp), true) = (&mut end.qp, end.pending) {
             end.pending = false;
             let _ = send(qp, Call::Doorbell);
@@ -122,20 +147,20 @@ impl World {
     }
 
     /// Hands requests to the device by any path that they may take. False if it refused one.
-    fn hand(&mut self, conn: usize, side: usize, list: &[Ready]) -> bool {
+    fn hand(&mut self, list: &[Ready]) -> bool {
         let mut rest = list;
         while let Some(first) = rest.first() {
-            if let Some(binding) = self.bound_by_call(conn, side, first) {
-                if !self.bind_by_call(conn, side, first, binding) {
+            if let Some(binding) = self.bound_by_call(first) {
+                if !self.bind_by_call(first, binding) {
                     return false;
                 }
                 rest = &rest[1..];
                 continue;
             }
-            let called = |ready: &Ready| self.bound_by_call(conn, side, ready).is_some();
+            let called = |ready: &Ready| self.bound_by_call(ready).is_some();
             let listed = rest.iter().position(called).unwrap_or(rest.len());
-            let path = self.path(conn, side);
-            let end = &mut self.conns[conn].ends[side];
+            let path = self.path();
+            let end = &mut self.conn.ends[self.side];
             let Some(qp) = &mut end.qp else { return false };
             let mut done = post_inline(qp, path, rest);
             end.pending |= done > 0 && path != Path::Now;
@@ -146,7 +171,7 @@ impl World {
                 (end.path, end.pending) = (Path::List, false);
                 if let Err(error) = send(qp, Call::Post(&wrs)) {
                     let number = rest[0].number;
-                    self.fail_at((conn, side), &format!("request {number} is refused: {error:?}"));
+                    self.fail(&format!("request {number} is refused: {error:?}"));
                     return false;
                 }
             }
@@ -156,31 +181,37 @@ impl World {
     }
 
     /// The binding, if it is of a window of type 1: a call binds that.
-    fn bound_by_call(&self, conn: usize, side: usize, ready: &Ready) -> Option<Binding> {
-        let kind = self.conns[conn].ends[side].window.kind();
+    fn bound_by_call(&self, ready: &Ready) -> Option<Binding> {
+        let kind = self.conn.ends[self.side].window.kind();
         ready.binding().filter(|_| kind == WindowKind::One)
     }
 
     /// Binds a window of type 1. False if the device refused it.
-    fn bind_by_call(&mut self, conn: usize, side: usize, ready: &Ready, binding: Binding) -> bool {
-        let Conn { ends, directions, .. } = &mut self.conns[conn];
-        let End { qp: Some(qp), window, .. } = &mut ends[side] else { return false };
+    fn bind_by_call(&mut self, ready: &Ready, binding: Binding) -> bool {
+        let Conn { ends, directions, .. } = &mut *self.conn;
+        let End { qp: Some(qp), window, .. } = &mut ends[self.side] else { return false };
         match bind(window, qp, binding, ready.number, ready.flags) {
-            Ok(key) => directions[side].bound(ready.number, key),
+            Ok(key) => directions[self.side].bound(ready.number, key),
             Err(error) => {
                 let number = ready.number;
-                self.fail_at((conn, side), &format!("binding {number} is refused: {error:?}"));
+                self.fail(&format!("binding {number} is refused: {error:?}"));
                 return false;
             }
         }
         true
     }
 
+    /// A rule was broken at this end.
+    fn fail(&mut self, what: &str) {
+        let (conn, side) = (self.number, self.side);
+        self.failure.get_or_insert_with(|| at_end((conn, side), what));
+    }
+
     /// Chooses a path. Consecutive messages usually take the same one, because a device prepares
     /// for that.
-    fn path(&mut self, conn: usize, side: usize) -> Path {
+    fn path(&mut self) -> Path {
         let again = self.prng.chance(700);
-        match self.conns[conn].ends[side].path {
+        match self.conn.ends[self.side].path {
             path @ (Path::Now | Path::Later) if again => path,
             _ => self.prng.pick(&[Path::Now, Path::Later, Path::InlineList, Path::List]),
         }
@@ -188,20 +219,20 @@ impl World {
 
     /// Posts a request that completes, so that all before it are known to be over. False if there
     /// is no room.
-    pub(super) fn post_last(&mut self, conn: usize, side: usize) -> bool {
-        let draft = self.add(conn, side);
-        self.has_room(conn, side) && self.post(conn, side, &draft, true)
+    pub(super) fn post_last(&mut self) -> bool {
+        let draft = self.add();
+        self.has_room() && self.post(&draft, true)
     }
 
     /// Posts a message that completes.
-    pub(super) fn post_message(&mut self, conn: usize, side: usize) -> bool {
+    pub(super) fn post_message(&mut self) -> bool {
         let draft = Draft::new(What::Send { key: None }, SendOp::Send, 100);
-        self.has_room(conn, side) && self.post(conn, side, &draft, true)
+        self.has_room() && self.post(&draft, true)
     }
 
-    fn has_room(&self, conn: usize, side: usize) -> bool {
-        let known = &self.conns[conn];
-        known.may_post(side) && known.directions[side].queue.len() < self.plan.sides[side].depth
+    fn has_room(&self) -> bool {
+        let direction = &self.conn.directions[self.side];
+        self.conn.may_post(self.side) && direction.queue.len() < self.plan.sides[self.side].depth
     }
 
     fn length(&mut self) -> usize {
@@ -212,43 +243,39 @@ impl World {
         self.prng.below(most as u64 + 1) as usize
     }
 
-    /// The peer's word that all add to.
-    fn counter(&self, side: usize) -> Remote {
-        self.sides[1 - side].field.remote(0)
+    /// Adds one to the peer's word that all add to.
+    fn add(&self) -> Draft {
+        Draft::new(What::Add, SendOp::FetchAdd { at: self.far.field.remote(0), add: 1 }, 8)
     }
 
-    fn add(&self, _: usize, side: usize) -> Draft {
-        Draft::new(What::Add, SendOp::FetchAdd { at: self.counter(side), add: 1 }, 8)
-    }
-
-    fn draw(&mut self, conn: usize, side: usize) -> Option<Draft> {
+    fn draw(&mut self) -> Option<Draft> {
         let length = self.length();
         let draft = match self.prng.below(16) {
-            0..4 => self.message(conn, side, length),
-            4..8 => return self.write(conn, side, length),
-            8..10 => return self.read(conn, side),
+            0..4 => self.message(length),
+            4..8 => return self.write(length),
+            8..10 => return self.read(),
             10 => {
                 let skip = self.prng.below((SHELF - PIECE) as u64) as usize;
-                let at = self.sides[1 - side].shelf.remote(skip);
+                let at = self.far.shelf.remote(skip);
                 Draft::new(What::Shelf { skip, length }, SendOp::Read(at), length)
             }
-            11..14 => self.add(conn, side),
+            11..14 => self.add(),
             14 => {
-                let direction = &self.conns[conn].directions[side];
+                let direction = &self.conn.directions[self.side];
                 let (before, takes) = (direction.word, self.prng.chance(700));
-                let at = self.sides[1 - side].field.remote(direction.word_place());
+                let at = self.far.field.remote(direction.word_place());
                 let compare = if takes { before } else { before + 1000 };
                 let op = SendOp::CompareSwap { at, compare, swap: before + 1 };
                 Draft::new(What::Swap { before, takes }, op, 8)
             }
-            _ => return self.bind(conn, side),
+            _ => return self.bind(),
         };
         Some(draft)
     }
 
-    fn message(&mut self, conn: usize, side: usize, length: usize) -> Draft {
+    fn message(&mut self, length: usize) -> Draft {
         let shuts = self.prng.chance(300);
-        let end = &mut self.conns[conn].ends[1 - side];
+        let end = &mut self.conn.ends[1 - self.side];
         match end.window_state {
             WindowState::Open(key) if shuts && end.window.kind() == WindowKind::Two => {
                 end.window_state = WindowState::Shutting;
@@ -258,13 +285,14 @@ impl World {
         }
     }
 
-    fn write(&mut self, conn: usize, side: usize, length: usize) -> Option<Draft> {
+    fn write(&mut self, length: usize) -> Option<Draft> {
         let (tells, through) = (self.prng.chance(300), self.prng.chance(512));
-        let known = &self.conns[conn];
-        let direction = &known.directions[side];
+        let direction = &self.conn.directions[self.side];
         let slot = direction.slots.iter().position(|slot| !slot.written)?;
-        let mut at = self.sides[1 - side].field.remote(direction.place(slot));
-        if let (true, WindowState::Open(key)) = (through, known.ends[1 - side].window_state) {
+        let mut at = self.far.field.remote(direction.place(slot));
+        if let (true, WindowState::Open(key)) =
+            (through, self.conn.ends[1 - self.side].window_state)
+        {
             at.rkey = key;
         }
         let number = direction.next as u32;
@@ -274,24 +302,24 @@ impl World {
         })
     }
 
-    fn read(&mut self, conn: usize, side: usize) -> Option<Draft> {
+    fn read(&mut self) -> Option<Draft> {
         let first = self.prng.below(SLOTS as u64) as usize;
-        let direction = &self.conns[conn].directions[side];
+        let direction = &self.conn.directions[self.side];
         let mut slots = (0..SLOTS).map(|n| (first + n) % SLOTS);
         let slot = slots.find(|slot| direction.slots[*slot].written)?;
         let (version, whole) = (direction.slots[slot].version, direction.slots[slot].length);
         let skip = self.prng.below(whole as u64 + 1) as usize;
         let length = self.prng.below((whole - skip) as u64 + 1) as usize;
-        let place = self.conns[conn].directions[side].place(slot);
-        let at = self.sides[1 - side].field.remote(place + skip);
+        let place = self.conn.directions[self.side].place(slot);
+        let at = self.far.field.remote(place + skip);
         Some(Draft::new(What::Read { slot, version, skip, length }, SendOp::Read(at), length))
     }
 
     /// Opens this end's window on the memory that the peer writes to.
-    fn bind(&mut self, conn: usize, side: usize) -> Option<Draft> {
-        let place = self.conns[conn].directions[1 - side].place(0);
-        let field = &self.sides[side].field;
-        let end = &mut self.conns[conn].ends[side];
+    fn bind(&mut self) -> Option<Draft> {
+        let place = self.conn.directions[1 - self.side].place(0);
+        let field = &self.near.field;
+        let end = &mut self.conn.ends[self.side];
         if end.window_state != WindowState::Shut {
             return None;
         }
@@ -309,7 +337,7 @@ impl World {
     }
 
     /// A request that must be refused; only one for each end.
-    fn wrong(&mut self, conn: usize, side: usize) -> Option<Draft> {
+    fn wrong(&mut self) -> Option<Draft> {
         let all = [
             Wrong::Key,
             Wrong::Bounds,
@@ -319,15 +347,14 @@ impl World {
             Wrong::Long,
             Wrong::Local,
         ];
-        let old = self.conns[conn].ends[1 - side].old_key.is_some() && self.prng.chance(512);
+        let old = self.conn.ends[1 - self.side].old_key.is_some() && self.prng.chance(512);
         let any = all[self.prng.below(all.len() as u64) as usize];
         let wrong = if old { Wrong::Closed } else { any };
         let kind = self.prng.below(3);
-        let known = &self.conns[conn];
-        if known.directions[side].wrong.is_some() {
+        if self.conn.directions[self.side].wrong.is_some() {
             return None;
         }
-        let peer = &self.sides[1 - side];
+        let peer = self.far;
         let first = peer.field.remote(FIRST_SLOT);
         let any = |at: Remote, length: usize| match kind {
             0 => (SendOp::Write(at), length),
@@ -339,7 +366,7 @@ impl World {
             Wrong::Bounds => any(peer.field.remote(peer.field.size()), 16),
             Wrong::Right => (SendOp::Write(peer.shelf.remote(0)), 16),
             Wrong::Closed => {
-                let rkey = known.ends[1 - side].old_key?;
+                let rkey = self.conn.ends[1 - self.side].old_key?;
                 (SendOp::Write(Remote { rkey, ..first }), 16)
             }
             Wrong::Odd => (SendOp::FetchAdd { at: first.offset(1), add: 1 }, 8),
@@ -351,21 +378,21 @@ impl World {
     }
 
     /// Posts a request. False if the device refused it.
-    fn post(&mut self, conn: usize, side: usize, draft: &Draft, signaled: bool) -> bool {
-        let ready = self.ready(conn, side, draft, signaled);
-        self.hand(conn, side, &[ready])
+    fn post(&mut self, draft: &Draft, signaled: bool) -> bool {
+        let ready = self.ready(draft, signaled);
+        self.hand(&[ready])
     }
 
     /// Enters a request in the account of its end, and prepares it for posting.
-    fn ready(&mut self, conn: usize, side: usize, draft: &Draft, signaled: bool) -> Ready {
+    fn ready(&mut self, draft: &Draft, signaled: bool) -> Ready {
         let Draft { what, op, length, lkey } = *draft;
         let cut = self.prng.below(length as u64 + 1) as usize;
         let (split, inline) = (self.prng.chance(200), self.prng.chance(600));
         let (fence, solicited) = (self.prng.chance(60), self.prng.chance(60));
-        let depth = self.plan.sides[side].depth;
-        let known = &mut self.conns[conn];
-        let (end, direction) = (&mut known.ends[side], &mut known.directions[side]);
-        let (number, local) = (direction.next, &self.sides[side].local);
+        let depth = self.plan.sides[self.side].depth;
+        let Conn { ends, directions, .. } = &mut *self.conn;
+        let (end, direction) = (&ends[self.side], &mut directions[self.side]);
+        let (number, local) = (direction.next, &self.near.local);
         let buffer = direction.buffer(number);
         let bytes = match what {
             What::Send { .. } => direction.text(number, length),
@@ -392,6 +419,7 @@ impl World {
             sge.length = cut as u32;
         }
         direction.push(what, length, signaled);
+        let (conn, side) = (self.number, self.side);
         self.trace.note(now(), &Step::Post { conn, side, number, what, length });
         let bare = flags.difference(SendFlags::SIGNALED) == SendFlags::INLINE && more.is_empty();
         let plain = (op == SendOp::Send && bare).then_some(bytes);

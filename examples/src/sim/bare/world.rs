@@ -303,7 +303,7 @@ impl World {
 
     /// A rule was broken at one end of a connection.
     pub(super) fn fail_at(&mut self, (conn, side): (usize, usize), what: &str) {
-        self.fail(format!("connection {conn}, side {side}: {what}"));
+        self.fail(at_end((conn, side), what));
     }
 
     /// Begins a connection, if there is room for one more.
@@ -630,4 +630,9 @@ impl World {
         let known = places.iter().flatten().count();
         (posted != known).then_some((posted, known))
     }
+}
+
+/// The text of a failure at one end of a connection.
+pub(super) fn at_end((conn, side): (usize, usize), what: &str) -> String {
+    format!("connection {conn}, side {side}: {what}")
 }
