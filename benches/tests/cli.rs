@@ -226,11 +226,10 @@ fn check_latency(document: &Value, sizes: &[u64]) {
             positive(record, &format!("/half_rtt_ns/{name}"));
         }
         // One for each message, and some for words of credit. If other programs take the cores in
-        // between, each pause sends a word, so at worst there is one behind every message.
+        // between, each pause sends a word, so at worst there is one behind every message. The test
+        // `hotpath` counts the words.
         let doorbells = record["doorbells_per_message"].as_f64().unwrap();
-        let mean = record.pointer("/half_rtt_ns/mean").and_then(Value::as_f64).unwrap();
-        let most = if mean < 20_000.0 { 1.1 } else { 2.1 };
-        assert!((1.0..most).contains(&doorbells), "{record:#}");
+        assert!((1.0..2.1).contains(&doorbells), "{record:#}");
     }
 }
 
@@ -416,8 +415,9 @@ fn a_sweep_goes_from_one_in_flight_to_many() {
         results[..3].iter().for_each(|record| positive(record, "/messages_per_second"));
         results[1..3].iter().for_each(|record| positive(record, "/times_best_below"));
         let doorbells = |n: usize| results[n]["doorbells_per_message"].as_f64().unwrap();
-        // Not exactly one: on shared cores such a short run may count less.
-        assert!((0.9..1.1).contains(&doorbells(0)), "{}", doorbells(0));
+        // Not exactly one: on shared cores such a short run may count less, and each pause of the
+        // other side may add a word of credit.
+        assert!((0.9..2.1).contains(&doorbells(0)), "{}", doorbells(0));
         assert!(doorbells(1) < 0.5 && doorbells(2) < 0.25, "{} {}", doorbells(1), doorbells(2));
         assert_eq!(
             (&results[3]["batching"], &results[4]["batching"]),

@@ -105,6 +105,8 @@ struct Figures {
     allocations: u64,
     /// Words of credit sent.
     returns: u64,
+    /// Turns that found nothing.
+    idle_turns: u64,
 }
 
 fn figures(line: &str, side: Side) -> Figures {
@@ -117,6 +119,7 @@ fn figures(line: &str, side: Side) -> Figures {
         doorbells: number(3),
         allocations: number(4),
         returns: number(5),
+        idle_turns: number(6),
     }
 }
 
@@ -159,6 +162,11 @@ fn processes(task: Task) -> Result<[Figures; 2], [ExitStatus; 2]> {
     Ok([figures(&served, Side::Server), figures(&called, Side::Caller)])
 }
 
+/// A worker sends a word of credit for this many messages at the least, and one after this many
+/// idle turns in a row.
+const WORD_MESSAGES: u64 = 8;
+const PAUSE_TURNS: u64 = 1 << 14;
+
 /// Every message arrived and was right, each doorbell is accounted for, and nothing was allocated.
 /// There was no system call either, or the process would have died before it printed this.
 fn check(task: &Task, [server, caller]: [Figures; 2]) {
@@ -173,9 +181,12 @@ fn check(task: &Task, [server, caller]: [Figures; 2]) {
     assert!(server.returns > few && (!task.path.echoes() || caller.returns > few), "{task}");
     for (side, figures, rung) in [("server", server, served), ("caller", caller, called)] {
         // A word of credit goes with other requests or rings a doorbell of its own.
-        let Figures { doorbells, returns, .. } = figures;
+        let Figures { doorbells, returns, idle_turns, .. } = figures;
         assert!((rung..=rung + returns).contains(&doorbells), "{task}, {side}: {figures:?}");
-        let clean = Figures { messages, wrong: 0, doorbells, allocations: 0, returns };
+        // A word for many messages, and one in each pause of the other side.
+        let most = messages / WORD_MESSAGES + idle_turns / PAUSE_TURNS + 1;
+        assert!(returns <= most, "{task}, {side}: {figures:?}, and at most {most} words");
+        let clean = Figures { messages, wrong: 0, doorbells, allocations: 0, returns, idle_turns };
         assert_eq!(figures, clean, "the {side} of {task}");
     }
 }

@@ -48,6 +48,7 @@ struct Left {
     wrong: AtomicU64,
     doorbells: AtomicU64,
     returns: AtomicU64,
+    idle_turns: AtomicU64,
     allocations: AtomicU64,
 }
 
@@ -59,6 +60,7 @@ impl Left {
             wrong: AtomicU64::new(0),
             doorbells: AtomicU64::new(0),
             returns: AtomicU64::new(0),
+            idle_turns: AtomicU64::new(0),
             allocations: AtomicU64::new(0),
         }
     }
@@ -77,8 +79,8 @@ impl Left {
         let read = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         let (messages, wrong) = (read(&self.messages), read(&self.wrong));
         let (doorbells, allocations) = (read(&self.doorbells), read(&self.allocations));
-        let returns = read(&self.returns);
-        println!("{MARK}{side} {messages} {wrong} {doorbells} {allocations} {returns}");
+        let (returns, idle) = (read(&self.returns), read(&self.idle_turns));
+        println!("{MARK}{side} {messages} {wrong} {doorbells} {allocations} {returns} {idle}");
     }
 }
 
@@ -181,13 +183,14 @@ fn sealed(
     seal();
     worker.handler().sealed = true;
     let messages = worker.handler().messages;
-    let Stats { doorbells, credit_returns, .. } = *worker.stats();
+    let Stats { doorbells, credit_returns, idle_turns, .. } = *worker.stats();
     let before = allocations();
     work(&mut worker);
     left.allocations.store(allocations() - before, Ordering::Relaxed);
     left.doorbells.store(worker.stats().doorbells - doorbells, Ordering::Relaxed);
     let returns = worker.stats().credit_returns - credit_returns;
     left.returns.store(returns, Ordering::Relaxed);
+    left.idle_turns.store(worker.stats().idle_turns - idle_turns, Ordering::Relaxed);
     left.messages.store(worker.handler().messages - messages, Ordering::Relaxed);
     left.wrong.store(worker.handler().wrong, Ordering::Relaxed);
     left.done.store(true, Ordering::Release);
