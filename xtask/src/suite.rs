@@ -34,6 +34,7 @@ const RXE: &[Program] = &[
     CONFORMANCE,
     Program::Test("verbs_rxe"),
     Program::Test("scenarios"),
+    Program::Test("hotpath"),
     Program::Bin("echo"),
     Program::Bin("doorbell-bench"),
     Program::Bin("interop"),

@@ -1,5 +1,6 @@
 # The checks of the virtual machine, run by bash with rxe0 up at 192.168.77.1. The variables
-# CONFORMANCE, VERBS_RXE, SCENARIOS, ECHO, DOORBELL_BENCH and INTEROP are the paths of those programs.
+# CONFORMANCE, VERBS_RXE, SCENARIOS, HOTPATH, ECHO, DOORBELL_BENCH and INTEROP are the paths of those
+# programs.
 # A variable is unset if its program could not be built; the caller has counted that as a failure.
 #
 # To add a check, add a line at the end: `check NAME LIMIT COMMAND…` or
@@ -139,6 +140,11 @@ fi
 
 if [ -n "${SCENARIOS:-}" ]; then
     DOORBELL_DEVICE=rxe0 harness "scenarios of workers on rxe0" 120 "$SCENARIOS"
+fi
+
+if [ -n "${HOTPATH:-}" ]; then
+    DOORBELL_DEVICE=rxe0 DOORBELL_ADDR=$address harness "looks at a control plane on rxe0" 120 \
+        "$HOTPATH" forgotten
 fi
 
 if [ -n "${ECHO:-}" ]; then
