@@ -10,7 +10,7 @@ use super::probes;
 use super::sender::Sender;
 use crate::provider::{Doorbell, Provider, Qp};
 use crate::room::Room;
-use crate::wr::{SendFlags, SendOp};
+use crate::wr::{SendFlags, SendOp, Sge};
 
 /// A reply that found no room or credit.
 struct Deferred {
@@ -144,8 +144,8 @@ impl<P: Provider> Sender<P> {
     /// Replies inline, with a doorbell at once or later. False: nothing was done.
     #[inline(always)]
     fn reply_inline(&mut self, slot: u32, block: u32, length: u32) -> bool {
-        let sge = self.accounts.recv.sge(block, length);
-        // The payload is copied out of the block, which is free then.
+        // An inline post needs no key. Its payload is copied out of the block, which is free then.
+        let sge = Sge { lkey: 0, ..self.accounts.recv.sge(block, length) };
         length <= self.inline_max
             && match self.doorbells.next_send() {
                 Doorbell::Now => self.post_at_once::<false>(slot, None, sge, Some(block)),
