@@ -16,7 +16,7 @@
 //! | `wire` | the far end of a link for another wire than shared memory |
 //! | `control`, `sim` | connections between processes; a network in virtual time |
 //!
-//! A message passes, in this order: `handles/queue_pair` → `steps/requester`, or `steps/deferred`
+//! A message passes, in this order: `handles/seam` → `steps/requester`, or `steps/deferred`
 //! where it is published later → `shm/ring` → the peer's `steps/poll` → `shm/reader`, `shm/burst` →
 //! `steps/receive` → `model/recvq` → `state/completion`, `model/cq`. A one-sided request goes the
 //! same way to `steps/responder`, and its response comes back through `steps/read_response`.

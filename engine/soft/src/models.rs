@@ -1,8 +1,6 @@
 //! Models of what two threads do to a link's memory: see `doorbell_base::models`.
-#![expect(unsafe_code, reason = "memory of the ring")]
-#![expect(clippy::undocumented_unsafe_blocks, reason = "one owner of all memory: the test")]
 
-use core::ptr::{self, NonNull};
+use core::ptr;
 use std::sync::Arc;
 
 use doorbell_alloc::{Ask, MapRequest, Mapping};
@@ -10,10 +8,10 @@ use doorbell_base::models::{Model, check as model};
 use loom::thread;
 
 use super::sync::{Ordering, reads, wrote};
-use crate::shm::copy;
+use crate::model::buffers::Target;
 use crate::shm::layout::{
-    FRAGMENT, Header, JUMP_BYTES, KIND_SEND, LINK_BYTES, LinkHeader, RecordFlags, SEGMENT, Side,
-    split,
+    Ends, FRAGMENT, Header, JUMP_BYTES, KIND_SEND, LINK_BYTES, LinkHeader, RecordFlags, SEGMENT,
+    Side, split,
 };
 use crate::shm::peer_waker::PeerWaker;
 use crate::shm::reader::Rx;
@@ -44,6 +42,11 @@ std::thread_local! {
         Arc::new(MapRequest::new(LINK_BYTES).pages(Ask::Plain).map().expect("memory"));
 }
 
+/// One side of the link in that memory.
+fn ends(side: Side) -> Ends {
+    MEMORY.with(|memory| split(memory, side).expect("enough"))
+}
+
 /// The memory of a link, as both sides have it.
 struct Shared([LinkShared; 2]);
 
@@ -52,9 +55,9 @@ impl Shared {
         let end = |side| LinkShared::over(MEMORY.with(Arc::clone), side).expect("enough");
         let shared = Shared([Side::Maker, Side::Taker].map(end));
         // Loom must know all words before there are threads.
-        let (out, input, header) = unsafe { split(shared.base(), Side::Maker) };
+        let (out, input, header) = ends(Side::Maker);
         (0..32).for_each(|n| out.slot_word(n).store(0, Ordering::Relaxed));
-        for way in [out, input] {
+        for way in [&out, &input] {
             way.tail().store(0, Ordering::Relaxed);
             (0..8).for_each(|n| way.taken(n).store(0, Ordering::Relaxed));
         }
@@ -64,16 +67,12 @@ impl Shared {
         Arc::new(shared)
     }
 
-    fn base(&self) -> NonNull<u8> {
-        NonNull::new(self.0[0].memory().as_ptr()).expect("it has an address")
-    }
-
     fn header(&self) -> LinkHeader {
-        unsafe { split(self.base(), Side::Maker).2 }
+        ends(Side::Maker).2
     }
 
     fn end(&self, side: Side) -> End {
-        let (out, input, header) = unsafe { split(self.base(), side) };
+        let (out, input, header) = ends(side);
         let peer_waker = || PeerWaker::new(&header, side.peer(), None);
         let (tx, rx) = (Tx::new(out, peer_waker()), Rx::new(input, peer_waker()));
         End { tx, rx, side, said: 0, heard: 0 }
@@ -98,9 +97,10 @@ const SHORT: usize = 2;
 const LONG: usize = 5;
 
 /// Record `n` of a side. Each word of its payload names both.
-fn payload(side: Side, n: u64) -> [u64; LONG] {
+fn payload(side: Side, n: u64) -> [u8; LONG * 8] {
     let side = u64::from(side == Side::Maker);
-    core::array::from_fn(|word| (n * 2 + side + 1) << 8 | word as u64)
+    let word = |word: usize| ((n * 2 + side + 1) << 8 | word as u64).to_ne_bytes();
+    core::array::from_fn(|at| word(at / 8)[at % 8])
 }
 
 /// Where a record is published: in the ring alone, or in the slot as well.
@@ -114,19 +114,14 @@ enum Place {
 impl End {
     /// Publishes the next record.
     fn say(&mut self, place: Place) {
-        let words = if matches!(place, Place::LongSlot) { LONG } else { SHORT };
-        let (header, payload) = (header(words as u32 * 8), payload(self.side, self.said));
-        let (from, ack) = (payload.as_ptr().cast::<u8>(), self.rx.at);
+        let bytes = 8 * if matches!(place, Place::LongSlot) { LONG } else { SHORT };
+        let (header, payload) = (header(bytes as u32), payload(self.side, self.said));
+        let (payload, ack) = (&payload[..bytes], self.rx.at);
         self.said += 1;
-        let record = header.record();
         match place {
-            Place::Slot | Place::LongSlot => unsafe {
-                self.tx.publish_in_slot(header, record, from, ack);
-            },
+            Place::Slot | Place::LongSlot => self.tx.publish_bytes_in_slot(header, payload, ack),
             Place::Ring => {
-                let to = self.tx.begin(header, 0);
-                unsafe { copy::copy_recent(to, from, words * 8) };
-                self.tx.end(header);
+                self.tx.put_bytes(header, 0, payload);
                 self.tx.publish(ack);
             }
         }
@@ -134,13 +129,12 @@ impl End {
 
     /// Takes what has come, as the device's poll does.
     fn hear(&mut self) {
-        let mut to = [0u64; LONG];
+        let mut to = [0; LONG * 8];
         let written = !self.rx.has_seen_written();
         let word = self.rx.peek();
         if !(written || self.rx.has_seen(word))
             && let Some(lone) = self.rx.predicted_in_slot(word, header(0), self.tx.published())
-            && lone.header.length() as usize <= LONG * 8
-            && unsafe { self.rx.take_from_slot(lone, to.as_mut_ptr().cast()) }
+            && self.rx.take_from_slot(lone, Target::of(&mut to))
         {
             return self.check(to, lone.header, "the slot, as expected,");
         }
@@ -148,7 +142,7 @@ impl End {
             return;
         }
         if let Some(lone) = self.rx.slot_record(self.tx.last_in_slot())
-            && unsafe { self.rx.take_from_slot(lone, to.as_mut_ptr().cast()) }
+            && self.rx.take_from_slot(lone, Target::of(&mut to))
         {
             return self.check(to, lone.header, "the slot");
         }
@@ -159,16 +153,16 @@ impl End {
                 assert!(self.rx.jump(), "where no sender jumps");
                 continue;
             }
-            unsafe { self.rx.fetch(header, to.as_mut_ptr().cast()) };
+            self.rx.fetch_into(header, &mut to[..header.length() as usize]);
             self.rx.consume(header);
             self.check(to, header, "the ring");
         }
     }
 
-    fn check(&mut self, got: [u64; LONG], header: Header, place: &str) {
-        let words = header.length() as usize / 8;
+    fn check(&mut self, got: [u8; LONG * 8], header: Header, place: &str) {
+        let bytes = header.length() as usize;
         let want = payload(self.side.peer(), self.heard);
-        assert_eq!(got[..words], want[..words], "{place} gave parts of another record");
+        assert_eq!(got[..bytes], want[..bytes], "{place} gave parts of another record");
         self.heard += 1;
     }
 }
@@ -177,13 +171,11 @@ impl End {
 fn fill_segment(tx: &mut Tx) {
     let large = header(FRAGMENT);
     while tx.fits(large.record() + 2 * header(16).record()) {
-        tx.begin(large, 0);
-        tx.end(large);
+        tx.put_header(large);
     }
     let rest = SEGMENT - JUMP_BYTES - tx.at as u32 - header(16).record();
     let rest = header(rest - header(0).record());
-    tx.begin(rest, 0);
-    tx.end(rest);
+    tx.put_header(rest);
     tx.publish(0);
 }
 
@@ -193,7 +185,7 @@ fn drain(rx: &mut Rx) {
     assert!(rx.look() && rx.advance());
     while !rx.caught_up() {
         let header = rx.header().expect("a header that a sender wrote");
-        unsafe { rx.fetch(header, to.as_mut_ptr()) };
+        rx.fetch_into(header, &mut to[..header.length() as usize]);
         rx.consume(header);
     }
 }
@@ -316,8 +308,7 @@ fn reuse(answer: Answer) {
         let (mut from, mut to) = (shared.end(Side::Maker), shared.end(Side::Taker));
         fill_segment(&mut from.tx);
         let last = header(16);
-        from.tx.begin(last, 0);
-        from.tx.end(last);
+        from.tx.put_header(last);
         from.tx.publish(0);
         let reader = thread::spawn(move || {
             drain(&mut to.rx);

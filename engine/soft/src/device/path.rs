@@ -21,12 +21,12 @@ use std_alloc::vec::Vec;
 use crate::device::host::{Host, Member, Membership, Neighbours, device_of};
 use crate::device::pd::Pd;
 use crate::error::{Code, SetupError};
-use crate::model::pieces::{Pieces, gathered};
+use crate::model::buffers::{Posted, Target};
 use crate::provider::{AddressHandle, Gid};
 use crate::room::{Grow, Room};
 use crate::shm::inbox::{DATAGRAM_MAX, Door, INBOX_BYTES, Outlet, Stamp};
 use crate::shm::remote_map::RemoteMap;
-use crate::wr::{AhName, MULTICAST_QPN, Sge};
+use crate::wr::{AhName, MULTICAST_QPN};
 
 /// The greatest age of a list of members, in nanoseconds.
 const LOOK_EVERY_NS: u64 = 100_000_000;
@@ -68,34 +68,26 @@ pub(crate) enum Path {
 
 impl Path {
     /// The path that a request names.
-    ///
-    /// # Safety
-    /// The handle is one of this device and lives as long as the reference is used.
-    pub(crate) unsafe fn named<'a>(name: AhName) -> &'a Path {
-        // SAFETY: the caller vouches for the handle, whose path stays where it is.
+    pub(crate) fn named<'a>(_request: &'a Posted<'_>, name: AhName) -> &'a Path {
+        // SAFETY: the poster vouches for the handle until the request has completed. It is one of
+        // this device, which names a path by its address; the path stays where it is.
         unsafe { &*core::ptr::with_exposed_provenance(name.0) }
     }
 
     /// Puts a datagram into the inboxes of its destination; for a group, not into that of `not_to`.
-    ///
-    /// # Safety
-    /// As for [`Outlet::put`].
-    pub(crate) unsafe fn deliver(
+    /// `payload` is as in [`Outlet::put`].
+    pub(crate) fn deliver(
         &self,
         qp: u32,
         stamp: &Stamp,
-        pieces: &Pieces,
+        payload: &impl Fn(Target<'_>),
         not_to: Option<Member>,
         host: &Host,
     ) {
         match self {
-            Path::Device(map) => {
-                // SAFETY: as the caller vouches.
-                unsafe { map.put(qp, stamp, pieces) };
-            }
+            Path::Device(map) => map.put(qp, stamp, payload),
             Path::Group(group) if qp == MULTICAST_QPN => {
-                // SAFETY: as the caller vouches.
-                unsafe { group.put(stamp, pieces, host, |member| Some(*member) != not_to) };
+                group.put(stamp, payload, host, |member| Some(*member) != not_to);
             }
             Path::Group(_) => {}
         }
@@ -119,14 +111,12 @@ impl Group {
         Group { device: device.clone(), gid, members: Mutex::new(members) }
     }
 
-    /// Puts a datagram into the inboxes of the members for which `takes` returns true.
-    ///
-    /// # Safety
-    /// As for [`Outlet::put`].
-    unsafe fn put(
+    /// Puts a datagram into the inboxes of the members for which `takes` returns true. `payload` is
+    /// as in [`Outlet::put`].
+    fn put(
         &self,
         stamp: &Stamp,
-        pieces: &Pieces,
+        payload: &impl Fn(Target<'_>),
         host: &Host,
         takes: impl Fn(&Member) -> bool,
     ) {
@@ -140,8 +130,7 @@ impl Group {
         }
         for (member, outlet) in &members.list {
             if takes(member) && outlet.is_for(member.qp) {
-                // SAFETY: as the caller vouches.
-                unsafe { outlet.put(stamp, pieces) };
+                outlet.put(stamp, payload);
             }
         }
     }
@@ -165,9 +154,8 @@ impl Group {
         drop(members);
         if frame.len() <= DATAGRAM_MAX as usize {
             let length = frame.len() as u32;
-            let piece = Sge { addr: frame.as_ptr() as u64, length, lkey: 0 };
-            // SAFETY: the one piece is the frame, borrowed during the call.
-            unsafe { self.put(&Stamp { length, ..*stamp }, &gathered([piece]), host, takes) };
+            let payload = |to: Target<'_>| to.write(frame);
+            self.put(&Stamp { length, ..*stamp }, &payload, host, takes);
         }
     }
 

@@ -7,6 +7,7 @@ use crate::handles::poller::{SHARED_BUDGET, SoftCq, SoftPoller};
 use crate::model::cq::{Queued, Stamps};
 use crate::provider::wake::{Notifier, WakeFds};
 use crate::provider::{CqFlags, CqInit, Poller, PollerEx, Sharing, WcEx, WcFields};
+use crate::steps::domain::Reader;
 use crate::wc::Wc;
 
 impl Soft {
@@ -21,7 +22,8 @@ impl Soft {
             overwrites: init.flags.contains(CqFlags::IGNORE_OVERRUN),
         };
         let cq = self.cq_in(&self.shared, (init.depth, (host.notifier)()), Some(stamps));
-        let poller = SoftPoller { cq: cq.clone() };
+        let reader = Reader::of_shared(&self.shared);
+        let poller = SoftPoller { cq: cq.clone(), reader };
         Ok((cq, SoftPollerEx { poller, fields: init.fields }))
     }
 

@@ -1,30 +1,25 @@
 //! What the device can do besides what a worker needs: one trait of the seam for each capability.
-#![expect(unsafe_code, reason = "thread domains and windows are promises, passed on")]
 
 use std_alloc::format;
 use std_alloc::string::String;
 use std_alloc::sync::Arc;
 
-use crate::device::pd::{Pd, SoftTd};
+use crate::device::pd::Pd;
 use crate::error::{Code, SetupError};
 use crate::event::AsyncEvent;
 use crate::ext::cq_ex::SoftPollerEx;
-use crate::ext::raw::SoftWq;
 use crate::ext::xrc::SoftXrcd;
 use crate::handles::device::{Soft, check_depth, table_full};
 use crate::handles::poller::{SoftCq, SoftPoller};
 use crate::handles::queue_pair::SoftQp;
 use crate::handles::region::{SoftRegion, SoftWindow};
 use crate::handles::srq::SoftSrq;
-use crate::model::memory::BOUND_BY_CALL;
 use crate::provider::wake::Notifier;
 use crate::provider::{
-    AsyncEvents, CqInit, ExtendedCq, Gid, Multicast, PortAttr, Ports, ProtectionDomains, Qp, Rereg,
-    Reregister, Reregistered, ResizeCq, Sharing, ThreadDomains, Window, WindowKind, Windows, Wq,
-    WqState, Xrc,
+    AsyncEvents, CqInit, ExtendedCq, Gid, Multicast, PortAttr, Ports, ProtectionDomains, Rereg,
+    Reregister, Reregistered, ResizeCq, Sharing, WindowKind, Windows, Xrc,
 };
-use crate::steps::domain::Domain;
-use crate::wr::{Binding, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
+use crate::steps::domain::{Domain, Reader};
 
 impl Ports for Soft {
     fn query_port(&self, port: u8) -> Result<PortAttr, SetupError> {
@@ -52,26 +47,6 @@ impl ProtectionDomains for Soft {
 
     fn is_same_device(&self, other: &Soft) -> bool {
         Arc::ptr_eq(&self.nic, &other.nic)
-    }
-}
-
-impl ThreadDomains for Soft {
-    type Td = SoftTd;
-
-    unsafe fn alloc_td(&self) -> Result<SoftTd, SetupError> {
-        Ok(SoftTd::new(&self.nic))
-    }
-
-    fn td_users(td: &SoftTd) -> usize {
-        td.users()
-    }
-
-    fn alloc_parent_domain(&self, td: Option<&SoftTd>) -> Result<Soft, SetupError> {
-        if td.is_some_and(|td| !Arc::ptr_eq(&td.nic, &self.nic)) {
-            let answer = "the thread domain is of another device";
-            return Err(SetupError::new(Code::Invalid, "a parent domain", answer));
-        }
-        Ok(Soft { pd: self.pd.within_parent(td), ..self.clone() })
     }
 }
 
@@ -106,9 +81,9 @@ impl ExtendedCq for Soft {
     ) -> Result<(SoftCq, SoftPoller), SetupError> {
         check_depth("completion queue", depth, self.nic.caps.cqe_max)?;
         self.check_vector(comp_vector)?;
-        let domain = match sharing {
-            Sharing::Shared => self.shared.clone(),
-            Sharing::Exclusive => Arc::new(Domain::new(&self.nic, sharing)),
+        let reader = match sharing {
+            Sharing::Shared => Reader::of_shared(&self.shared),
+            Sharing::Exclusive => Reader::of_new(Domain::new(&self.nic, sharing)),
         };
         // A worker's completions go straight to its poller: its queue needs no ring, and the
         // domain's own notifier wakes it.
@@ -116,8 +91,8 @@ impl ExtendedCq for Soft {
             Sharing::Shared => (depth, (self.nic.host.notifier)()),
             Sharing::Exclusive => (0, None),
         };
-        let cq = self.cq_in(&domain, room, None);
-        Ok((cq.clone(), SoftPoller { cq }))
+        let cq = self.cq_in(reader.domain(), room, None);
+        Ok((cq.clone(), SoftPoller { cq, reader }))
     }
 
     fn create_cq_ex(&self, init: &CqInit) -> Result<(SoftCq, SoftPollerEx), SetupError> {
@@ -183,55 +158,5 @@ impl Multicast for SoftQp {
 
     fn detach_mcast(&mut self, group: Gid) -> Result<(), SetupError> {
         self.control().detach_mcast(group)
-    }
-}
-
-impl Window for SoftWindow {
-    type Qp = SoftQp;
-
-    unsafe fn bind(
-        &mut self,
-        qp: &mut SoftQp,
-        binding: Binding,
-        wr_id: u64,
-        flags: SendFlags,
-    ) -> Result<u32, PostError> {
-        self.kind.check_bound_by_call()?;
-        let rkey = self.key & !0xff | self.key.wrapping_add(1) & 0xff;
-        let window = self.handle() | BOUND_BY_CALL;
-        let op = SendOp::Bind(Binding { window, rkey, ..binding });
-        let wr = SendWr { wr_id, op, flags, sge: Sge::default(), more: &[] };
-        // SAFETY: the caller's promise, passed on; the request has no buffers.
-        unsafe { qp.post(&[wr]) }?;
-        self.key = rkey;
-        Ok(rkey)
-    }
-
-    fn kind(&self) -> WindowKind {
-        self.kind
-    }
-    fn rkey(&self) -> u32 {
-        self.key
-    }
-    fn handle(&self) -> u64 {
-        u64::from(self.key) | (self.kind as u64) << 32
-    }
-}
-
-impl Wq for SoftWq {
-    fn num(&self) -> u32 {
-        self.number()
-    }
-
-    fn depth(&self) -> u32 {
-        self.recv_depth()
-    }
-
-    fn modify(&self, to: WqState) -> Result<(), SetupError> {
-        self.take_to(to)
-    }
-
-    unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
-        self.post_recvs(list)
     }
 }

@@ -15,7 +15,7 @@ use crate::state::qp::{QpContext, QpParts, Reserved, State};
 use crate::state::resources::Resources;
 use crate::steps::command::{Command, Reset};
 use crate::wc::Status;
-use crate::wr::{SendFlags, SendWr};
+use crate::wr::SendFlags;
 
 impl SoftQp {
     /// RTS to SQD: sends are accepted and do not begin. With `notify`, an event is raised when the
@@ -88,8 +88,7 @@ impl Resources {
             let mut flags = SendFlags::empty();
             flags.set(SendFlags::INLINE, pending.inline);
             flags.set(SendFlags::SOLICITED, pending.solicited);
-            let Some((sge, more)) = pending.pieces.split_first() else { return };
-            let wr = SendWr { wr_id: 0, op: pending.op, flags, sge: *sge, more };
+            let Some(wr) = pending.pieces.posted(pending.op, flags) else { return };
             let status = match qp.state {
                 State::Unreliable => self.send_datagram(qp, &wr),
                 _ => Status::Flushed,
@@ -130,7 +129,7 @@ impl DomainState {
     /// still sends are dropped. Then the queue pair is in INIT.
     pub(crate) fn reset(&mut self, new: Reset) {
         let Some(mut owned) = self.take_out(new.num) else { return };
-        let context = owned.get_mut();
+        let context = &mut *owned;
         let xrc = context.kind == QpType::XrcRecv;
         for cq in [context.send_cq, context.recv_cq] {
             if let Some(cq) = self.transport.res.cqs.get_mut(cq) {

@@ -1,6 +1,5 @@
 //! Datagrams: a post puts them into the inbox of the receiver's queue pair; a poll takes them out
 //! of its own inbox. A datagram that cannot be delivered is dropped, and nobody is told.
-#![expect(unsafe_code, reason = "reads the poster's buffers, writes posted receives")]
 
 use std_alloc::boxed::Box;
 use std_alloc::format;
@@ -15,12 +14,13 @@ use crate::handles::create_qp::SoftQpEx;
 use crate::handles::device::Soft;
 use crate::handles::poller::SoftCq;
 use crate::handles::qp_control::QpControl;
+use crate::model::buffers::{Pieces, Posted, Target};
 use crate::model::cq::{Retire, Sink};
 use crate::model::memory::INBOXES;
-use crate::model::pieces::{Pieces, gathered};
 use crate::model::send_queue::Sent;
 use crate::provider::wake::Notifier;
 use crate::provider::{CreateFlags, GRH_BYTES, Gid, QpType};
+use crate::shm::copy::gather;
 use crate::shm::inbox::{BURST, DATAGRAM_MAX, INBOX_BYTES, Inbox, Stamp};
 use crate::state::completion::error_wc;
 use crate::state::qp::{Datagrams, QpContext, State};
@@ -29,7 +29,7 @@ use crate::state::transport::Transport;
 use crate::steps::admission::{admissible, keep_for_later, push, readable};
 use crate::steps::command::Command;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
-use crate::wr::{Destination, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
+use crate::wr::{Destination, PostError, RecvWr, SendFlags, SendOp, Sge};
 
 /// With this bit in the key of a request, the datagram has the sender's own key.
 const OWN_KEY: u32 = 1 << 31;
@@ -189,7 +189,7 @@ impl Resources {
     pub(crate) fn post_datagrams(
         &mut self,
         qp: &mut QpContext,
-        list: &[SendWr<'_>],
+        list: &[Posted<'_>],
     ) -> Result<(), PostError> {
         for (accepted, wr) in list.iter().enumerate() {
             let checked = admissible(qp, wr).and_then(|()| header_fits(qp, wr));
@@ -214,8 +214,8 @@ impl Resources {
     }
 
     /// The pieces of a request that leaves at once; `None`: one of them may not be read.
-    pub(crate) fn pieces(&self, qp: &QpContext, wr: &SendWr<'_>) -> Option<Pieces> {
-        let pieces = gathered(wr.all_pieces());
+    pub(crate) fn pieces(&self, qp: &QpContext, wr: &Posted<'_>) -> Option<Pieces> {
+        let pieces = wr.gathered();
         let may_read = |sge: &Sge| readable(&self.nic.memory, qp.pd, *sge);
         let goes = wr.flags.contains(SendFlags::INLINE) || pieces.iter().all(may_read);
         goes.then_some(pieces)
@@ -223,7 +223,7 @@ impl Resources {
 
     /// Sends one datagram. The status tells only what this side knows: nobody learns whether it
     /// arrived.
-    pub(crate) fn send_datagram(&self, qp: &QpContext, wr: &SendWr<'_>) -> Status {
+    pub(crate) fn send_datagram(&self, qp: &QpContext, wr: &Posted<'_>) -> Status {
         let (to, imm) = match wr.op {
             SendOp::SendTo(to) => (to, None),
             SendOp::SendToWithImm(to, imm) => (to, Some(imm)),
@@ -244,9 +244,9 @@ impl Resources {
             imm,
             solicited: wr.flags.contains(SendFlags::SOLICITED),
         };
-        // SAFETY: the poster vouches for the handle, which lives until this has completed, and for
-        // the pieces, whose keys were checked unless they are inline.
-        unsafe { Path::named(ah).deliver(qpn, &stamp, &pieces, datagrams.not_to, &self.nic.host) };
+        let payload = |to: Target<'_>| gather(to, &pieces, 0);
+        let path = Path::named(wr, ah);
+        path.deliver(qpn, &stamp, &payload, datagrams.not_to, &self.nic.host);
         Status::Success
     }
 
@@ -275,14 +275,15 @@ impl Resources {
         true
     }
 
-    /// Takes the oldest receive for a datagram or frame of that length. A receive that is too short
-    /// stays for the next one. If its memory may not be written, it completes with an error and the
-    /// queue pair fails, whatever has come.
+    /// Takes the oldest receive for a datagram or frame of that length, which `fill` writes there.
+    /// A receive that is too short stays for the next one. If its memory may not be written, it
+    /// completes with an error and the queue pair fails, whatever has come.
     pub(crate) fn take_whole_receive<S: Sink>(
         &mut self,
         qp: &mut QpContext,
         length: u32,
         sink: &mut S,
+        fill: impl FnOnce(&QpContext, Target<'_>),
     ) -> Option<RecvWr> {
         let assembly = self.receive_begun(qp)?;
         let wr = assembly.wr;
@@ -291,7 +292,8 @@ impl Resources {
             return None;
         }
         qp.assembly = None;
-        if self.may_fill(qp, wr.sge.lkey, wr.sge.addr, length) {
+        if let Some(to) = self.buffer(qp, &wr, (0, length)) {
+            fill(qp, to);
             return Some(wr);
         }
         let wc = error_wc(wr.wr_id, qp.num, Status::LocalProtection);
@@ -303,16 +305,13 @@ impl Resources {
     /// Gives the datagram in front to the oldest receive, if that has room for it and the header.
     fn receive_datagram<S: Sink>(&mut self, qp: &mut QpContext, stamp: &Stamp, sink: &mut S) {
         let length = stamp.length + GRH_BYTES as u32;
-        let Some(wr) = self.take_whole_receive(qp, length, sink) else { return };
-        let Some(datagrams) = &qp.datagrams else { return };
-        let header = header_of(stamp);
-        let to = wr.sge.addr as *mut u8;
-        // SAFETY: the poster of the receive vouches for the buffer; `take_whole_receive` has just
-        // checked length, key, bounds and right.
-        unsafe {
-            core::ptr::copy_nonoverlapping(header.as_ptr(), to, GRH_BYTES);
-            datagrams.inbox.fetch(to.add(GRH_BYTES), stamp.length);
-        }
+        let fill = |qp: &QpContext, to: Target<'_>| {
+            to.write(&header_of(stamp));
+            if let Some(datagrams) = &qp.datagrams {
+                datagrams.inbox.fetch(to.part(GRH_BYTES as u32, stamp.length));
+            }
+        };
+        let Some(wr) = self.take_whole_receive(qp, length, sink, fill) else { return };
         let with_imm = if stamp.imm.is_some() { WcFlags::WITH_IMM } else { WcFlags::empty() };
         let wc = Wc {
             wr_id: wr.wr_id,

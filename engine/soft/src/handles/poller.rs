@@ -1,5 +1,4 @@
 //! Completion queues, as their owners hold them, and their readers.
-#![expect(unsafe_code, reason = "the handles enter the domain their contract gives them")]
 
 use std_alloc::sync::Arc;
 
@@ -8,7 +7,7 @@ use crate::error::{Code, SetupError};
 use crate::model::cq::{Arm, Queued};
 use crate::provider::wake::{Notifier, WakeFds};
 use crate::provider::{Polled, Poller, Sharing};
-use crate::steps::domain::Domain;
+use crate::steps::domain::{Domain, Reader};
 use crate::wc::Wc;
 
 /// The most work that one poll of the shared domain does.
@@ -41,38 +40,32 @@ impl Drop for CqPlace {
 /// The reader of a [`SoftCq`]; polling it moves messages.
 pub struct SoftPoller {
     pub(crate) cq: SoftCq,
+    pub(crate) reader: Reader,
 }
 
 impl Poller for SoftPoller {
     #[inline(always)]
     fn poll(&mut self, out: &mut [Wc]) -> usize {
-        let domain = &*self.cq.domain;
-        if domain.sharing() == Sharing::Shared {
-            return self.poll_shared(out);
+        match self.reader.alone() {
+            Some(state) => state.poll(out),
+            None => self.poll_shared(out),
         }
-        // SAFETY: this is the one reader, and by the contract of `Qp::post` the thread that posts
-        // on this domain's queue pairs is this thread.
-        unsafe { domain.alone().poll(out) }
     }
 
     #[inline(always)]
     fn poll_one(&mut self) -> Polled {
-        let domain = &*self.cq.domain;
-        if domain.sharing() == Sharing::Shared {
-            return Polled::More;
+        match self.reader.alone() {
+            Some(state) => state.poll_one(),
+            None => Polled::More,
         }
-        // SAFETY: as in `poll`.
-        unsafe { domain.alone().poll_one() }
     }
 
     #[inline(always)]
     fn poll_more(&mut self, out: &mut [Wc]) -> usize {
-        let domain = &*self.cq.domain;
-        if domain.sharing() == Sharing::Shared {
-            return self.poll_shared(out);
+        match self.reader.alone() {
+            Some(state) => state.poll_more(out),
+            None => self.poll_shared(out),
         }
-        // SAFETY: as in `poll`.
-        unsafe { domain.alone().poll_more(out) }
     }
 
     fn arm(&mut self, solicited: bool) -> Result<(), SetupError> {
@@ -82,14 +75,11 @@ impl Poller for SoftPoller {
             return Err(SetupError::new(Code::NotSupported, "arm a completion queue", answer));
         }
         let arm = if solicited { Arm::Solicited } else { Arm::Any };
-        let index = self.cq.index;
-        // SAFETY: `enter` locks a shared domain; on another this is the one reader.
-        unsafe {
-            domain.enter(|state| match domain.sharing() {
-                Sharing::Shared => state.arm(index, arm),
-                Sharing::Exclusive => state.fall_asleep(),
-            });
-        }
+        let (index, sharing) = (self.cq.index, domain.sharing());
+        self.reader.enter(|state| match sharing {
+            Sharing::Shared => state.arm(index, arm),
+            Sharing::Exclusive => state.fall_asleep(),
+        });
         Ok(())
     }
 
@@ -103,16 +93,15 @@ impl Poller for SoftPoller {
         for notifier in [&domain.local_waker.notifier, &self.cq.notifier].into_iter().flatten() {
             notifier.clear();
         }
-        // SAFETY: as in `arm`.
-        unsafe {
-            domain.enter(|state| match domain.sharing() {
-                Sharing::Shared => state.attend_wake(index, SHARED_BUDGET),
-                Sharing::Exclusive => {
-                    state.wake_up();
-                    true
-                }
-            })
-        }
+        let sharing = domain.sharing();
+        let looked = self.reader.enter(|state| match sharing {
+            Sharing::Shared => state.attend_wake(index, SHARED_BUDGET),
+            Sharing::Exclusive => {
+                state.wake_up();
+                true
+            }
+        });
+        looked.unwrap_or(true)
     }
 
     fn notifier(&self) -> Option<Notifier> {

@@ -1,25 +1,34 @@
-//! The soft device behind the seam.
-#![expect(unsafe_code, reason = "implements unsafe traits and methods")]
+//! The soft device behind the seam: what the seam calls `unsafe`, in one place. The safe rest of
+//! each handle lies in its own file, and the other capabilities in `ext/extension.rs`.
+#![expect(unsafe_code, reason = "implements unsafe methods; their contracts end here")]
 
 use doorbell_alloc::Mapping;
 use std_alloc::format;
 use std_alloc::sync::Arc;
 
 use crate::device::path::SoftAh;
+use crate::device::pd::SoftTd;
 use crate::error::{Code, SetupError};
+use crate::ext::raw::SoftWq;
 use crate::handles::datagram;
 use crate::handles::device::{Soft, check_depth};
 use crate::handles::poller::{SoftCq, SoftPoller};
 use crate::handles::queue_pair::SoftQp;
-use crate::handles::region::SoftRegion;
+use crate::handles::region::{SoftRegion, SoftWindow};
 use crate::handles::srq::SoftSrq;
+use crate::model::buffers::{Posted, Source};
+use crate::model::memory::BOUND_BY_CALL;
 use crate::model::recvq::RecvQueue;
 use crate::provider::{
-    Access, AddressVector, Caps, Datagrams, ExtendedCq, GRH_BYTES, Provider, Region, Sharing, Srq,
-    ThreadDomains,
+    Access, AddressVector, Caps, Datagrams, Doorbell, ExtendedCq, GRH_BYTES, InlineSend, Provider,
+    Qp, QpCaps, Region, Sharing, Srq, ThreadDomains, Window, WindowKind, Wq, WqState,
 };
+use crate::state::place::Inside;
+use crate::state::qp::State;
+use crate::steps::command::Command;
+use crate::steps::deferred;
 use crate::wc::{Wc, WcFlags};
-use crate::wr::{PostError, RecvWr};
+use crate::wr::{Binding, PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
 
 impl Datagrams for Soft {
     type Ah = SoftAh;
@@ -116,5 +125,266 @@ impl Srq for SoftSrq {
 
     unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
         self.queue.post(list)
+    }
+}
+
+impl SoftQp {
+    /// The rest of `Qp::post_inline`, for a message without a reservation. It is a function of its
+    /// own and takes numbers, because a request in memory would cost every caller, even one that
+    /// never gets here.
+    ///
+    /// # Safety
+    /// As there.
+    #[cold]
+    #[inline(never)]
+    unsafe fn post_checked<const NOW: bool>(
+        &mut self,
+        wr_id: u64,
+        signaled: bool,
+        imm: Option<u32>,
+        addr: u64,
+        length: u32,
+    ) -> bool {
+        let mut flags = SendFlags::INLINE;
+        flags.set(SendFlags::SIGNALED, signaled);
+        let op = imm.map_or(SendOp::Send, SendOp::SendWithImm);
+        let sge = Sge { addr, length, lkey: 0 };
+        let wr = SendWr { wr_id, op, flags, sge, more: &[] };
+        // SAFETY: as the caller vouches.
+        unsafe { if NOW { self.post_at_once(&wr) } else { self.post_deferred(&wr) } }
+    }
+
+    /// Posts one inline SEND and rings its doorbell. False: nothing was done.
+    ///
+    /// # Safety
+    /// As for `Qp::post`.
+    #[inline(always)]
+    pub(crate) unsafe fn post_at_once(&mut self, wr: &SendWr<'_>) -> bool {
+        if self.domain.sharing() == Sharing::Shared {
+            return false;
+        }
+        // SAFETY: as in `post`.
+        unsafe {
+            let wr = Posted::one(wr);
+            self.domain.alone().post_at_once_first(self.context.get_alone(), wr)
+        }
+    }
+
+    /// Posts and rings for one more, after `post_at_once` or `post_deferred` took one.
+    ///
+    /// # Safety
+    /// As for `Qp::post_inline`.
+    #[inline(always)]
+    pub(crate) unsafe fn post_at_once_next(&mut self, wr_id: u64, sge: Sge) -> bool {
+        // SAFETY: as in `post_deferred_next`.
+        unsafe {
+            deferred::post_at_once_next(
+                &mut Inside::new(),
+                self.context.get_alone(),
+                wr_id,
+                payload(sge),
+            )
+        }
+    }
+
+    /// Posts one inline SEND without a doorbell. False: nothing was done.
+    ///
+    /// # Safety
+    /// As for `Qp::post`.
+    #[inline(always)]
+    pub(crate) unsafe fn post_deferred(&mut self, wr: &SendWr<'_>) -> bool {
+        // On a shared domain, one thread's missing doorbell would hold up the others.
+        if self.domain.sharing() == Sharing::Shared {
+            return false;
+        }
+        // SAFETY: as in `post`.
+        unsafe {
+            let wr = Posted::one(wr);
+            self.domain.alone().post_deferred(self.context.get_alone(), wr)
+        }
+    }
+
+    /// Posts one more without a doorbell, after `post_deferred` took one.
+    ///
+    /// # Safety
+    /// As for `Qp::post_inline`.
+    #[inline(always)]
+    pub(crate) unsafe fn post_deferred_next(&mut self, wr_id: u64, sge: Sge) -> bool {
+        // SAFETY: as in `post`: `post_deferred` takes nothing on a shared domain. Commands that the
+        // control plane has left meanwhile wait for the next poll or doorbell.
+        unsafe {
+            deferred::post_deferred_next(
+                &mut Inside::new(),
+                self.context.get_alone(),
+                wr_id,
+                payload(sge),
+            )
+        }
+    }
+}
+
+impl Qp for SoftQp {
+    fn num(&self) -> u32 {
+        self.num
+    }
+
+    fn caps(&self) -> QpCaps {
+        self.caps
+    }
+
+    #[inline(always)]
+    unsafe fn post(&mut self, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        // SAFETY: on an exclusive domain the caller is the polling thread, by the contract of
+        // `Qp::post`; a shared one is locked. The context lives until this handle is dropped,
+        // and `enter` has carried out the command that gave it to the domain.
+        unsafe {
+            let list = Posted::list(list);
+            self.domain.enter(|state| state.post(self.context.get_alone(), list))
+        }
+    }
+
+    const POSTS_INLINE: bool = true;
+
+    #[inline(always)]
+    unsafe fn post_inline(&mut self, send: InlineSend, doorbell: Doorbell) -> bool {
+        let InlineSend { wr_id, sge, imm, signaled } = send;
+        let (plain, now) = (imm.is_none() && !signaled, doorbell == Doorbell::Now);
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let posted = plain
+                && if now {
+                    self.post_at_once_next(wr_id, sge)
+                } else {
+                    self.post_deferred_next(wr_id, sge)
+                };
+            if posted {
+                return true;
+            }
+            if now {
+                self.post_checked::<true>(wr_id, signaled, imm, sge.addr, sge.length)
+            } else {
+                self.post_checked::<false>(wr_id, signaled, imm, sge.addr, sge.length)
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn post_inline_list(&mut self, first: u64, list: &[&[u8]]) -> usize {
+        if self.domain.sharing() == Sharing::Shared {
+            return 0;
+        }
+        // SAFETY: as in `post`.
+        unsafe { self.domain.alone().post_deferred_list(self.context.get_alone(), first, list) }
+    }
+
+    #[inline(always)]
+    unsafe fn ring_doorbell(&mut self) {
+        // SAFETY: as in `post`.
+        unsafe { self.domain.enter(|state| state.ring_doorbell(self.context.get_alone())) }
+    }
+
+    unsafe fn post_recv(&mut self, list: &[RecvWr]) -> Result<(), PostError> {
+        if self.shared_queue {
+            return Err(PostError { accepted: 0, cause: PostCause::State });
+        }
+        let result = self.queue.post(list);
+        // SAFETY: as in `post`.
+        unsafe {
+            self.domain.enter(|state| {
+                let qp = self.context.get_alone();
+                if qp.state == State::Err {
+                    state.transport.res.schedule(qp);
+                }
+            });
+        }
+        result
+    }
+
+    fn fail(&mut self) {
+        self.domain.ask(Command::Fail { num: self.num, lost: false });
+    }
+
+    fn recover(&mut self) {
+        self.domain.ask(Command::Recover { num: self.num });
+    }
+}
+
+/// The payload of an inline message.
+///
+/// # Safety
+/// As for `Qp::post_inline`.
+#[inline(always)]
+unsafe fn payload<'a>(sge: Sge) -> Source<'a> {
+    // SAFETY: as the caller vouches.
+    unsafe { Source::new(sge.addr as *const u8, sge.length) }
+}
+
+impl ThreadDomains for Soft {
+    type Td = SoftTd;
+
+    unsafe fn alloc_td(&self) -> Result<SoftTd, SetupError> {
+        Ok(SoftTd::new(&self.nic))
+    }
+
+    fn td_users(td: &SoftTd) -> usize {
+        td.users()
+    }
+
+    fn alloc_parent_domain(&self, td: Option<&SoftTd>) -> Result<Soft, SetupError> {
+        if td.is_some_and(|td| !Arc::ptr_eq(&td.nic, &self.nic)) {
+            let answer = "the thread domain is of another device";
+            return Err(SetupError::new(Code::Invalid, "a parent domain", answer));
+        }
+        Ok(Soft { pd: self.pd.within_parent(td), ..self.clone() })
+    }
+}
+
+impl Window for SoftWindow {
+    type Qp = SoftQp;
+
+    unsafe fn bind(
+        &mut self,
+        qp: &mut SoftQp,
+        binding: Binding,
+        wr_id: u64,
+        flags: SendFlags,
+    ) -> Result<u32, PostError> {
+        self.kind.check_bound_by_call()?;
+        let rkey = self.key & !0xff | self.key.wrapping_add(1) & 0xff;
+        let window = self.handle() | BOUND_BY_CALL;
+        let op = SendOp::Bind(Binding { window, rkey, ..binding });
+        let wr = SendWr { wr_id, op, flags, sge: Sge::default(), more: &[] };
+        // SAFETY: the caller's promise, passed on; the request has no buffers.
+        unsafe { qp.post(&[wr]) }?;
+        self.key = rkey;
+        Ok(rkey)
+    }
+
+    fn kind(&self) -> WindowKind {
+        self.kind
+    }
+    fn rkey(&self) -> u32 {
+        self.key
+    }
+    fn handle(&self) -> u64 {
+        u64::from(self.key) | (self.kind as u64) << 32
+    }
+}
+
+impl Wq for SoftWq {
+    fn num(&self) -> u32 {
+        self.number()
+    }
+
+    fn depth(&self) -> u32 {
+        self.recv_depth()
+    }
+
+    fn modify(&self, to: WqState) -> Result<(), SetupError> {
+        self.take_to(to)
+    }
+
+    unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
+        self.post_recvs(list)
     }
 }

@@ -16,6 +16,7 @@ use std_alloc::boxed::Box;
 use std_alloc::collections::VecDeque;
 use std_alloc::vec::Vec;
 
+use crate::model::buffers::{Source, Target};
 use crate::model::limits::QPS;
 use crate::provider::{Access, WindowKind};
 use crate::room::Room;
@@ -371,6 +372,16 @@ impl Memory {
         self.region(key, right, pd).is_some_and(|bounds| bounds.hold(start, length))
     }
 
+    /// The bytes of a piece, if [`Memory::allows`] that they are written. A piece without bytes
+    /// needs no key.
+    pub(crate) fn target(&self, sge: Sge, pd: PdMark) -> Option<Target<'_>> {
+        let Sge { lkey, addr, length } = sge;
+        let allowed = length == 0 || self.allows(lkey, addr, length, (Access::LOCAL_WRITE, pd));
+        // SAFETY: they lie in a registered region, which owns its memory. The poster keeps it, and
+        // keeps everybody else away, until the request has completed.
+        allowed.then(|| unsafe { Target::new(addr as *mut u8, length) })
+    }
+
     /// Where the region of a key lies, if it is alive and of that domain, and the right is there.
     #[inline(always)]
     fn region(&self, key: u32, right: Access, pd: PdMark) -> Option<Bounds> {
@@ -394,17 +405,22 @@ impl Memory {
         length: u32,
         right: Access,
     ) -> Option<Lent<'_>> {
-        let (region, right) = match self.behind_window(who.qp, key, (start, length), right) {
+        let (region, needs) = match self.behind_window(who.qp, key, (start, length), right) {
             Some(region) => (region, Access::empty()),
             None => (key, right),
         };
         let count = self.lent.get(index_of(region))?;
         // SeqCst: either `remove` sees this count and waits, or the key is gone below.
         count.fetch_add(1, Ordering::SeqCst);
-        let lent = Lent { count };
+        let mut lent = Lent { count, right, bytes: Target::of(&mut []) };
         fence(Ordering::SeqCst);
-        let allowed = self.allows(region, start, length, (right, who.pd));
-        allowed.then_some(lent)
+        if !self.allows(region, start, length, (needs, who.pd)) {
+            return None;
+        }
+        // SAFETY: they lie in a region, which stays while it is lent. Its owner lets peers use
+        // them, and so touches them only as raw bytes or atomics.
+        lent.bytes = unsafe { Target::new(start as *mut u8, length) };
+        Some(lent)
     }
 
     /// The region behind an open window that allows this.
@@ -476,15 +492,26 @@ impl MrCache {
         }
     }
 
-    /// [`Memory::removals`] as of which the key is alive.
-    pub(crate) fn removals(&self) -> u64 {
-        self.removals
+    /// The first bytes of a receive, if [`Memory::allows`] that they are written; after `renew`.
+    #[inline(always)]
+    pub(crate) fn target<'a>(
+        &mut self,
+        memory: &'a Memory,
+        sge: Sge,
+        length: u32,
+    ) -> Option<Target<'a>> {
+        let open = self.key == sge.lkey || self.open(memory, sge.lkey);
+        // SAFETY: as in `Memory::target`.
+        (open && self.bounds.hold(sge.addr, length))
+            .then(|| unsafe { Target::new(sge.addr as *mut u8, length) })
     }
 
-    /// [`Memory::allows`] for writing, after `renew`.
-    #[inline(always)]
-    pub(crate) fn writable(&mut self, memory: &Memory, sge: Sge, length: u32) -> bool {
-        (self.key == sge.lkey || self.open(memory, sge.lkey)) && self.bounds.hold(sge.addr, length)
+    /// All bytes of a receive, to be used as long as no region goes.
+    pub(crate) fn lasting(&mut self, memory: &Memory, sge: Sge) -> Option<Lasting> {
+        self.target(memory, sge, sge.length)?;
+        // SAFETY: as in `Memory::target`; `Lasting::get` looks whether the region is still there.
+        let bytes = unsafe { Target::new(sge.addr as *mut u8, sge.length) };
+        Some(Lasting { removals: self.removals, bytes })
     }
 
     /// Where buffers as long as `like` may begin so that they lie in the region last used, and are
@@ -492,7 +519,8 @@ impl MrCache {
     #[inline(always)]
     pub(crate) fn starts(&self, like: Sge) -> Option<Starts> {
         let last = self.bounds.length.checked_sub(u64::from(like.length))?;
-        (self.key == like.lkey).then_some(Starts { first: self.bounds.start, last })
+        let (first, length) = (self.bounds.start, like.length);
+        (self.key == like.lkey).then_some(Starts { first, last, length })
     }
 
     #[cold]
@@ -512,19 +540,82 @@ pub(crate) struct Starts {
     first: u64,
     /// The last one, relative to the first.
     last: u64,
+    length: u32,
 }
 
 impl Starts {
-    /// True if one may begin there.
+    /// The buffer of a receive that begins there, if it may.
     #[inline(always)]
-    pub(crate) fn allow(self, start: u64) -> bool {
-        start.wrapping_sub(self.first) <= self.last
+    pub(crate) fn target(&self, start: u64) -> Option<Target<'_>> {
+        let inside = start.wrapping_sub(self.first) <= self.last;
+        // SAFETY: as in `MrCache::target`: it lies in the region.
+        inside.then(|| unsafe { Target::new(start as *mut u8, self.length) })
+    }
+}
+
+/// Bytes of a receive that were looked up in advance.
+pub(crate) struct Lasting {
+    /// [`Memory::removals`] at the lookup.
+    removals: u64,
+    bytes: Target<'static>,
+}
+
+impl Lasting {
+    /// More than the number of regions that can ever be removed.
+    const NONE: u64 = u64::MAX;
+
+    /// No bytes.
+    pub(crate) fn none() -> Lasting {
+        Lasting { removals: Lasting::NONE, bytes: Target::of(&mut []) }
+    }
+
+    /// At most that many of them.
+    pub(crate) fn at_most(self, length: u32) -> Lasting {
+        Lasting { bytes: self.bytes.part(0, length), ..self }
+    }
+
+    /// The bytes, if no region has gone since the lookup.
+    #[inline(always)]
+    pub(crate) fn get<'a>(&self, memory: &'a Memory) -> Option<Target<'a>> {
+        (self.removals == memory.removals()).then_some(self.bytes)
+    }
+
+    /// Their address, to be prefetched.
+    pub(crate) fn address(&self) -> *const u8 {
+        self.bytes.as_ptr()
+    }
+
+    /// Forgets them.
+    #[inline(always)]
+    pub(crate) fn forget(&mut self) {
+        self.removals = Lasting::NONE;
+    }
+
+    /// True if there are none.
+    #[cfg(test)]
+    pub(crate) fn is_none(&self) -> bool {
+        self.removals == Lasting::NONE
     }
 }
 
 /// A region with a peer's access under way.
 pub(crate) struct Lent<'a> {
     count: &'a AtomicU32,
+    right: Access,
+    bytes: Target<'a>,
+}
+
+impl Lent<'_> {
+    /// The bytes, to be read.
+    pub(crate) fn source(&self) -> Source<'_> {
+        self.bytes.source()
+    }
+
+    /// The bytes, if the right to write them is there.
+    pub(crate) fn target(&self) -> Option<Target<'_>> {
+        let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        self.right.intersects(writes).then_some(self.bytes)
+    }
 }
 
 impl Drop for Lent<'_> {
@@ -546,13 +637,7 @@ pub(crate) enum Step {
 impl Step {
     /// Carries it out and returns the old value. It is atomic with respect to the owner's
     /// processors (RC-6).
-    ///
-    /// # Safety
-    /// `at` is 8-byte aligned and valid for reads and writes. Nobody uses it but with atomics: the
-    /// owner of the region lets peers change it.
-    pub(crate) unsafe fn apply(self, at: *mut u64) -> u64 {
-        // SAFETY: the caller vouches for the address.
-        let word = unsafe { AtomicU64::from_ptr(at) };
+    pub(crate) fn apply(self, word: &AtomicU64) -> u64 {
         match self {
             // AcqRel: a side that sees the operation sees everything written before it.
             Step::Swap { compare, swap } => {
@@ -611,19 +696,19 @@ mod tests {
         let read_only = insert(&memory, Access::empty());
         let piece = |lkey, addr| Sge { addr, length: 0x100, lkey };
         let mut window = MrCache::default();
-        assert!(!window.writable(&memory, piece(0, 0x9000), 1));
-        assert!(!window.writable(&memory, piece(read_only, 0x1000), 1));
-        assert!(window.writable(&memory, piece(go, 0x9000), 0x100));
-        assert!(!window.writable(&memory, piece(go, 0x9000), 0x101));
-        assert!(window.writable(&memory, piece(keep, 0x1000), 1));
-        assert!(window.writable(&memory, piece(go, 0x9000), 1));
+        assert!(window.target(&memory, piece(0, 0x9000), 1).is_none());
+        assert!(window.target(&memory, piece(read_only, 0x1000), 1).is_none());
+        assert!(window.target(&memory, piece(go, 0x9000), 0x100).is_some());
+        assert!(window.target(&memory, piece(go, 0x9000), 0x101).is_none());
+        assert!(window.target(&memory, piece(keep, 0x1000), 1).is_some());
+        assert!(window.target(&memory, piece(go, 0x9000), 1).is_some());
         memory.remove(go);
         window.renew(&memory);
-        assert!(!window.writable(&memory, piece(0, 0x9000), 1));
-        assert!(!window.writable(&memory, piece(go, 0x9000), 1));
-        assert!(window.writable(&memory, piece(keep, 0x1000), 1));
+        assert!(window.target(&memory, piece(0, 0x9000), 1).is_none());
+        assert!(window.target(&memory, piece(go, 0x9000), 1).is_none());
+        assert!(window.target(&memory, piece(keep, 0x1000), 1).is_some());
         window.renew(&memory);
-        assert!(window.writable(&memory, piece(keep, 0x10ff), 1));
+        assert!(window.target(&memory, piece(keep, 0x10ff), 1).is_some());
     }
 
     /// MR-2: buffers of one length may begin where the whole buffer lies in the region last used.
@@ -634,14 +719,14 @@ mod tests {
         let piece = |lkey, length| Sge { addr: 0x1000, length, lkey };
         let mut window = MrCache::default();
         assert!(window.starts(piece(key, 1)).is_none(), "it was not looked up");
-        assert!(window.writable(&memory, piece(key, 1), 1));
+        assert!(window.target(&memory, piece(key, 1), 1).is_some());
         let starts = window.starts(piece(key, 0x40)).unwrap();
         for (start, allowed) in
             [(0xfff, false), (0x1000, true), (0x10c0, true), (0x10c1, false), (u64::MAX, false)]
         {
-            assert_eq!(starts.allow(start), allowed, "{start:x}");
+            assert_eq!(starts.target(start).is_some(), allowed, "{start:x}");
         }
-        assert!(window.starts(piece(key, 0x100)).unwrap().allow(0x1000));
+        assert!(window.starts(piece(key, 0x100)).unwrap().target(0x1000).is_some());
         assert!(window.starts(piece(key, 0x101)).is_none());
         assert!(window.starts(piece(key ^ 1, 0x40)).is_none());
         memory.remove(key);

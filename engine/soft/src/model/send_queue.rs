@@ -6,9 +6,9 @@ use core::mem::MaybeUninit;
 use bitflags::bitflags;
 use std_alloc::boxed::Box;
 
-use crate::model::pieces::{Pieces, gathered};
+use crate::model::buffers::Pieces;
 use crate::wc::{Status, WcOpcode};
-use crate::wr::{SendOp, Sge};
+use crate::wr::SendOp;
 
 bitflags! {
     /// The state of a posted send.
@@ -169,14 +169,14 @@ impl SendQueue {
         let slot = (self.posted & self.mask) as usize;
         if pending.inline {
             let mut to = slot * self.inline_max as usize;
-            for piece in &pending.pieces {
-                let length = piece.length as usize;
+            for piece in pending.pieces.sources() {
+                let length = piece.length() as usize;
                 let target = self.inline.get_mut(to..).and_then(|to| to.get_mut(..length));
                 let Some(target) = target else { break };
-                // SAFETY: the poster vouches for the piece; `target` has its length, checked
-                // against the inline limit by the caller.
+                // SAFETY: a source is readable; `target` has its length, checked against the inline
+                // limit by the caller.
                 unsafe {
-                    let from = piece.addr as *const MaybeUninit<u8>;
+                    let from = piece.as_ptr().cast::<MaybeUninit<u8>>();
                     core::ptr::copy_nonoverlapping(from, target.as_mut_ptr(), length);
                 }
                 to += length;
@@ -196,9 +196,11 @@ impl SendQueue {
         let kept = unsafe { self.pending.get_unchecked(slot).assume_init_ref() };
         let pieces = if kept.inline {
             let start = self.inline.as_ptr().wrapping_add(slot * self.inline_max as usize);
-            gathered([Sge { addr: start as u64, length: kept.length, lkey: 0 }])
+            // SAFETY: `keep` has copied the payload there, and its slot is not used again before
+            // the request has completed.
+            unsafe { Pieces::new(start as u64, kept.length) }
         } else {
-            gathered(kept.pieces.iter().copied())
+            kept.pieces.clone()
         };
         Pending { pieces, ..*kept }
     }

@@ -1,6 +1,8 @@
 //! Reading several records from the ring without reloading the receiving end for each.
 #![expect(unsafe_code, reason = "reads the shared ring")]
 
+use crate::model::buffers::Target;
+use crate::room::never;
 use crate::shm::copy;
 use crate::shm::layout::{Data, Header, RECORD_MAX, record_bytes};
 use crate::sync::reads;
@@ -26,6 +28,11 @@ impl Burst {
         self.at
     }
 
+    /// The published bytes from there on.
+    pub(crate) fn left(&self) -> u64 {
+        self.tail - self.at
+    }
+
     /// The next record's header and size, if there is one and it lies inside the published bytes.
     /// The word is loaded once.
     #[inline(always)]
@@ -47,12 +54,11 @@ impl Burst {
         self.tail - self.at > u64::from(record)
     }
 
-    /// A cursor over the next messages that look like that one and have at most `room` bytes.
+    /// A cursor over the next messages that look like that one.
     #[inline(always)]
-    pub(crate) fn plain(&self, like: Header, room: u32) -> Plain {
-        let most = u64::from(room.min(RECORD_MAX - 8));
+    pub(crate) fn plain(&self, like: Header) -> Plain {
         let next = self.data.at(self.at).cast_const();
-        Plain { next, left: self.tail - self.at, like, most }
+        Plain { next, left: self.tail - self.at, like }
     }
 
     /// Continues behind the last message that `plain` has read.
@@ -61,19 +67,19 @@ impl Burst {
         self.at = self.tail - plain.left;
     }
 
-    /// Copies the payload of the current record.
-    ///
-    /// # Safety
-    /// `to` is writable for `header.length()` bytes, and nobody else uses them; `header` is from
-    /// [`Burst::next`].
+    /// Fills `to` with the payload of the current record, whose header [`Burst::next`] gave. There
+    /// are as many bytes.
     #[inline(always)]
-    pub(crate) unsafe fn fetch(&self, header: Header, to: *mut u8) {
-        // SAFETY: `next` checked that the record, and so its payload, lies inside the published
-        // bytes. An honest sender does not write there until the record is returned. The bytes of
-        // a hostile sender are only copied, never interpreted in place.
+    pub(crate) fn fetch(&self, header: Header, to: Target<'_>) {
+        if to.length() > header.length() || header.record() > (self.tail - self.at) as u32 {
+            return never();
+        }
+        // SAFETY: the record, and so its payload, lies inside what was published; an honest sender
+        // does not write there before it is given back, and what a hostile one writes is only ever
+        // copied, never interpreted in place.
         unsafe {
             let from = self.data.at(self.at).add(8 + header.immediate_bytes() as usize);
-            copy::untrusted(to, from, header.length() as usize);
+            copy::untrusted(to.as_ptr(), from, to.length() as usize);
         }
     }
 
@@ -95,20 +101,33 @@ impl Burst {
     }
 }
 
+/// A message that [`Plain::next`] has found, and where it goes.
+pub(crate) struct Next<'a> {
+    length: u32,
+    record: u64,
+    to: Target<'a>,
+}
+
+impl Next<'_> {
+    #[inline(always)]
+    pub(crate) fn length(&self) -> u32 {
+        self.length
+    }
+}
+
 /// Reads messages that differ only in their length.
 pub(crate) struct Plain {
     next: *const u8,
     /// Published bytes from `at` on.
     left: u64,
     like: Header,
-    most: u64,
 }
 
 impl Plain {
-    /// The length of the next message and the size of its record, if the next record is such a
-    /// message and lies inside the published bytes. The header is loaded once.
+    /// The next message, if the next record is such a message, fits `to`, and lies inside the
+    /// published bytes. The header is loaded once.
     #[inline(always)]
-    pub(crate) fn next(&self) -> Option<(u32, u64)> {
+    pub(crate) fn next<'a>(&self, to: Target<'a>) -> Option<Next<'a>> {
         if self.left == 0 {
             return None;
         }
@@ -117,27 +136,20 @@ impl Plain {
         let header = unsafe { self.next.cast::<u64>().read_volatile() };
         // The length is in the lowest bits: any other difference makes this larger.
         let length = header ^ self.like.0;
-        if length > self.most {
+        if length > u64::from(to.length().min(RECORD_MAX - 8)) {
             return None;
         }
         let record = record_bytes(length);
-        (record <= self.left).then_some((length as u32, record))
+        (record <= self.left).then_some(Next { length: length as u32, record, to })
     }
 
-    /// Copies the payload of the current message.
-    ///
-    /// # Safety
-    /// `to` is writable for `length` bytes, and nobody else uses them; [`Plain::next`] gave that
-    /// length.
+    /// Copies the message just found to its target, and moves past it.
     #[inline(always)]
-    pub(crate) unsafe fn fetch(&self, length: u32, to: *mut u8) {
-        // SAFETY: as in `Burst::fetch`.
-        unsafe { copy::untrusted(to, self.next.add(8), length as usize) };
-    }
-
-    /// Moves past the current message, whose record has that size.
-    #[inline(always)]
-    pub(crate) fn consume(&mut self, record: u64) {
+    pub(crate) fn take(&mut self, next: Next<'_>) {
+        let Next { length, record, to } = next;
+        debug_assert!(record <= self.left && length <= to.length());
+        // SAFETY: as in `Burst::fetch`; `next` has found it whole, and the target has the length.
+        unsafe { copy::untrusted(to.as_ptr(), self.next.add(8), length as usize) };
         self.next = self.next.wrapping_add(record as usize);
         self.left -= record;
     }
@@ -149,6 +161,13 @@ mod tests {
 
     use super::*;
     use crate::shm::layout::{KIND_SEND, RecordFlags};
+
+    fn take(cursor: &mut Plain, to: &mut [u8]) -> Option<u32> {
+        let next = cursor.next(Target::of(to))?;
+        let length = next.length();
+        cursor.take(next);
+        Some(length)
+    }
 
     /// It reads only messages like the given one that have room and lie whole inside the published
     /// bytes. Any other record stays for another look.
@@ -177,27 +196,24 @@ mod tests {
             let before = words.len() as u64 * 8 - 8;
             words.resize(words.len() + behind, good(8));
             let published = words.len() as u64 * 8;
-            let want = [(8, 16), (0, 8), (40, 48), (3, 16)];
             let data = Data::over(words.as_mut_ptr().cast());
             let mut burst = Burst::new(data, 0, published);
-            let mut cursor = burst.plain(Header::plain_for(7), 40);
-            for (length, record) in want {
-                assert_eq!(cursor.next(), Some((length, record)));
-                let mut to = [0xee; 41];
-                // SAFETY: it is longer than the longest allowed length.
-                unsafe { cursor.fetch(length, to.as_mut_ptr()) };
+            let mut cursor = burst.plain(Header::plain_for(7));
+            let mut to = [0xee; 41];
+            for length in [8, 0, 40, 3] {
+                to.fill(0xee);
+                assert_eq!(take(&mut cursor, &mut to[..40]), Some(length));
                 assert!(to[length as usize..].iter().all(|byte| *byte == 0xee));
-                cursor.consume(record);
             }
-            assert_eq!(cursor.next(), None, "{odd:x}");
+            assert_eq!(take(&mut cursor, &mut to[..40]), None, "{odd:x}");
             burst.end_plain(&cursor);
             assert_eq!(burst.at(), before);
         }
         let words = [good(8), 1];
         let data = Data::over(words.as_ptr().cast_mut().cast());
-        let mut cursor = Burst::new(data, 0, 16).plain(Header::plain_for(7), 40);
-        assert_eq!(cursor.next(), Some((8, 16)));
-        cursor.consume(16);
-        assert_eq!(cursor.next(), None, "nothing more was published");
+        let mut cursor = Burst::new(data, 0, 16).plain(Header::plain_for(7));
+        let mut to = [0; 40];
+        assert_eq!(take(&mut cursor, &mut to), Some(8));
+        assert_eq!(take(&mut cursor, &mut to), None, "nothing more was published");
     }
 }

@@ -3,10 +3,10 @@
 
 use core::ptr::{self, NonNull};
 
+use crate::model::buffers::{Pieces, Source, Target};
 #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
 use crate::shm::copy_x86;
 use crate::sync::{AtomicU64, Ordering, reads, word};
-use crate::wr::Sge;
 
 /// Copies exactly `length` bytes, at most 16. Touches no byte beyond them on either side.
 ///
@@ -202,24 +202,22 @@ pub(crate) unsafe fn untrusted(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
-/// Copies bytes `from .. from + length` of a gather list.
-///
-/// # Safety
-/// The pieces are readable and hold that many bytes; `to` is writable for `length` bytes.
-pub(crate) unsafe fn gather(mut to: *mut u8, pieces: &[Sge], mut from: u32, mut length: u32) {
-    for piece in pieces {
-        if from >= piece.length {
-            from -= piece.length;
-            continue;
-        }
-        let some = (piece.length - from).min(length);
-        // SAFETY: inside the piece, and inside the `length` bytes of `to` still to be filled.
-        unsafe {
-            untrusted(to, (piece.addr as *const u8).add(from as usize), some as usize);
-            to = to.add(some as usize);
-        }
-        length -= some;
-        from = 0;
+/// [`untrusted`], for as many bytes as there are on both sides.
+#[inline]
+pub(crate) fn copy(to: Target<'_>, from: Source<'_>) {
+    let length = from.length().min(to.length()) as usize;
+    // SAFETY: a source is readable and a target writable for that length. Nothing gives a source
+    // and a target of the same memory to one copy between a user's bytes and the wire.
+    unsafe { untrusted(to.as_ptr(), from.as_ptr(), length) };
+}
+
+/// Copies the bytes of a gather list from `from` on, until the target is full.
+pub(crate) fn gather(mut to: Target<'_>, pieces: &Pieces, mut from: u32) {
+    for piece in pieces.sources() {
+        let some = piece.part(from, to.length());
+        from = from.saturating_sub(piece.length());
+        copy(to, some);
+        to = to.part(some.length(), u32::MAX);
     }
 }
 

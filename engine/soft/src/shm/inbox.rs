@@ -26,12 +26,11 @@ use doorbell_alloc::Mapping;
 use spin::Mutex;
 use std_alloc::sync::Arc;
 
+use crate::model::buffers::Target;
 use crate::model::memory::FileName;
-use crate::model::pieces::Pieces;
 use crate::provider::Gid;
 use crate::provider::wake::Notifier;
 use crate::shm::copy;
-use crate::shm::copy::gather;
 use crate::shm::layout::LINE;
 use crate::sync::{AtomicU64, Ordering, half_barrier, word, wrote};
 
@@ -135,11 +134,11 @@ impl Slots {
         self.word(LINE + (ticket % SLOTS) as usize * SLOT + n * 8)
     }
 
-    /// The payload of that slot; valid for `DATAGRAM_MAX` bytes.
-    fn payload(&self, ticket: u64) -> *mut u8 {
+    /// The payload of that slot.
+    fn payload(&self, ticket: u64) -> Target<'_> {
         let at = LINE + (ticket % SLOTS) as usize * SLOT + LINE;
-        // SAFETY: inside the inbox.
-        unsafe { self.base.add(at).as_ptr() }
+        // SAFETY: inside the inbox, whose memory the maker of this value keeps.
+        unsafe { Target::new(self.base.add(at).as_ptr(), DATAGRAM_MAX) }
     }
 }
 
@@ -272,21 +271,15 @@ impl Inbox {
         }
     }
 
-    /// Copies the first `length` bytes of the oldest datagram's payload.
-    ///
-    /// # Safety
-    /// `to` is writable for `length` bytes, at most `DATAGRAM_MAX`, and no part of an inbox.
-    pub(crate) unsafe fn fetch(&self, to: *mut u8, length: u32) {
-        // SAFETY: as the caller vouches; the slot has DATAGRAM_MAX bytes.
-        unsafe { copy::untrusted(to, self.slots.payload(self.at), length as usize) };
+    /// Fills `to`, of at most `DATAGRAM_MAX` bytes, with the oldest datagram's payload.
+    pub(crate) fn fetch(&self, to: Target<'_>) {
+        copy::copy(to, self.slots.payload(self.at).source());
     }
 
-    /// As [`Inbox::fetch`], for a buffer of at most `DATAGRAM_MAX` bytes.
-    #[cfg(feature = "sim")]
+    /// As [`Inbox::fetch`], for a borrowed buffer.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn fetch_into(&self, to: &mut [u8]) {
-        let length = to.len().min(DATAGRAM_MAX as usize) as u32;
-        // SAFETY: the buffer has the length, and is no part of an inbox.
-        unsafe { self.fetch(to.as_mut_ptr(), length) };
+        self.fetch(Target::of(to));
     }
 
     /// Removes the oldest datagram. Release: it is read before its slot is written again.
@@ -357,15 +350,12 @@ impl Outlet {
         self.slots.owner().load(Ordering::Acquire) as u32
     }
 
-    /// Puts a datagram in, or drops it if there is no slot for it.
-    ///
-    /// # Safety
-    /// The pieces are readable, and hold `stamp.length` bytes together, at most `DATAGRAM_MAX`.
-    pub(crate) unsafe fn put(&self, stamp: &Stamp, pieces: &Pieces) {
+    /// Puts a datagram in, or drops it if there is no slot for it. `payload` writes the payload, of
+    /// `stamp.length` bytes, at most `DATAGRAM_MAX`.
+    pub(crate) fn put(&self, stamp: &Stamp, payload: &impl Fn(Target<'_>)) {
         for _ in 0..TRIES {
             let Some(ticket) = self.claim() else { return };
-            // SAFETY: as the caller vouches.
-            unsafe { self.fill(ticket, stamp, pieces) };
+            self.fill(ticket, stamp, payload);
             if self.publish(ticket) {
                 break;
             }
@@ -378,19 +368,14 @@ impl Outlet {
     }
 
     /// As [`Outlet::put`], with that payload of at most `DATAGRAM_MAX` bytes.
-    #[cfg(feature = "sim")]
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn put_bytes(&self, stamp: &Stamp, payload: &[u8]) {
         let length = payload.len().min(DATAGRAM_MAX as usize) as u32;
-        let piece = crate::wr::Sge { addr: payload.as_ptr() as u64, length, lkey: 0 };
-        // SAFETY: the one piece is the payload, borrowed during the call.
-        unsafe { self.put(&Stamp { length, ..*stamp }, &crate::model::pieces::gathered([piece])) };
+        self.put(&Stamp { length, ..*stamp }, &|to: Target<'_>| to.write(payload));
     }
 
     /// Writes a datagram into a claimed slot.
-    ///
-    /// # Safety
-    /// As for [`Outlet::put`].
-    unsafe fn fill(&self, ticket: u64, stamp: &Stamp, pieces: &Pieces) {
+    fn fill(&self, ticket: u64, stamp: &Stamp, payload: &impl Fn(Target<'_>)) {
         let gid = stamp.gid.0;
         let half = |at: usize| u64::from_ne_bytes(core::array::from_fn(|n| gid[at + n]));
         let with_imm = if stamp.imm.is_some() { WITH_IMM } else { 0 };
@@ -405,10 +390,10 @@ impl Outlet {
         for (n, word) in words.into_iter().enumerate() {
             self.slots.slot(ticket, n + 1).store(word, Ordering::Relaxed);
         }
-        let to = self.slots.payload(ticket);
-        wrote(to, stamp.length as usize);
-        // SAFETY: the caller vouches for the pieces; the slot is ours and has DATAGRAM_MAX bytes.
-        unsafe { gather(to, pieces, 0, stamp.length) };
+        // The slot is ours now.
+        let to = self.slots.payload(ticket).part(0, stamp.length);
+        wrote(to.as_ptr(), to.length() as usize);
+        payload(to);
     }
 
     /// The first sender that finds the owner asleep wakes it.

@@ -1,6 +1,4 @@
 //! Models of an inbox and its senders.
-#![expect(unsafe_code, reason = "payloads by address")]
-#![expect(clippy::undocumented_unsafe_blocks, reason = "one owner of all memory: the test")]
 
 use core::cell::Cell;
 use core::mem::ManuallyDrop;
@@ -10,9 +8,7 @@ use doorbell_base::models::{Model, check};
 use loom::thread;
 
 use super::*;
-use crate::model::pieces::gathered;
 use crate::steps::sleep::before_last_look;
-use crate::wr::Sge;
 
 pub(crate) const MODELS: &[Model] = &[
     ("two datagrams", two),
@@ -68,8 +64,7 @@ fn put(outlet: &Outlet, n: u32) {
     let length = payload.len() as u32;
     let gid = Gid([n as u8; 16]);
     let stamp = Stamp { length, from: n, gid, qkey: n, imm: Some(n), solicited: false };
-    let pieces = gathered([Sge { addr: payload.as_ptr() as u64, length, lkey: 0 }]);
-    unsafe { outlet.put(&stamp, &pieces) };
+    outlet.put_bytes(&stamp, &payload);
 }
 
 /// The next datagram, if there is one: it must be whole.
@@ -77,7 +72,7 @@ fn take(inbox: &mut Inbox, clock: fn() -> u64) -> Option<u32> {
     let stamp = inbox.first(clock)?;
     let mut bytes = [0; 12];
     assert_eq!(stamp.length, 12, "parts of another datagram");
-    unsafe { inbox.fetch(bytes.as_mut_ptr(), stamp.length) };
+    inbox.fetch_into(&mut bytes);
     inbox.advance();
     let n = stamp.from;
     let whole = (Gid([n as u8; 16]), n, Some(n), [n as u8; 12]);
@@ -136,7 +131,7 @@ fn given_back() {
         let (mut inbox, slow, other) = (empty(&memory), outlet.clone(), outlet.clone());
         let ticket = slow.claim().expect("a slot");
         let sender = thread::spawn(move || {
-            wrote(slow.slots.payload(ticket), 8);
+            wrote(slow.slots.payload(ticket).as_ptr(), 8);
             slow.publish(ticket);
         });
         let owner = thread::spawn(move || {

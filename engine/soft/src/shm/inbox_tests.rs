@@ -1,6 +1,4 @@
 //! The inbox between threads: the order of each sender, whole datagrams, dying senders, nonsense.
-#![expect(unsafe_code, reason = "payloads by address")]
-#![expect(clippy::undocumented_unsafe_blocks, reason = "one owner of all memory: the test")]
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::AtomicBool;
@@ -11,8 +9,6 @@ use std::vec::Vec;
 use doorbell_alloc::{Ask, MapRequest};
 
 use super::*;
-use crate::model::pieces::gathered;
-use crate::wr::Sge;
 
 static NOW: AtomicU64 = AtomicU64::new(0);
 
@@ -70,14 +66,13 @@ fn put(outlet: &Outlet, from: u32, payload: &[u8]) {
     let length = payload.len() as u32;
     let gid = Gid([from as u8; 16]);
     let stamp = Stamp { length, from, gid, qkey: 9, imm: Some(from), solicited: false };
-    let pieces = gathered([Sge { addr: payload.as_ptr() as u64, length, lkey: 0 }]);
-    unsafe { outlet.put(&stamp, &pieces) };
+    outlet.put_bytes(&stamp, payload);
 }
 
 fn take(inbox: &mut Inbox, clock: fn() -> u64) -> Option<(Stamp, Vec<u8>)> {
     let stamp = inbox.first(clock)?;
     let mut bytes = vec![0; stamp.length as usize];
-    unsafe { inbox.fetch(bytes.as_mut_ptr(), stamp.length) };
+    inbox.fetch_into(&mut bytes);
     inbox.advance();
     Some((stamp, bytes))
 }

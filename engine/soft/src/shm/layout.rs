@@ -23,9 +23,12 @@
 //! take the line away from the receiver.
 #![expect(unsafe_code, reason = "words of memory that another process also has")]
 
+use core::ops::Deref;
 use core::ptr::NonNull;
 
 use bitflags::bitflags;
+use doorbell_alloc::Mapping;
+use std_alloc::sync::Arc;
 
 use crate::sync::{AtomicU32, AtomicU64, word};
 use crate::wr::SendFlags;
@@ -250,8 +253,8 @@ impl Header {
     }
 }
 
-/// One direction of a link's memory.
-#[derive(Clone, Copy)]
+/// One direction of a link's memory, which it keeps.
+#[derive(Clone)]
 pub(crate) struct Direction {
     base: NonNull<u8>,
     slot: NonNull<u8>,
@@ -260,36 +263,76 @@ pub(crate) struct Direction {
     /// Marks the seals of this direction, since both senders write to the slot. Positions are
     /// multiples of 8, so the low bits are free.
     mark: u64,
+    /// `None` for memory that a test keeps.
+    _memory: Option<Arc<Mapping>>,
 }
 
 // SAFETY: the words behind it are atomics, or one side at a time writes them, as the positions say.
 // It does not matter which thread a side runs on.
 unsafe impl Send for Direction {}
+// SAFETY: as above; by reference it gives out atomics and addresses.
+unsafe impl Sync for Direction {}
 
 /// The two directions seen from one side, and the header: (out, in, header).
-///
+pub(crate) type Ends = (Direction, Direction, LinkHeader);
+
+/// Both ends of a link in that memory; `None` if it is too short, or not aligned to two lines.
+pub(crate) fn split(memory: &Arc<Mapping>, side: Side) -> Option<Ends> {
+    let base = NonNull::new(memory.as_ptr())?;
+    let fits = memory.len() >= LINK_BYTES && base.addr().get().is_multiple_of(2 * LINE);
+    // SAFETY: length and alignment are right, and the result keeps the mapping.
+    fits.then(|| unsafe { split_at(base, side, Some(memory)) })
+}
+
 /// # Safety
 /// `base` is the start of `LINK_BYTES` bytes, 128-byte aligned, mapped for as long as the
 /// result is used; only a link between two domains uses it.
-pub(crate) unsafe fn split(base: NonNull<u8>, side: Side) -> (Direction, Direction, LinkHeader) {
+pub(crate) unsafe fn split_at(base: NonNull<u8>, side: Side, keep: Option<&Arc<Mapping>>) -> Ends {
     debug_assert!(base.addr().get().is_multiple_of(2 * LINE));
     // SAFETY: all offsets lie inside the LINK_BYTES the caller vouches for.
     let direction = |n: usize| unsafe {
         let slot = base.add(SLOT);
         let (base, slot_tail) = (base.add(DIRECTIONS + n * DIRECTION), slot.add(n * 8));
-        Direction { base, slot, slot_tail, mark: n as u64 }
+        Direction { base, slot, slot_tail, mark: n as u64, _memory: keep.cloned() }
     };
     let (first, second) = (direction(0), direction(1));
+    let header = LinkHeader { base, memory: keep.cloned() };
     match side {
-        Side::Maker => (first, second, LinkHeader { base }),
-        Side::Taker => (second, first, LinkHeader { base }),
+        Side::Maker => (first, second, header),
+        Side::Taker => (second, first, header),
     }
 }
 
 /// The header line of a link: how many ends of connections use it, over both sides.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct LinkHeader {
     base: NonNull<u8>,
+    memory: Option<Arc<Mapping>>,
+}
+
+// SAFETY: atomics in memory that it keeps.
+unsafe impl Send for LinkHeader {}
+// SAFETY: as above.
+unsafe impl Sync for LinkHeader {}
+
+/// One word of a link, which it keeps.
+pub(crate) struct Word {
+    at: NonNull<u8>,
+    _memory: Option<Arc<Mapping>>,
+}
+
+// SAFETY: an atomic in memory that it keeps.
+unsafe impl Send for Word {}
+
+impl Deref for Word {
+    type Target = AtomicU32;
+
+    #[inline(always)]
+    fn deref(&self) -> &AtomicU32 {
+        // SAFETY: `LinkHeader::asleep_word` has made it, aligned, and it is only ever used as an
+        // atomic.
+        unsafe { word(self.at) }
+    }
 }
 
 impl LinkHeader {
@@ -302,9 +345,19 @@ impl LinkHeader {
     /// Not 0 while the domain on that side sleeps, or is about to: the peer must wake it. The word
     /// is in a line of its own, which nobody writes while nobody sleeps.
     pub(crate) fn asleep(&self, side: Side) -> &AtomicU32 {
+        // SAFETY: as above; `asleep_at` is 4-byte aligned.
+        unsafe { word(self.asleep_at(side)) }
+    }
+
+    fn asleep_at(&self, side: Side) -> NonNull<u8> {
         let offset = LINE + if side == Side::Maker { 0 } else { 4 };
-        // SAFETY: as above; the offset lies in the header and is 4-byte aligned.
-        unsafe { word(self.base.add(offset)) }
+        // SAFETY: the offset lies in the header.
+        unsafe { self.base.add(offset) }
+    }
+
+    /// The same word, to be kept.
+    pub(crate) fn asleep_word(&self, side: Side) -> Word {
+        Word { at: self.asleep_at(side), _memory: self.memory.clone() }
     }
 }
 

@@ -7,36 +7,28 @@
 //! made before the peer passed the barrier, and a later publication is followed by a read that
 //! finds the sleeper asleep. So the peer needs no fence, only a compiler barrier, and pays for a
 //! load of a line that nobody writes.
-#![expect(unsafe_code, reason = "a word of shared memory")]
-
-use core::ptr::NonNull;
 
 use crate::provider::wake::Notifier;
-use crate::shm::layout::{LinkHeader, Side};
-use crate::sync::{AtomicU32, Ordering, half_barrier};
+use crate::shm::layout::{LinkHeader, Side, Word};
+use crate::sync::{Ordering, half_barrier};
 
 /// What wakes the domain at the other end of a link.
 pub(crate) struct PeerWaker {
-    asleep: NonNull<AtomicU32>,
+    asleep: Word,
     notifier: Option<Notifier>,
 }
 
-// SAFETY: an atomic word in memory that the link keeps, and a notifier that any thread may ring.
-unsafe impl Send for PeerWaker {}
-
 impl PeerWaker {
-    /// For the domain on that side of a link. The link keeps its memory as long as this value
-    /// lives.
+    /// For the domain on that side of a link.
     pub(crate) fn new(header: &LinkHeader, side: Side, notifier: Option<Notifier>) -> PeerWaker {
-        PeerWaker { asleep: NonNull::from(header.asleep(side)), notifier }
+        PeerWaker { asleep: header.asleep_word(side), notifier }
     }
 
     /// Call it after publishing what the peer should see.
     #[inline(always)]
     pub(crate) fn check(&self) {
         half_barrier();
-        // SAFETY: the link that owns this value keeps the memory.
-        if unsafe { self.asleep.as_ref() }.load(Ordering::Relaxed) != 0 {
+        if self.asleep.load(Ordering::Relaxed) != 0 {
             self.ring();
         }
     }
@@ -45,8 +37,7 @@ impl PeerWaker {
     #[cold]
     #[inline(never)]
     fn ring(&self) {
-        // SAFETY: as above.
-        let before = unsafe { self.asleep.as_ref() }.swap(0, Ordering::AcqRel);
+        let before = self.asleep.swap(0, Ordering::AcqRel);
         if let (true, Some(notifier)) = (before != 0, &self.notifier) {
             notifier.ring();
         }

@@ -2,11 +2,13 @@
 //! what the sender wrote is possible before it uses it; see [`crate::shm::ring`].
 #![expect(unsafe_code, reason = "reads the shared ring")]
 
+use crate::model::buffers::Target;
+use crate::room::never;
 use crate::shm::burst::Burst;
 use crate::shm::copy;
 use crate::shm::layout::{
-    AREA, Data, Direction, Header, JUMP_BYTES, SEGMENT, SLOT_FIRST_BYTES, SLOT_RECORD_MAX,
-    slot_rest_lines,
+    AREA, Data, Direction, Header, JUMP_BYTES, SEGMENT, SLOT_FIRST_BYTES, SLOT_PAYLOAD_MAX,
+    SLOT_RECORD_MAX, slot_rest_lines,
 };
 use crate::shm::peer_waker::PeerWaker;
 use crate::shm::ring::{Refusal, fetch_line, tail_word};
@@ -203,21 +205,22 @@ impl Rx {
         if fits { Some(SlotRecord { header, end, word }) } else { None }
     }
 
-    /// Copies the payload of the record in the slot to `to`, and moves past the record. False: the
-    /// slot changed meanwhile, and nothing was consumed; the record is in the ring.
-    ///
-    /// # Safety
-    /// `lone` is what [`Rx::slot_record`] or [`Rx::predicted_in_slot`] just returned, in the second
-    /// case no longer than the slot; `to` is writable for the length in its header, and nobody else
-    /// uses those bytes.
+    /// Copies the payload of the record in the slot, which [`Rx::slot_record`] or
+    /// [`Rx::predicted_in_slot`] just returned, to `to`, and moves past the record. False: the slot
+    /// changed meanwhile, or the payload is too long, and nothing was consumed; the record is in
+    /// the ring.
     #[inline(always)]
-    pub(crate) unsafe fn take_from_slot(&mut self, lone: SlotRecord, to: *mut u8) -> bool {
-        let length = lone.header.length() as usize;
+    pub(crate) fn take_from_slot(&mut self, lone: SlotRecord, to: Target<'_>) -> bool {
+        if lone.header.length() > to.length() {
+            return false;
+        }
+        debug_assert!(lone.header.length() <= SLOT_PAYLOAD_MAX);
+        let (length, to) = (lone.header.length() as usize, to.as_ptr());
         if length > SLOT_FIRST_BYTES {
-            // SAFETY: as the caller vouches.
+            // SAFETY: the target has the length.
             return unsafe { self.take_long_from_slot(length, (lone.end, lone.word), to) };
         }
-        // SAFETY: the caller vouches for `to`.
+        // SAFETY: the target has the length, which fits the first line.
         unsafe { copy::from_shared(to, self.dir.slot_payload(), length) };
         // See `Tx::begin_slot`: this makes sure that the contents read above belong to the tail.
         fence(Ordering::Acquire);
@@ -232,7 +235,7 @@ impl Rx {
     /// tail position, so that a short record keeps nothing over a call.
     ///
     /// # Safety
-    /// As for `take_from_slot`; the length is more than the first line holds.
+    /// `to` is writable for the length, which is more than the first line holds.
     #[cold]
     #[inline(never)]
     unsafe fn take_long_from_slot(
@@ -241,8 +244,11 @@ impl Rx {
         (end, word): (u64, u64),
         to: *mut u8,
     ) -> bool {
-        let way = self.dir;
-        // SAFETY: as the caller vouches: the first line's part is less than `length`.
+        debug_assert!(length <= SLOT_PAYLOAD_MAX as usize);
+        let way = &self.dir;
+        // SAFETY: as the caller vouches: the first line's part is less than `length`. The rest fits
+        // the lines behind it: `slot_record` has checked that, and a predicted message goes to a
+        // target that is no longer than the slot.
         unsafe {
             copy::from_shared(to, way.slot_payload(), SLOT_FIRST_BYTES);
             let behind = length - SLOT_FIRST_BYTES;
@@ -313,24 +319,11 @@ impl Rx {
         self.burst().next().map(|(header, _)| header)
     }
 
-    /// Copies the payload of the record whose header was read to `to`.
-    ///
-    /// # Safety
-    /// `to` is writable for `header.length()` bytes, and nobody else uses them; `header` is from
-    /// [`Rx::header`].
-    pub(crate) unsafe fn fetch(&self, header: Header, to: *mut u8) {
-        // SAFETY: as the caller vouches.
-        unsafe { self.burst().fetch(header, to) };
-    }
-
     /// Copies the payload of the record whose header was read to a buffer of its length.
-    #[cfg(any(feature = "std", feature = "sim"))]
+    #[cfg(any(test, feature = "std", feature = "sim"))]
     pub(crate) fn fetch_into(&self, header: Header, to: &mut [u8]) {
         debug_assert_eq!(header.length() as usize, to.len());
-        if header.length() as usize <= to.len() {
-            // SAFETY: the buffer has the length, and is ours alone.
-            unsafe { self.fetch(header, to.as_mut_ptr()) };
-        }
+        self.fetch(header, 0, Target::of(to));
     }
 
     /// The immediate data of the record whose header was read, 0 if it has none.
@@ -352,15 +345,18 @@ impl Rx {
         Some(core::array::from_fn(|n| unsafe { words.add(n).read_volatile() }))
     }
 
-    /// Copies `length` bytes of the payload, from `skip` on, to `to`.
-    ///
-    /// # Safety
-    /// `skip + length` is at most `header.length()`; `to` is writable for `length` bytes, and
-    /// nobody else uses them unless they are memory that the peer may write to.
-    pub(crate) unsafe fn fetch_part(&self, header: Header, skip: u32, length: u32, to: *mut u8) {
-        debug_assert!(skip + length <= header.length());
-        // SAFETY: as in `fetch`; the caller vouches for `to`.
-        unsafe { copy::untrusted(to, self.payload(header).add(skip as usize), length as usize) };
+    /// Fills `to` with the payload of the record whose header was read, from `skip` on. There are
+    /// as many bytes.
+    pub(crate) fn fetch(&self, header: Header, skip: u32, to: Target<'_>) {
+        let published = self.burst().left() >= u64::from(header.record());
+        if !published || skip.saturating_add(to.length()) > header.length() {
+            return never();
+        }
+        // SAFETY: the record lies inside what was published, and these bytes inside its payload.
+        unsafe {
+            let from = self.payload(header).add(skip as usize);
+            copy::untrusted(to.as_ptr(), from, to.length() as usize);
+        }
     }
 
     /// # Safety

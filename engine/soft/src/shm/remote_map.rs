@@ -20,9 +20,9 @@ use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
+use crate::model::buffers::Target;
 use crate::model::limits::QPS;
 use crate::model::memory::{FileName, INBOXES, REGIONS, Table, has_right, index_of, pd_in};
-use crate::model::pieces::Pieces;
 use crate::provider::Access;
 use crate::room::{Book, Room};
 use crate::shm::inbox::{INBOX_BYTES, OpenNotifier, Outlet, Stamp};
@@ -109,10 +109,7 @@ impl RemoteMap {
 
     /// Puts a datagram into the inbox of the peer's UD queue pair with that number, which is mapped
     /// at its first use. Does nothing if there is no such queue pair.
-    ///
-    /// # Safety
-    /// As for [`Outlet::put`].
-    pub(crate) unsafe fn put(&self, qp: u32, stamp: &Stamp, pieces: &Pieces) {
+    pub(crate) fn put(&self, qp: u32, stamp: &Stamp, payload: &impl Fn(Target<'_>)) {
         let mut outlets = self.outlets.lock();
         let is_there = |known: &&Outlet| known.is_for(qp);
         let known = outlets.get(qp).and_then(|known| known.outlet.as_ref()).filter(is_there);
@@ -121,8 +118,7 @@ impl RemoteMap {
         }
         let known = outlets.get(qp).and_then(|known| known.outlet.as_ref());
         if let Some(outlet) = known.filter(is_there) {
-            // SAFETY: as the caller vouches.
-            unsafe { outlet.put(stamp, pieces) };
+            outlet.put(stamp, payload);
         }
     }
 
@@ -152,14 +148,14 @@ impl RemoteMap {
         let _ = outlets.insert(qp, Known { file, outlet });
     }
 
-    /// The local address of the bytes, if queue pair `qp` of the peer lets its own peer use them
+    /// The bytes as they are mapped here, if queue pair `qp` of the peer lets its own peer use them
     /// with that right, and if they are mapped.
     pub(crate) fn find(
         &self,
         qp: u32,
         (key, addr, length): (u32, u64, u32),
         right: Access,
-    ) -> Option<*mut u8> {
+    ) -> Option<Target<'_>> {
         let word = self.table().qps[qp as usize % QPS].load(Ordering::Acquire);
         let pd = pd_in(word, qp, right)?;
         let slot = &self.table().slots[index_of(key)];
@@ -187,7 +183,9 @@ impl RemoteMap {
         if base.is_null() || offset.saturating_add(length.into()) > len {
             return None;
         }
-        Some(base.wrapping_add(offset as usize))
+        // SAFETY: they lie in a mapping that stays as long as this value. Its owner lets peers
+        // use them, and so touches them only as raw bytes or atomics.
+        Some(unsafe { Target::new(base.wrapping_add(offset as usize), length) })
     }
 
     /// Maps what the peer may be waiting for: small regions that may be written to. The first WRITE

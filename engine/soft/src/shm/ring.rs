@@ -8,15 +8,18 @@
 
 use core::ptr::NonNull;
 
-use crate::shm::copy;
+use crate::model::buffers::{Pieces, Source, Target};
+use crate::room::never;
+use crate::shm::copy::{self, gather};
 use crate::shm::layout::{
     Data, Direction, Header, JUMP_BYTES, LINE, RECORD_MAX, SEGMENT, SLOT_FIRST_BYTES,
-    SLOT_FIRST_RECORD, SLOT_RECORD_MAX,
+    SLOT_FIRST_RECORD, SLOT_PAYLOAD_MAX, SLOT_RECORD_MAX, record_bytes,
 };
 use crate::shm::peer_waker::PeerWaker;
 use crate::shm::wrap_policy::WrapPolicy;
 use crate::sync::{Ordering, fence, wrote};
 use crate::wc::Status;
+use crate::wr::SendFlags;
 
 /// The sending end.
 pub(crate) struct Tx {
@@ -57,12 +60,84 @@ pub(crate) struct Refusal {
     pub(crate) status: Status,
 }
 
+/// The head of a message of one record: all but its payload.
+#[derive(Clone, Copy)]
+pub(crate) struct Head {
+    header: Header,
+    imm: u32,
+    /// Bytes of the record, and of the payload.
+    record: u32,
+    length: u32,
+}
+
+impl Head {
+    /// For a message of a queue pair whose headers have those bits in common. The payload fits one
+    /// record.
+    #[inline(always)]
+    pub(crate) fn of_send(common: u64, flags: SendFlags, length: u32) -> Head {
+        let header = Header::of_request(common, flags, false, length);
+        // As `Header::record`, without decoding the header.
+        Head { header, imm: 0, record: record_bytes(length.into()) as u32, length }
+    }
+
+    /// The same with immediate data.
+    #[inline(always)]
+    pub(crate) fn with_imm(common: u64, flags: SendFlags, imm: u32, length: u32) -> Head {
+        let header = Header::of_request(common, flags, true, length);
+        Head { header, imm, record: 8 + record_bytes(length.into()) as u32, length }
+    }
+
+    /// As [`Head::of_send`], without flags.
+    #[inline(always)]
+    pub(crate) fn plain(common: u64, length: u32) -> Head {
+        let (header, record) = (Header(common | u64::from(length)), record_bytes(length.into()));
+        Head { header, imm: 0, record: record as u32, length }
+    }
+
+    #[inline(always)]
+    pub(crate) fn header(&self) -> Header {
+        self.header
+    }
+
+    #[inline(always)]
+    pub(crate) fn record(&self) -> u32 {
+        self.record
+    }
+}
+
+/// Space for the next record, which ends there. Only the sending end makes one; what is written
+/// next uses it.
+pub(crate) struct Space {
+    end: u64,
+}
+
+/// The one message in the ring that is not published.
+pub(crate) struct Alone {
+    header: Header,
+    payload: *const u8,
+}
+
+/// A position up to which there is space.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Until(u64);
+
+impl Until {
+    /// No space at all.
+    pub(crate) const NONE: Until = Until(0);
+
+    /// The same, but not beyond that position.
+    #[inline(always)]
+    pub(crate) fn at_most(self, position: u64) -> Until {
+        Until(self.0.min(position))
+    }
+}
+
 impl Tx {
     pub(crate) fn new(dir: Direction, peer_waker: PeerWaker) -> Tx {
-        let wrap = WrapPolicy::new(0);
+        let (wrap, data) = (WrapPolicy::new(0), dir.data_from(0));
         Tx {
             dir,
-            data: dir.data_from(0),
+            data,
             at: 0,
             limit: wrap.limit(0),
             published: 0,
@@ -136,8 +211,21 @@ impl Tx {
 
     /// The position up to which records may stay unpublished.
     #[inline(always)]
-    pub(crate) fn defer_limit(&self) -> u64 {
-        self.defer_limit
+    pub(crate) fn defer_limit(&self) -> Until {
+        Until(self.defer_limit)
+    }
+
+    /// Space for a record of that size, by the limit as last read.
+    #[inline(always)]
+    pub(crate) fn space(&self, record: u32) -> Option<Space> {
+        self.writer().space(record)
+    }
+
+    /// Space for a message without immediate data that ends before that position.
+    #[inline(always)]
+    pub(crate) fn space_until(&self, until: Until, payload: Source<'_>) -> Option<Space> {
+        let end = self.at + record_bytes(payload.length().into());
+        (end <= until.0).then_some(Space { end })
     }
 
     /// A cursor that writes several records without reloading `self` for each.
@@ -231,51 +319,81 @@ impl Tx {
     /// Writes the header, and the immediate word if there is one, at the current position. Returns
     /// the address for the payload. The record is not visible before [`Tx::publish`].
     #[inline(always)]
-    pub(crate) fn begin(&mut self, header: Header, imm: u32) -> *mut u8 {
+    fn begin(&mut self, header: Header, imm: u32) -> *mut u8 {
+        debug_assert!(self.fits(header.record()));
         self.writer().begin(header, imm)
+    }
+
+    /// Writes a record whose payload does not matter.
+    #[cfg(all(test, loom))]
+    pub(crate) fn put_header(&mut self, header: Header) {
+        self.begin(header, 0);
+        self.end(header);
+    }
+
+    /// Writes a record whose payload is those words and then those bytes.
+    pub(crate) fn put_after_words(&mut self, header: Header, words: &[u64], bytes: Source<'_>) {
+        let put = |to: Target<'_>| copy::copy(to, bytes);
+        self.put_with(header, 0, words, put);
+    }
+
+    /// Writes a record whose payload is those words and then the bytes of a gather list, from
+    /// `from` on.
+    pub(crate) fn put_gathered(
+        &mut self,
+        (header, imm): (Header, u32),
+        words: &[u64],
+        (pieces, from): (&Pieces, u32),
+    ) {
+        self.put_with(header, imm, words, |to| gather(to, pieces, from));
+    }
+
+    /// Writes a record: words, and then what `put` writes in the rest.
+    #[inline(always)]
+    fn put_with(&mut self, header: Header, imm: u32, words: &[u64], put: impl FnOnce(Target<'_>)) {
+        let length = (header.length() as usize).saturating_sub(words.len() * 8);
+        debug_assert_eq!(words.len() * 8 + length, header.length() as usize);
+        let to = self.begin(header, imm);
+        // SAFETY: `begin` gives space for the record, 8-byte aligned, which holds the words and
+        // behind them the rest; nobody reads it before it is published.
+        unsafe {
+            to.cast::<u64>().copy_from_nonoverlapping(words.as_ptr(), words.len());
+            put(Target::new(to.add(words.len() * 8), length as u32));
+        }
+        self.end(header);
     }
 
     /// Writes a record whose payload is those words.
     #[inline]
     pub(crate) fn put_words(&mut self, header: Header, imm: u32, words: &[u64]) {
-        debug_assert_eq!(header.length() as usize, words.len() * 8);
-        let to = self.begin(header, imm).cast::<u64>();
-        for (n, word) in words.iter().enumerate() {
-            // SAFETY: `begin` gives space for the record, 8-byte aligned, which holds the words.
-            unsafe { to.add(n).write(*word) };
-        }
-        self.end(header);
+        self.put_with(header, imm, words, |_| {});
     }
 
     /// Writes a record whose payload is those bytes.
-    #[cfg(any(feature = "std", feature = "sim"))]
+    #[cfg(any(test, feature = "std", feature = "sim"))]
     pub(crate) fn put_bytes(&mut self, header: Header, imm: u32, payload: &[u8]) {
-        debug_assert_eq!(header.length() as usize, payload.len());
-        let to = self.begin(header, imm);
-        // SAFETY: `begin` gives space for the record, which holds the payload.
-        unsafe { to.copy_from_nonoverlapping(payload.as_ptr(), payload.len()) };
-        self.end(header);
+        self.put_with(header, imm, &[], |to| to.write(payload));
     }
 
-    /// Writes a plain message, which ends at `end`. Its sender knows the size, and with it the end,
-    /// without a look at the header; [`Writer::begin`] computes it from the header.
-    ///
-    /// # Safety
-    /// There is space up to `end`. `payload` is readable for `length` bytes, the length in
-    /// `header`, which comes without an immediate word.
+    /// Writes a message without immediate data of a queue pair whose headers have those bits in
+    /// common. Returns where it ends.
     #[inline(always)]
-    pub(crate) unsafe fn put_plain(
-        &mut self,
-        header: Header,
-        (payload, length): (*const u8, u32),
-        end: u64,
-    ) {
-        // SAFETY: as the caller vouches.
+    pub(crate) fn put_plain(&mut self, common: u64, payload: Source<'_>, space: Space) -> u64 {
+        self.put_message(Header(common | u64::from(payload.length())), payload, space)
+    }
+
+    /// Writes a message with that header, which has no immediate data.
+    #[inline(always)]
+    fn put_message(&mut self, header: Header, payload: Source<'_>, space: Space) -> u64 {
+        let Space { end } = space;
+        debug_assert_eq!(end - self.at, record_bytes(payload.length().into()));
+        // SAFETY: there is space for the record, which is of this size; a source is readable.
         unsafe {
             let to = begin_record(self.data, self.at, header, end - self.at);
-            copy::copy_recent(to, payload, length as usize);
+            copy::copy_recent(to, payload.as_ptr(), payload.length() as usize);
         }
         self.at = end;
+        end
     }
 
     /// Prefetches, for writing, the lines that the next `bytes` go to: the receiver's core has
@@ -293,7 +411,7 @@ impl Tx {
 
     /// Moves past a record that is completely written.
     #[inline(always)]
-    pub(crate) fn end(&mut self, header: Header) {
+    fn end(&mut self, header: Header) {
         debug_assert!(header.record() <= RECORD_MAX);
         self.at += u64::from(header.record());
     }
@@ -315,59 +433,63 @@ impl Tx {
     /// It stands apart from [`Tx::publish_copy_in_slot`] because it loads the payload once for both
     /// places; a copy from the ring would load it again, right behind the stores.
     ///
-    /// # Safety
-    /// `payload` is readable for the length in `header`, which comes without an immediate word;
-    /// `record` is the size of such a record, at most `SLOT_RECORD_MAX`; nothing but a jump is
-    /// unpublished, and there is space. (With a jump, what is new is longer than the record: the
-    /// ring is read.)
+    /// The message has no immediate word, and its record at most `SLOT_RECORD_MAX` bytes; nothing
+    /// but a jump is unpublished. (With a jump, what is new is longer than the record: the ring is
+    /// read.)
     #[inline(always)]
-    pub(crate) unsafe fn publish_in_slot(
+    pub(crate) fn publish_in_slot(
         &mut self,
-        header: Header,
-        record: u32,
-        payload: *const u8,
+        head: Head,
+        payload: Source<'_>,
+        space: Space,
         ack: u64,
     ) {
-        debug_assert!(record == header.record());
-        let (start, length) = (self.at, header.length() as usize);
-        let end = start + u64::from(record);
+        let Head { header, record, length, .. } = head;
+        if payload.length() != length {
+            return never();
+        }
+        let (start, length, Space { end }) = (self.at, length as usize, space);
+        debug_assert!(record == header.record() && end == start + u64::from(record));
         self.at = end;
         // SAFETY: there is space for the record in the ring, padded to words, and the receiver
-        // does not read there before the tail says so; the caller vouches for the payload.
+        // does not read there before the tail says so; a source is readable. A record of this size
+        // has a payload of `SLOT_FIRST_BYTES` at most.
         unsafe {
             let to = begin_record(self.data, start, header, record.into());
             if record > SLOT_FIRST_RECORD {
-                return self.publish_long_in_slot(to, header, payload, ack);
+                return self.publish_long_in_slot(to, header, payload.as_ptr(), ack);
             }
-            copy::copy_dual(to, payload, length, || self.begin_slot(header, end));
+            copy::copy_dual(to, payload.as_ptr(), length, || self.begin_slot(header, end));
         }
         self.end_slot(end, ack);
     }
 
-    /// As [`Tx::publish_in_slot`], with a payload of the length in `header`.
-    #[cfg(any(feature = "std", feature = "sim"))]
+    /// As [`Tx::publish_in_slot`], with a payload of the length in `header`, for which there is
+    /// space.
+    #[cfg(any(test, feature = "std", feature = "sim"))]
     pub(crate) fn publish_bytes_in_slot(&mut self, header: Header, payload: &[u8], ack: u64) {
         debug_assert_eq!(header.length() as usize, payload.len());
-        // SAFETY: the payload has the header's length; the caller has looked for space, and the
-        // record fits the slot.
-        unsafe { self.publish_in_slot(header, header.record(), payload.as_ptr(), ack) };
+        let (record, payload) = (header.record(), Source::of(payload));
+        let head = Head { header, imm: 0, record, length: payload.length() };
+        match self.space(record) {
+            Some(space) => self.publish_in_slot(head, payload, space, ack),
+            None => never(),
+        }
     }
 
     /// The same in the ring alone, for a record of any size.
-    ///
-    /// # Safety
-    /// As for `publish_in_slot`.
     #[inline(always)]
-    pub(crate) unsafe fn publish_in_ring(
+    pub(crate) fn publish_in_ring(
         &mut self,
-        header: Header,
-        record: u32,
-        payload: *const u8,
+        head: Head,
+        payload: Source<'_>,
+        space: Space,
         ack: u64,
     ) {
-        let end = self.at + u64::from(record);
-        // SAFETY: there is space for the record; the caller vouches for the payload.
-        unsafe { self.put_plain(header, (payload, header.length()), end) };
+        if payload.length() != head.length {
+            return never();
+        }
+        self.put_message(head.header, payload, space);
         self.publish(ack);
     }
 
@@ -375,7 +497,8 @@ impl Tx {
     /// It is a function of its own so that it costs a short record nothing.
     ///
     /// # Safety
-    /// As for `publish_in_slot`.
+    /// `to` has room for the payload, which is longer than that line, and readable for the length
+    /// in `header`.
     #[cold]
     #[inline(never)]
     unsafe fn publish_long_in_slot(
@@ -387,7 +510,7 @@ impl Tx {
     ) {
         let (length, first, end) = (header.length() as usize, SLOT_FIRST_BYTES, self.at);
         let rest = length - first;
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller vouches; `rest` fits the slot.
         unsafe {
             if rest > copy::DUAL_MAX {
                 copy::copy_recent(to, payload, length);
@@ -401,25 +524,28 @@ impl Tx {
 
     /// Publishes one record that is already in the ring, and copies it into the slot. It serves a
     /// doorbell for one deferred message: while it was deferred, nobody knew that it stays alone.
+    #[inline(always)]
+    pub(crate) fn publish_alone_in_slot(&mut self, alone: Alone, ack: u64) {
+        // SAFETY: `alone_unpublished` has found its payload in the ring, behind the header.
+        unsafe { self.publish_copy_in_slot(alone.header, alone.payload, ack) };
+    }
+
+    /// Copies a record into the slot, and publishes it. It has no immediate word and at most
+    /// `SLOT_RECORD_MAX` bytes; nothing else but a jump is unpublished.
     ///
     /// # Safety
-    /// `payload` is readable for the length in `header`. The record has no immediate word and at
-    /// most `SLOT_RECORD_MAX` bytes; nothing else but a jump is unpublished.
+    /// `payload` is readable for the length in `header`.
     #[inline(always)]
-    pub(crate) unsafe fn publish_copy_in_slot(
-        &mut self,
-        header: Header,
-        payload: *const u8,
-        ack: u64,
-    ) {
+    unsafe fn publish_copy_in_slot(&mut self, header: Header, payload: *const u8, ack: u64) {
         debug_assert!(header.record() <= SLOT_RECORD_MAX);
         debug_assert!(self.unpublished() - header.record() <= JUMP_BYTES);
         let (length, end) = (header.length() as usize, self.at);
         let first = length.min(SLOT_FIRST_BYTES);
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller vouches; each part fits its lines of the slot.
         unsafe {
             if length > first {
-                copy::to_shared(self.begin_slot_rest(end), payload.add(first), length - first);
+                let rest = (length - first).min(SLOT_PAYLOAD_MAX as usize - SLOT_FIRST_BYTES);
+                copy::to_shared(self.begin_slot_rest(end), payload.add(first), rest);
             }
             copy::to_shared(self.begin_slot(header, end), payload, first);
         }
@@ -469,10 +595,18 @@ impl Tx {
         self.peer_waker.check();
     }
 
+    /// What is unpublished, if it is one plain message.
+    #[inline(always)]
+    pub(crate) fn alone_unpublished(&self) -> Option<Alone> {
+        let (header, payload) = self.first_unpublished()?;
+        let alone = header.record() == self.unpublished() && header.is_plain_send();
+        alone.then_some(Alone { header, payload })
+    }
+
     /// The first unpublished record, unless a jump precedes it: its header, and the address of its
     /// payload if it has no immediate word.
     #[inline(always)]
-    pub(crate) fn first_unpublished(&self) -> Option<(Header, *const u8)> {
+    fn first_unpublished(&self) -> Option<(Header, *const u8)> {
         if !self.wrap.has(self.published) {
             return None;
         }
@@ -560,9 +694,30 @@ impl Writer {
         self.at + u64::from(bytes) <= self.limit
     }
 
+    /// Space for a record of that size.
+    #[inline(always)]
+    pub(crate) fn space(&self, record: u32) -> Option<Space> {
+        let end = self.at + u64::from(record);
+        (end <= self.limit).then_some(Space { end })
+    }
+
+    /// Writes a message with that payload.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, head: Head, payload: Source<'_>, space: Space) {
+        let Head { header, imm, record, length } = head;
+        if payload.length() != length {
+            return never();
+        }
+        debug_assert!(record == header.record() && self.at + u64::from(record) == space.end);
+        let to = self.begin(header, imm);
+        // SAFETY: there is space for the record, which holds the payload; a source is readable.
+        unsafe { copy::copy_recent(to, payload.as_ptr(), length as usize) };
+        self.at = space.end;
+    }
+
     /// See [`Tx::begin`].
     #[inline(always)]
-    pub(crate) fn begin(&self, header: Header, imm: u32) -> *mut u8 {
+    fn begin(&self, header: Header, imm: u32) -> *mut u8 {
         // SAFETY: the caller has checked that the record lies below the limit: inside the data, and
         // given back. The immediate word is part of it.
         unsafe {
@@ -573,13 +728,6 @@ impl Writer {
             to.cast::<u64>().write(u64::from(imm));
             to.add(8)
         }
-    }
-
-    /// Moves past a record of that size, which is completely written.
-    #[inline(always)]
-    pub(crate) fn end(&mut self, record: u32) {
-        debug_assert!(record <= RECORD_MAX);
-        self.at += u64::from(record);
     }
 }
 

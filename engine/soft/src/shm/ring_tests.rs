@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use super::*;
-use crate::shm::layout::{AREA, FRAGMENT, KIND_SEND, LINK_BYTES, RecordFlags, Side, split};
+use crate::shm::layout::{AREA, FRAGMENT, KIND_SEND, LINK_BYTES, RecordFlags, Side, split_at};
 use crate::shm::reader::Rx;
 
 #[repr(align(128))]
@@ -31,7 +31,7 @@ fn ends(memory: &mut Vec<Line>) -> (Tx, Rx) {
 fn sides(memory: &mut Vec<Line>) -> [(Tx, Rx); 2] {
     let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
     [Side::Maker, Side::Taker].map(|side| {
-        let (out, input, header) = unsafe { split(base, side) };
+        let (out, input, header) = unsafe { split_at(base, side, None) };
         let peer_waker = || PeerWaker::new(&header, side.peer(), None);
         (Tx::new(out, peer_waker()), Rx::new(input, peer_waker()))
     })
@@ -49,9 +49,7 @@ fn header(length: usize) -> Header {
 
 fn put(tx: &mut Tx, payload: &[u8]) -> Header {
     let header = header(payload.len());
-    let to = tx.begin(header, 0);
-    unsafe { copy::copy_recent(to, payload.as_ptr(), payload.len()) };
-    tx.end(header);
+    tx.put_bytes(header, 0, payload);
     header
 }
 
@@ -76,7 +74,7 @@ fn put_lone(tx: &mut Tx, payload: &[u8]) {
 /// The same for a side that has read up to `acked`.
 fn speak(tx: &mut Tx, payload: &[u8], ack: u64) {
     let header = header(payload.len());
-    unsafe { tx.publish_in_slot(header, header.record(), payload.as_ptr(), ack) };
+    tx.publish_bytes_in_slot(header, payload, ack);
 }
 
 /// Reads one record as the device does; `None` if there is none.
@@ -92,7 +90,7 @@ fn hear(rx: &mut Rx, into: &mut [u8; 4096], spoken: u32) -> Option<usize> {
                 return None;
             }
             if let Some(lone) = rx.slot_record(spoken)
-                && unsafe { rx.take_from_slot(lone, into.as_mut_ptr()) }
+                && rx.take_from_slot(lone, Target::of(into))
             {
                 return Some(lone.header.length() as usize);
             }
@@ -104,7 +102,7 @@ fn hear(rx: &mut Rx, into: &mut [u8; 4096], spoken: u32) -> Option<usize> {
             assert!(rx.jump(), "an honest sender looks broken");
             continue;
         }
-        unsafe { rx.fetch(header, into.as_mut_ptr()) };
+        rx.fetch_into(header, &mut into[..header.length() as usize]);
         rx.consume(header);
         return Some(header.length() as usize);
     }
@@ -229,7 +227,7 @@ fn a_record_from_a_side_that_had_not_read_ours_is_read_from_the_ring() {
         assert!(rx.look());
         let lone =
             rx.slot_record(tx.last_in_slot()).expect("this side has read the other's record");
-        assert!(unsafe { rx.take_from_slot(lone, into.as_mut_ptr()) });
+        assert!(rx.take_from_slot(lone, Target::of(&mut into)));
         assert_eq!(into[..length], vec![3; length]);
     }
 }
@@ -246,7 +244,7 @@ fn the_slot_holds_a_record_of_any_size() {
         assert!(rx.look(), "{length}");
         let lone =
             rx.slot_record(0).unwrap_or_else(|| panic!("{length} bytes are in the ring alone"));
-        assert!(unsafe { rx.take_from_slot(lone, into.as_mut_ptr()) }, "{length}");
+        assert!(rx.take_from_slot(lone, Target::of(&mut into)), "{length}");
         assert_eq!(into[..length], bytes[..length]);
         assert!(into[length..].iter().all(|byte| *byte == 0), "more than {length}");
     }
@@ -280,7 +278,7 @@ fn a_slot_that_changes_under_the_reader_is_given_up() {
     let second = [2u8; 200];
     put_lone(&mut tx, &second);
     let mut into = [0; 4096];
-    assert!(!unsafe { rx.take_from_slot(seen, into.as_mut_ptr()) });
+    assert!(!rx.take_from_slot(seen, Target::of(&mut into)));
     assert!(rx.advance());
     assert_eq!(get(&mut rx, &mut into), Some(200));
     assert_eq!(into[..200], first);
@@ -563,6 +561,8 @@ fn nothing_behind_the_end_is_read() {
         let mut memory = memory();
         let (mut tx, mut rx) = ends(&mut memory);
         start_at(&mut tx, &mut rx, AREA - before);
+        // No honest sender goes on at the end.
+        tx.limit = u64::MAX;
         let end = rx.dir.data_from(0).at(AREA.into());
         put(&mut tx, &vec![1; length as usize]);
         put(&mut tx, &[2; 8]);
@@ -578,6 +578,7 @@ fn nothing_behind_the_end_is_read() {
     let (mut tx, mut rx) = ends(&mut memory);
     let mut into = [0; 4096];
     start_at(&mut tx, &mut rx, AREA - 16);
+    tx.limit = u64::MAX;
     for n in 0..3 {
         put_lone(&mut tx, &[n; 32]);
         assert_eq!(get(&mut rx, &mut into), Some(32));
@@ -671,15 +672,14 @@ fn a_hostile_header_is_read_once() {
             if n % 2 == 0 {
                 let header = rx.header().expect("it is one of the two");
                 if header.length() == 8 {
-                    unsafe { rx.fetch(header, into.as_mut_ptr()) };
+                    rx.fetch_into(header, &mut into[..8]);
                     short += 1;
                 }
             } else {
-                let mut plain = rx.burst().plain(header(0), 40);
-                if let Some((length, record)) = plain.next() {
-                    assert_eq!((length, record), (8, 16));
-                    unsafe { plain.fetch(length, into.as_mut_ptr()) };
-                    plain.consume(record);
+                let mut plain = rx.burst().plain(header(0));
+                if let Some(next) = plain.next(Target::of(&mut into[..40])) {
+                    assert_eq!(next.length(), 8);
+                    plain.take(next);
                     short += 1;
                 }
             }

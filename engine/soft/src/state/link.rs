@@ -1,9 +1,6 @@
 //! A link: both directions between two domains, for one receive queue on each side. Many queue
 //! pairs share it; each record has the number of the queue pair it is for.
-#![expect(unsafe_code, reason = "owns the memory its two ends read and write")]
 
-use core::ops::{Deref, DerefMut};
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use arrayvec::ArrayVec;
@@ -17,12 +14,13 @@ use crate::error::{Code, SetupError};
 use crate::provider::wake::Notifier;
 use crate::room::{Grow, Room, never};
 use crate::shm::layout::{
-    Header, LINK_BYTES, LinkHeader, RecordFlags, SLOT_FIRST_RECORD, SLOT_RECORD_MAX, Side, split,
+    Direction, Header, LINK_BYTES, LinkHeader, RecordFlags, SLOT_FIRST_RECORD, SLOT_RECORD_MAX,
+    Side, split,
 };
 use crate::shm::peer_waker::PeerWaker;
 use crate::shm::reader::Rx;
 use crate::shm::remote_map::RemoteMap;
-use crate::shm::ring::{Refusal, Tx};
+use crate::shm::ring::{Refusal, Space, Tx};
 use crate::state::policy::contention::Contention;
 use crate::state::policy::spin::SpinPolicy;
 use crate::state::responses::Response;
@@ -37,17 +35,15 @@ const REFUSALS_MAX: usize = 64;
 /// The part of a link that the control plane holds too: the memory, and the count of its users.
 pub struct LinkShared {
     memory: Arc<Mapping>,
+    /// What this side writes, what it reads, and the header.
+    out: Direction,
+    input: Direction,
     header: LinkHeader,
     side: Side,
     peer_gone: AtomicBool,
     remote_map: Option<Arc<RemoteMap>>,
     notifier: Option<Notifier>,
 }
-
-// SAFETY: the header is one atomic word in memory this value owns; the rest is plain data.
-unsafe impl Send for LinkShared {}
-// SAFETY: as above.
-unsafe impl Sync for LinkShared {}
 
 impl LinkShared {
     /// Takes memory of at least [`LINK_BYTES`] for a link. The maker's memory is all zero.
@@ -69,22 +65,27 @@ impl LinkShared {
     }
 
     pub(crate) fn over(memory: Arc<Mapping>, side: Side) -> Result<LinkShared, SetupError> {
-        if memory.len() < LINK_BYTES || !memory.as_ptr().addr().is_multiple_of(128) {
-            return Err(SetupError::new(
+        let (out, input, header) = split(&memory, side).ok_or_else(|| {
+            SetupError::new(
                 Code::Invalid,
                 std_alloc::format!("a link in {} bytes of memory", memory.len()),
                 std_alloc::format!("it needs {LINK_BYTES} bytes, aligned to 128"),
-            ));
-        }
-        let base = NonNull::new(memory.as_ptr())
-            .ok_or_else(|| SetupError::new(Code::Invalid, "a link", "the memory has no address"))?;
-        // SAFETY: length and alignment were checked, and this value owns the mapping.
-        let (_, _, header) = unsafe { split(base, side) };
+            )
+        })?;
         if side == Side::Maker {
             header.users().store(2, Ordering::Relaxed);
         }
         let peer_gone = AtomicBool::new(false);
-        Ok(LinkShared { memory, header, side, peer_gone, remote_map: None, notifier: None })
+        Ok(LinkShared {
+            memory,
+            out,
+            input,
+            header,
+            side,
+            peer_gone,
+            remote_map: None,
+            notifier: None,
+        })
     }
 
     /// Lets one-sided requests use the peer's memory directly, through `map`. The regions that are
@@ -108,6 +109,15 @@ impl LinkShared {
     /// Tells the peer that this side sleeps, or that it is awake. SeqCst: see [`PeerWaker`].
     pub(crate) fn set_asleep(&self, asleep: bool) {
         self.header.asleep(self.side).store(asleep.into(), Ordering::SeqCst);
+    }
+
+    /// The directions, that of the maker first.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn directions(&self) -> [&Direction; 2] {
+        match self.side {
+            Side::Maker => [&self.out, &self.input],
+            Side::Taker => [&self.input, &self.out],
+        }
     }
 
     /// The memory, to pass on its file.
@@ -212,53 +222,6 @@ impl SignaledQueue {
     }
 }
 
-/// A link, as its domain keeps it. It never moves, so that queue pairs may point to it.
-pub(crate) struct LinkPlace(NonNull<Link>);
-
-// SAFETY: it owns the link, which may move to another thread.
-unsafe impl Send for LinkPlace {}
-
-impl LinkPlace {
-    /// The pointer for a queue pair of the link. The queue pair counts as a user as long as it has
-    /// the pointer, and the link stays until its last user is gone.
-    #[inline(always)]
-    pub(crate) fn pointer(&self) -> NonNull<Link> {
-        self.0
-    }
-}
-
-impl From<Box<Link>> for LinkPlace {
-    fn from(link: Box<Link>) -> LinkPlace {
-        LinkPlace(NonNull::from(Box::leak(link)))
-    }
-}
-
-impl Deref for LinkPlace {
-    type Target = Link;
-
-    #[inline(always)]
-    fn deref(&self) -> &Link {
-        // SAFETY: this value owns the link; other pointers to it are used only inside the domain,
-        // where one thread does one thing at a time.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-impl DerefMut for LinkPlace {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut Link {
-        // SAFETY: as in `deref`.
-        unsafe { self.0.as_mut() }
-    }
-}
-
-impl Drop for LinkPlace {
-    fn drop(&mut self) {
-        // SAFETY: this value owns the link, which was a box.
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
-    }
-}
-
 /// One side of a link, inside its domain.
 pub(crate) struct Link {
     /// Its slot in the table of its domain.
@@ -319,9 +282,6 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn new(shared: Arc<LinkShared>) -> Link {
-        let base = NonNull::new(shared.memory.as_ptr()).unwrap_or(NonNull::dangling());
-        // SAFETY: `LinkShared::new` checked the memory, and the link keeps it alive.
-        let (out, input, _) = unsafe { split(base, shared.side) };
         let peer_waker =
             || PeerWaker::new(&shared.header, shared.side.peer(), shared.notifier.clone());
         Link {
@@ -329,8 +289,8 @@ impl Link {
             rq: CLOSED,
             last_qp: 0,
             empty_polls: 0,
-            tx: Tx::new(out, peer_waker()),
-            rx: Rx::new(input, peer_waker()),
+            tx: Tx::new(shared.out.clone(), peer_waker()),
+            rx: Rx::new(shared.input.clone(), peer_waker()),
             signaled: SignaledQueue {
                 ring: vec![Signaled::default(); SIGNALED_MAX as usize].into_boxed_slice(),
                 head: 0,
@@ -598,6 +558,12 @@ impl Link {
     #[inline(always)]
     pub(crate) fn has_space(&mut self, bytes: u32) -> bool {
         self.tx.fits(bytes) || self.find_space(bytes, false)
+    }
+
+    /// The space that [`Link::has_space`] has found.
+    #[inline(always)]
+    pub(crate) fn space(&mut self, bytes: u32) -> Option<Space> {
+        if self.has_space(bytes) { self.tx.space(bytes) } else { None }
     }
 
     /// The same for records that are published together with many others: the ring may grow for

@@ -7,23 +7,21 @@
 //! A link becomes busy again when something has come, when something is posted on it (an idle link
 //! is on the slow path, so that no fast path takes it), after every command, and before the domain
 //! sleeps.
-#![expect(unsafe_code, reason = "points to the one busy link")]
-
-use core::ptr::NonNull;
 
 use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use crate::room::{Grow, Room};
-use crate::state::link::{Link, LinkPlace, LinkShared};
+use crate::state::link::{Link, LinkShared};
+use crate::state::place::{Place, Pointer};
 use crate::state::policy::idle::{IDLE_CHECKS, IdlePolicy};
 use crate::state::qp::QpContext;
 
 /// The links of a domain, and which of them a poll serves.
 pub(crate) struct Links {
     /// By index; free places are reused.
-    pub(crate) table: Vec<Option<LinkPlace>>,
+    pub(crate) table: Vec<Option<Place<Link>>>,
     pub(crate) scheduler: LinkScheduler,
     /// The domain also has inboxes. A short poll checks them when it checks idle links.
     has_inboxes: bool,
@@ -40,7 +38,7 @@ pub(crate) struct LinkScheduler {
     next: usize,
     policy: IdlePolicy,
     /// The busy one, if there is only one.
-    only: Option<NonNull<Link>>,
+    only: Option<Pointer<Link>>,
 }
 
 impl LinkScheduler {
@@ -63,10 +61,10 @@ impl LinkScheduler {
 
     /// Commands and full polls drop the prediction before this changes, so no message is predicted
     /// on the previous link.
-    fn set_only(&mut self, links: &[Option<LinkPlace>]) {
+    fn set_only(&mut self, links: &[Option<Place<Link>>]) {
         let index = if let [index] = *self.busy { Some(index) } else { None };
         let place = index.and_then(|index| links.get(index as usize)?.as_ref());
-        self.only = place.map(LinkPlace::pointer);
+        self.only = place.map(Place::pointer);
     }
 }
 
@@ -90,7 +88,7 @@ impl Links {
 
     /// The index of the link with that shared part.
     pub(crate) fn index_of(&self, shared: &Arc<LinkShared>) -> Option<usize> {
-        let is_it = |link: &LinkPlace| Arc::ptr_eq(&link.shared, shared);
+        let is_it = |link: &Place<Link>| Arc::ptr_eq(&link.shared, shared);
         self.table.iter().position(|link| link.as_ref().is_some_and(is_it))
     }
 
@@ -128,9 +126,7 @@ impl Links {
     /// The busy link, if there is only one.
     #[inline(always)]
     pub(crate) fn only(&mut self) -> Option<&mut Link> {
-        // SAFETY: links leave the table by commands alone, and after each `activate_all` looks
-        // this up again. `&mut self` is the only way to the link.
-        self.scheduler.only.map(|mut link| unsafe { link.as_mut() })
+        self.scheduler.only.map(|link| link.get(&mut self.table))
     }
 
     /// Makes every link busy: a command may have changed any of them.

@@ -5,6 +5,7 @@ pub(crate) mod domain_state;
 pub(crate) mod inboxes;
 pub(crate) mod link;
 pub(crate) mod link_scheduler;
+pub(crate) mod place;
 pub(crate) mod policy;
 pub(crate) mod predicted;
 pub(crate) mod qp;

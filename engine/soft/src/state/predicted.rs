@@ -4,15 +4,14 @@
 //! pair the message is probably for, and where that queue pair's next receive lies. When the
 //! message comes, its header is compared with the prediction, and its length with the room in the
 //! receive. Any other message is left to the full poll.
-#![expect(unsafe_code, reason = "writes to posted receive buffers")]
 
-use core::ptr;
-
-use crate::model::memory::Memory;
+use crate::model::memory::Lasting;
 use crate::model::recvq::Prefetch;
 use crate::shm::layout::{Header, RecordFlags, SLOT_PAYLOAD_MAX};
 use crate::state::completion::recv_wc;
 use crate::state::link::Link;
+use crate::state::place::Pointer;
+use crate::state::resources::Resources;
 use crate::state::transport::Transport;
 use crate::wc::Wc;
 
@@ -22,25 +21,17 @@ use crate::wc::Wc;
 pub(crate) struct PredictedReceive {
     /// Its header, without the length.
     like: Header,
-    /// Where its bytes go.
-    pub(crate) to: u64,
-    /// How many fit there, and in the slot.
-    room: u32,
+    /// Where its bytes go, as many as fit there, and in the slot; none if no message is predicted.
+    /// (No header can express that, because a peer may write any.)
+    pub(crate) to: Lasting,
     wr_id: u64,
     /// The prefetch of which that receive is the first.
-    prefetch: *mut Prefetch,
-    /// [`Memory::removals`] when the key of the receive was looked up; [`NOTHING`] if no message is
-    /// predicted. (No header can express that, because a peer may write any.)
-    pub(crate) removals: u64,
+    prefetch: Option<Pointer<Prefetch>>,
 }
 
-/// More than the number of regions that can ever be removed.
-pub(crate) const NOTHING: u64 = u64::MAX;
-
 impl PredictedReceive {
-    pub(crate) const fn nothing() -> PredictedReceive {
-        let (like, prefetch) = (Header(0), ptr::null_mut());
-        PredictedReceive { like, to: 0, room: 0, wr_id: 0, prefetch, removals: NOTHING }
+    pub(crate) fn nothing() -> PredictedReceive {
+        PredictedReceive { like: Header(0), to: Lasting::none(), wr_id: 0, prefetch: None }
     }
 }
 
@@ -48,7 +39,7 @@ impl PredictedReceive {
     /// Runs in the first empty poll, and in every `LOOK_IDLE`-th.
     #[inline(never)]
     pub(crate) fn prepare(&mut self, link: &mut Link, transport: &mut Transport) {
-        self.removals = NOTHING;
+        self.to.forget();
         transport.look_around(link);
         self.predict(link, transport);
     }
@@ -56,7 +47,7 @@ impl PredictedReceive {
     /// True if a message is predicted.
     #[cfg(test)]
     pub(crate) fn is_known(&self) -> bool {
-        self.removals != NOTHING
+        !self.to.is_none()
     }
 
     /// Looks up what the next message for the last queue pair will need.
@@ -68,34 +59,34 @@ impl PredictedReceive {
         mr_cache.renew(memory);
         let open = qps.open_on(link.last_qp, link.index).is_some();
         // A buffer that is only partly writable needs all checks for each message.
-        if open && mr_cache.writable(memory, wr.sge, wr.sge.length) {
-            let (like, removals) = (Header::plain_for(link.last_qp), mr_cache.removals());
-            let (to, room, wr_id) = (wr.sge.addr, wr.sge.length.min(SLOT_PAYLOAD_MAX), wr.wr_id);
-            let prefetch = &raw mut rq.prefetch;
-            *self = PredictedReceive { like, to, room, wr_id, prefetch, removals };
+        if open && let Some(to) = mr_cache.lasting(memory, wr.sge) {
+            let (like, wr_id) = (Header::plain_for(link.last_qp), wr.wr_id);
+            let to = to.at_most(SLOT_PAYLOAD_MAX);
+            let prefetch = Some(Pointer::to(&mut rq.prefetch));
+            *self = PredictedReceive { like, to, wr_id, prefetch };
         }
     }
 
     /// Takes the message in the slot, which begins with `word`, if it is the predicted one and its
     /// peer has read everything. `None`: nothing was done.
     #[inline(always)]
-    pub(crate) fn receive(&mut self, link: &mut Link, word: u64, memory: &Memory) -> Option<Wc> {
+    pub(crate) fn receive(
+        &mut self,
+        link: &mut Link,
+        word: u64,
+        res: &mut Resources,
+    ) -> Option<Wc> {
         // Reads each field where it is used: there are more fields than registers.
         let record = link.rx.predicted_in_slot(word, self.like, link.tx.published())?;
         let length = record.header.length();
-        if length > self.room || self.removals != memory.removals() {
+        if !link.rx.take_from_slot(record, self.to.get(&res.nic.memory)?) {
             return None;
         }
-        // SAFETY: the poster of the receive vouches for the buffer. Key, bounds and right were
-        // checked by `predict`, for `room` bytes, and no region has gone since. `room` is no more
-        // than the slot holds.
-        if !unsafe { link.rx.take_from_slot(record, self.to as *mut u8) } {
-            return None;
+        // Only commands add, remove or move receive queues, and none has run since `predict`.
+        if let Some(prefetch) = self.prefetch {
+            prefetch.get(&mut res.rqs).advance(1);
         }
-        // SAFETY: only commands add, remove or move receive queues, and none has run since
-        // `predict`.
-        unsafe { (*self.prefetch).advance(1) };
-        self.removals = NOTHING;
+        self.to.forget();
         link.empty_polls = 0;
         link.ping_pong = true;
         Some(recv_wc(self.wr_id, self.like.qp(), length, RecordFlags::empty(), 0))

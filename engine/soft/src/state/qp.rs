@@ -1,7 +1,5 @@
 //! A queue pair inside the device: its state and its part of each data-plane component.
 
-use core::ptr::NonNull;
-
 use std_alloc::boxed::Box;
 
 use crate::device::host::Member;
@@ -13,7 +11,9 @@ use crate::model::send_queue::SendQueue;
 use crate::provider::{Access, QpCaps, QpType};
 use crate::shm::inbox::Inbox;
 use crate::shm::layout::{Header, KIND_WRITE, RecordFlags};
+use crate::shm::ring::Until;
 use crate::state::link::{CLOSED, Link};
+use crate::state::place::Pointer;
 use crate::wc::Status;
 use crate::wr::RecvWr;
 
@@ -162,14 +162,14 @@ pub(crate) struct QpContext {
 #[derive(Clone, Copy)]
 pub(crate) struct Reserved {
     /// The link. The queue pair counts as one of its users.
-    pub(crate) link: Option<NonNull<Link>>,
+    pub(crate) link: Option<Pointer<Link>>,
     /// Ring space is free up to this position, with a send slot for each record that fits.
-    pub(crate) until: u64,
+    pub(crate) until: Until,
 }
 
 impl Reserved {
     /// No reservation.
-    pub(crate) const NONE: Reserved = Reserved { link: None, until: 0 };
+    pub(crate) const NONE: Reserved = Reserved { link: None, until: Until::NONE };
 }
 
 /// Why a queue pair fails, or has failed.

@@ -9,18 +9,19 @@ use std_alloc::vec::Vec;
 use crate::device::nic::Nic;
 use crate::event::{AsyncKind, Object};
 use crate::ext::xrc_part::XrcQueues;
+use crate::model::buffers::Target;
 use crate::model::cq::{CompletionQueue, Retire, Sink};
 use crate::model::limits::QPS;
 use crate::model::local_waker::LocalWaker;
 use crate::model::recvq::{Prefetch, RecvQueue, Used};
-use crate::provider::{Access, Sharing};
+use crate::provider::Sharing;
 use crate::room::{Grow, Room};
 use crate::state::inboxes::Inboxes;
 use crate::state::link::CLOSED;
 use crate::state::qp::{QpContext, Reserved, State};
 use crate::sync::AtomicBool;
 use crate::wc::{Status, Wc, WcFlags};
-use crate::wr::RecvWr;
+use crate::wr::{RecvWr, Sge};
 
 /// A receive queue as one domain sees it.
 pub(crate) struct RqUse {
@@ -106,12 +107,17 @@ impl Resources {
         }
     }
 
-    /// True if those bytes may be written as a receive of that queue: they must be of the queue's
-    /// protection domain (SRQ-1).
-    pub(crate) fn may_fill(&self, qp: &QpContext, lkey: u32, to: u64, length: u32) -> bool {
-        let Some(rq) = self.rqs.get(qp.rq) else { return false };
-        let pd = rq.queue.pd();
-        self.nic.memory.allows(lkey, to, length, (Access::LOCAL_WRITE, pd))
+    /// `length` bytes of a receive of that queue, from `skip` on, if they may be written: they must
+    /// be of the queue's protection domain (SRQ-1).
+    pub(crate) fn buffer(
+        &self,
+        qp: &QpContext,
+        wr: &RecvWr,
+        (skip, length): (u32, u32),
+    ) -> Option<Target<'_>> {
+        let addr = wr.sge.addr + u64::from(skip);
+        let rq = self.rqs.get(qp.rq)?;
+        self.nic.memory.target(Sge { addr, length, ..wr.sge }, rq.queue.pd())
     }
 
     pub(crate) fn take_receive(&mut self, qp: &QpContext) -> Option<RecvWr> {

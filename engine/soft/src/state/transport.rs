@@ -4,8 +4,10 @@ use std_alloc::sync::Arc;
 
 use crate::model::cq::{CompletionQueue, Retire};
 use crate::model::recvq::{RecvQueue, Used};
+use crate::state::place::Place;
+use crate::state::qp::QpContext;
 use crate::state::qp::State;
-use crate::state::qp_table::{Owned, QpTable};
+use crate::state::qp_table::QpTable;
 use crate::state::resources::Resources;
 use crate::wc::Wc;
 
@@ -49,8 +51,8 @@ impl Transport {
 
 impl Transport {
     /// Adds a queue pair.
-    pub(crate) fn add(&mut self, mut owned: Owned, queue: Arc<RecvQueue>, used: Used) {
-        let qp = owned.get_mut();
+    pub(crate) fn add(&mut self, mut owned: Place<QpContext>, queue: Arc<RecvQueue>, used: Used) {
+        let qp = &mut *owned;
         match self.res.use_queue(queue, used) {
             Some(rq) => qp.set_own_rq(rq),
             // Without memory to note its receive queue it goes to ERR and is never connected.

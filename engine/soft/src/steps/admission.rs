@@ -1,8 +1,8 @@
 //! The checks of a post, and how a request enters the send queue.
 
+use crate::model::buffers::Posted;
 use crate::model::limits::SEND_SGE_MAX;
 use crate::model::memory::{Memory, PdMark, bound_kind};
-use crate::model::pieces::gathered;
 use crate::model::send_queue::{Pending, Sent, SqEntry};
 use crate::provider::Access;
 use crate::state::qp::QpContext;
@@ -51,12 +51,12 @@ pub(crate) fn readable(memory: &Memory, pd: PdMark, sge: Sge) -> bool {
 
 /// True if the piece may be written under its key, which must belong to that domain.
 pub(crate) fn writable(memory: &Memory, pd: PdMark, sge: Sge) -> bool {
-    sge.length == 0 || memory.allows(sge.lkey, sge.addr, sge.length, (Access::LOCAL_WRITE, pd))
+    memory.target(sge, pd).is_some()
 }
 
 /// Enters a request in the send queue and nowhere else.
-pub(crate) fn keep_for_later(qp: &mut QpContext, wr: &SendWr<'_>) {
-    let pieces = gathered(wr.all_pieces());
+pub(crate) fn keep_for_later(qp: &mut QpContext, wr: &Posted<'_>) {
+    let pieces = wr.gathered();
     qp.sq.keep(Pending {
         op: wr.op,
         inline: wr.flags.contains(SendFlags::INLINE),

@@ -1,13 +1,12 @@
 //! Requests that `post` could not write to the ring at once: the ring was full, or the message is
 //! longer than one record, or gathered, or one-sided. They wait in the queue pair, and are written
 //! in order when there is space, cut into fragments.
-#![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
 
+use crate::model::buffers::Posted;
 use crate::model::limits::MESSAGE_MAX;
 use crate::model::memory::{Memory, Who, bound_kind};
 use crate::model::send_queue::{Pending, Sent};
 use crate::provider::WindowKind;
-use crate::shm::copy::gather;
 use crate::shm::layout::{
     FRAGMENT, Header, KIND_ADD, KIND_READ, KIND_SEND, KIND_SRQ_NOTICE, KIND_SWAP, KIND_TO_SRQ,
     KIND_WRITE, RECORD_MAX, RecordFlags, SRQ_OPERANDS, WRITE_OPERANDS,
@@ -16,7 +15,7 @@ use crate::state::link::{Link, Signaled};
 use crate::state::qp::QpContext;
 use crate::steps::admission::{keep_for_later, readable, writable};
 use crate::wc::Status;
-use crate::wr::{Remote, SendOp, SendWr, XrcOp};
+use crate::wr::{Remote, SendOp, XrcOp};
 
 /// Record flags of a request.
 #[inline(always)]
@@ -34,7 +33,7 @@ pub(crate) fn record_flags(solicited: bool, signaled: bool) -> RecordFlags {
 /// Stores a request, and puts its queue pair into the link's backlog.
 #[cold]
 #[inline(never)]
-pub(crate) fn keep(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>) {
+pub(crate) fn keep(link: &mut Link, qp: &mut QpContext, wr: &Posted<'_>) {
     if matches!(wr.op, SendOp::Write(_) | SendOp::WriteWithImm(..)) {
         qp.reads.write_in_ring = Some(qp.sq.posted);
     }
@@ -296,24 +295,16 @@ fn write_fragments(
         if !(if long { link.makes_space(bytes) } else { link.has_space(bytes) }) {
             return false;
         }
-        let mut place = link.tx.begin(header, named.or(imm).unwrap_or(0));
-        // SAFETY: `begin` gives space for the record, 8-byte aligned; the poster vouches for the
-        // pieces, whose keys were checked.
-        unsafe {
-            let words = place.cast::<u64>();
-            match onto {
-                Onto::Receive(None) => {}
-                Onto::Receive(Some(number)) => words.write(number.into()),
-                Onto::Memory(to, _) => {
-                    let size = u64::from(pending.length) << 32;
-                    words.write(to.offset(qp.sq.sent_bytes.into()).addr);
-                    words.add(1).write(u64::from(to.rkey) | size);
-                }
+        let words = match onto {
+            Onto::Receive(number) => [number.unwrap_or(0).into(), 0],
+            Onto::Memory(to, _) => {
+                let size = u64::from(pending.length) << 32;
+                [to.offset(qp.sq.sent_bytes.into()).addr, u64::from(to.rkey) | size]
             }
-            place = place.add(operands as usize);
-            gather(place, &pending.pieces, qp.sq.sent_bytes, length);
-        }
-        link.tx.end(header);
+        };
+        let words = words.get(..operands as usize / 8).unwrap_or_default();
+        let bytes = (&pending.pieces, qp.sq.sent_bytes);
+        link.tx.put_gathered((header, named.or(imm).unwrap_or(0)), words, bytes);
         if link.tx.unpublished() >= RECORD_MAX {
             let ack = link.ack();
             link.tx.publish(ack);

@@ -6,12 +6,13 @@ use std_alloc::sync::Arc;
 use crate::ext::xrc_part::NewXrcQueue;
 use crate::model::recvq::{RecvQueue, Used};
 use crate::state::link::{Link, LinkShared};
-use crate::state::qp_table::Owned;
+use crate::state::place::Place;
+use crate::state::qp::QpContext;
 
 /// A command from the control plane to a domain.
 pub(crate) enum Command {
-    /// A new queue pair with its receive queue.
-    Add(Owned, Arc<RecvQueue>, Used),
+    /// A new queue pair with its receive queue, which its handle points to as well.
+    Add(Place<QpContext>, Arc<RecvQueue>, Used),
     /// Adds, or removes, a shared receive queue of an XRC domain.
     AddSrq(Box<NewXrcQueue>),
     RemoveSrq(u32),

@@ -1,35 +1,36 @@
 //! Deferred posts: requests are written one by one, and published together by a later doorbell.
-#![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
 
+use crate::model::buffers::{Posted, Source};
 use crate::model::send_queue::{Sent, SqEntry};
-use crate::shm::layout::{Header, record_bytes};
-use crate::shm::ring::CLAIM_MIN;
+use crate::shm::layout::record_bytes;
+use crate::shm::ring::{CLAIM_MIN, Head, Space};
 use crate::state::domain_state::DomainState;
-use crate::state::link::{Link, LinkPlace};
+use crate::state::link::Link;
+use crate::state::place::{Inside, Place};
 use crate::state::qp::{QpContext, Reserved, State};
 use crate::steps::requester::{fast_path_ok, has_slot, plain, write};
-use crate::wr::{SendWr, Sge};
 
 impl DomainState {
     /// Writes one request to the ring, unpublished, if nothing is in its way. At most half a
     /// segment stays unpublished. The next messages may go by [`post_deferred_next`].
     #[inline(never)]
-    pub(crate) fn post_deferred(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+    pub(crate) fn post_deferred(&mut self, qp: &mut QpContext, wr: &Posted<'_>) -> bool {
         self.links.activate(qp.link);
         let Some(Some(link)) = self.links.table.get_mut(qp.link) else { return false };
         if qp.state != State::Rts || !fast_path_ok(link, qp) {
             return false;
         }
         let Some(plain) = plain(&self.transport.res.nic.memory, qp, wr) else { return false };
-        if !link.tx.may_defer(plain.record) && !make_room(link, plain.record) {
+        if !link.tx.may_defer(plain.record()) && !make_room(link, plain.record()) {
             return false;
         }
-        let goes = has_slot(link, qp, &plain);
-        if goes {
-            write(link, qp, wr, &plain);
-            reserve(link, qp);
+        if !has_slot(link, qp, &plain) {
+            return false;
         }
-        goes
+        let Some(space) = link.tx.space(plain.record()) else { return false };
+        write(link, qp, wr, (plain, space));
+        reserve(link, qp);
+        true
     }
 
     /// Writes a list of unsignalled messages in the same way; their `wr_id`s count up from `first`.
@@ -61,7 +62,7 @@ impl DomainState {
 
     /// Posts and publishes one request alone. The next may go by [`post_at_once_next`].
     #[inline(never)]
-    pub(crate) fn post_at_once_first(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+    pub(crate) fn post_at_once_first(&mut self, qp: &mut QpContext, wr: &Posted<'_>) -> bool {
         let goes = self.post_at_once(qp, wr);
         if goes && let Some(Some(link)) = self.links.table.get_mut(qp.link) {
             link.tx.renew_defer_limit();
@@ -84,75 +85,70 @@ impl DomainState {
 /// Reserves for the messages behind the one just written. A record is at least 8 bytes, so free
 /// send slots bound the ring bytes.
 #[inline(always)]
-fn reserve(link: &LinkPlace, qp: &mut QpContext) {
+fn reserve(link: &Place<Link>, qp: &mut QpContext) {
     if !qp.signal_all {
         let slots = link.tx.at + u64::from(qp.sq.room()) * record_bytes(0);
-        qp.reserved =
-            Reserved { link: Some(link.pointer()), until: slots.min(link.tx.defer_limit()) };
+        let until = link.tx.defer_limit().at_most(slots);
+        qp.reserved = Reserved { link: Some(link.pointer()), until };
     }
 }
 
 /// Writes one more message, unpublished, behind one that [`DomainState::post_deferred`] has
 /// written. False: nothing was done; the message needs the general function.
-///
-/// # Safety
-/// The caller is inside the queue pair's domain, the only one there, and vouches for the piece.
 #[inline(always)]
-pub(crate) unsafe fn post_deferred_next(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool {
-    let Reserved { link: Some(mut link), until } = qp.reserved else { return false };
-    // SAFETY: a queue pair with a reservation is a user of the link, and keeps it alive. By this
-    // function's contract nobody else refers to it.
-    let link = unsafe { link.as_mut() };
-    let end = link.tx.at + record_bytes(sge.length.into());
-    if end > until {
-        return false;
-    }
-    // SAFETY: there is space up to `until`; the caller vouches for the piece.
-    unsafe { put(qp, link, wr_id, (sge.addr as *const u8, sge.length), end) };
+pub(crate) fn post_deferred_next(
+    inside: &mut Inside,
+    qp: &mut QpContext,
+    wr_id: u64,
+    payload: Source<'_>,
+) -> bool {
+    let Reserved { link: Some(link), until } = qp.reserved else { return false };
+    let link = link.get(inside);
+    let Some(space) = link.tx.space_until(until, payload) else { return false };
+    put(qp, link, wr_id, (payload, space));
     qp.sq.sent = qp.sq.posted;
     true
 }
 
 /// Posts and publishes one more message behind one that [`DomainState::post_at_once_first`] has
 /// posted. False: nothing was done; the message needs the general function.
-///
-/// # Safety
-/// As for [`post_deferred_next`].
 #[inline(always)]
-pub(crate) unsafe fn post_at_once_next(qp: &mut QpContext, wr_id: u64, sge: Sge) -> bool {
-    let Reserved { link: Some(mut link), until } = qp.reserved else { return false };
-    // SAFETY: as in `post_deferred_next`.
-    let link = unsafe { link.as_mut() };
-    let record = record_bytes(sge.length.into());
-    if link.tx.at + record > until || link.tx.unpublished() > 0 {
+pub(crate) fn post_at_once_next(
+    inside: &mut Inside,
+    qp: &mut QpContext,
+    wr_id: u64,
+    payload: Source<'_>,
+) -> bool {
+    let Reserved { link: Some(link), until } = qp.reserved else { return false };
+    let link = link.get(inside);
+    let Some(space) = link.tx.space_until(until, payload) else { return false };
+    if link.tx.unpublished() > 0 {
         return false;
     }
-    if !link.uses_slot(record as u32) {
-        // SAFETY: there is space up to `until`; the caller vouches for the piece.
-        return unsafe { post_in_ring_next(qp, wr_id, sge.addr as *const u8, sge.length) };
+    if !link.uses_slot(record_bytes(payload.length().into()) as u32) {
+        return post_in_ring_next(inside, qp, wr_id, payload);
     }
-    let (header, ack) = (Header(qp.common | u64::from(sge.length)), link.ack());
-    // SAFETY: as above, and the record fits the slot.
-    unsafe { link.tx.publish_in_slot(header, record as u32, sge.addr as *const u8, ack) };
+    let (head, ack) = (Head::plain(qp.common, payload.length()), link.ack());
+    link.tx.publish_in_slot(head, payload, space, ack);
     let end = link.tx.at;
-    qp.sq.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length: sge.length });
+    qp.sq.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length: payload.length() });
     qp.sq.sent = qp.sq.posted;
     true
 }
 
 /// The same in the ring alone. It is a function of its own so that it costs a reply nothing.
-///
-/// # Safety
-/// As for [`put`]; nothing is unpublished.
 #[cold]
 #[inline(never)]
-unsafe fn post_in_ring_next(qp: &mut QpContext, wr_id: u64, from: *const u8, length: u32) -> bool {
-    let Some(mut link) = qp.reserved.link else { return false };
-    // SAFETY: as in `post_deferred_next`.
-    let link = unsafe { link.as_mut() };
-    let end = link.tx.at + record_bytes(length.into());
-    // SAFETY: as the caller vouches.
-    unsafe { put(qp, link, wr_id, (from, length), end) };
+fn post_in_ring_next(
+    inside: &mut Inside,
+    qp: &mut QpContext,
+    wr_id: u64,
+    payload: Source<'_>,
+) -> bool {
+    let Reserved { link: Some(link), until } = qp.reserved else { return false };
+    let link = link.get(inside);
+    let Some(space) = link.tx.space_until(until, payload) else { return false };
+    put(qp, link, wr_id, (payload, space));
     qp.sq.sent = qp.sq.posted;
     let ack = link.ack();
     link.tx.publish(ack);
@@ -167,34 +163,23 @@ fn put_list(link: &mut Link, qp: &mut QpContext, first: u64, list: &[&[u8]]) -> 
     let (until, longest) = (link.tx.defer_limit(), qp.sq.inline_max() as usize);
     let mut wr_id = first;
     for bytes in list.iter().take(qp.sq.room() as usize) {
-        let end = link.tx.at + record_bytes(bytes.len() as u64);
-        if end > until || bytes.len() > longest {
+        if bytes.len() > longest {
             break;
         }
-        // SAFETY: there is space up to `until`, and a slot; the piece is a slice.
-        unsafe { put(qp, link, wr_id, (bytes.as_ptr(), bytes.len() as u32), end) };
+        let payload = Source::of(bytes);
+        let Some(space) = link.tx.space_until(until, payload) else { break };
+        put(qp, link, wr_id, (payload, space));
         wr_id += 1;
     }
     qp.sq.sent = qp.sq.posted;
     (wr_id - first) as usize
 }
 
-/// Writes a plain message to the ring, where its record will end at `end`, and enters it in the
-/// send queue.
-///
-/// # Safety
-/// There is space up to `end`, and a slot; the payload is readable, and short enough for a record.
+/// Writes a plain message to the ring, and enters it in the send queue, which has a slot.
 #[inline(always)]
-unsafe fn put(
-    qp: &mut QpContext,
-    link: &mut Link,
-    wr_id: u64,
-    (from, length): (*const u8, u32),
-    end: u64,
-) {
-    // SAFETY: as the caller vouches; a plain message has no immediate word.
-    unsafe { link.tx.put_plain(Header(qp.common | u64::from(length)), (from, length), end) };
-    qp.sq.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length });
+fn put(qp: &mut QpContext, link: &mut Link, wr_id: u64, (payload, space): (Source<'_>, Space)) {
+    let end = link.tx.put_plain(qp.common, payload, space);
+    qp.sq.push(SqEntry { wr_id, end, sent: Sent::ON_WIRE, length: payload.length() });
 }
 
 /// Looks for space, or publishes what is unpublished. True if the record may be deferred now.
@@ -229,13 +214,8 @@ fn publish_deferred(link: &mut Link) {
 /// Publishes the deferred records in the slot, if they are one message.
 #[inline(never)]
 fn publish_deferred_in_slot(link: &mut Link) -> bool {
-    let Some((header, payload)) = link.tx.first_unpublished() else { return false };
-    let alone = header.record() == link.tx.unpublished() && header.is_plain_send();
-    if alone {
-        let ack = link.ack();
-        // SAFETY: the record is in the ring, its payload behind the header; it is the only one that
-        // is not published, and short enough.
-        unsafe { link.tx.publish_copy_in_slot(header, payload, ack) };
-    }
-    alone
+    let Some(alone) = link.tx.alone_unpublished() else { return false };
+    let ack = link.ack();
+    link.tx.publish_alone_in_slot(alone, ack);
+    true
 }

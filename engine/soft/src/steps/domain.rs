@@ -100,6 +100,11 @@ impl Domain {
         self.sharing
     }
 
+    /// True if its one reader enters it without a lock.
+    fn is_exclusive(&self) -> bool {
+        self.sharing == Sharing::Exclusive
+    }
+
     /// Adds a completion queue and returns its index. An exclusive domain has one, made with the
     /// domain.
     pub(crate) fn add_cq(&self, queue: CompletionQueue) -> usize {
@@ -253,6 +258,46 @@ impl Domain {
         }
         state.links.activate_all();
         state.links.set_inboxes(!state.transport.res.inboxes.is_empty());
+    }
+}
+
+/// The reader of a completion queue, which enters the queue's domain. An exclusive domain has one.
+pub(crate) struct Reader {
+    domain: Arc<Domain>,
+    /// The domain is exclusive, and this is its reader.
+    alone: bool,
+}
+
+impl Reader {
+    /// The one reader of a new domain.
+    pub(crate) fn of_new(domain: Domain) -> Reader {
+        let alone = domain.is_exclusive();
+        Reader { domain: Arc::new(domain), alone }
+    }
+
+    /// A reader of the shared domain, which it enters under the lock.
+    pub(crate) fn of_shared(domain: &Arc<Domain>) -> Reader {
+        Reader { domain: domain.clone(), alone: false }
+    }
+
+    pub(crate) fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
+    /// The state of an exclusive domain, after the pending commands; `None` if it is shared.
+    #[inline(always)]
+    pub(crate) fn alone(&mut self) -> Option<&mut DomainState> {
+        // SAFETY: this is the one reader, borrowed for as long. By the contract of `Qp::post` the
+        // thread that posts on the domain's queue pairs is this one.
+        if self.alone { Some(unsafe { self.domain.alone() }) } else { None }
+    }
+
+    /// [`Domain::enter`].
+    pub(crate) fn enter<R>(&mut self, f: impl FnOnce(&mut DomainState) -> R) -> Option<R> {
+        match self.alone() {
+            Some(state) => Some(f(state)),
+            None => self.domain.enter_shared(f),
+        }
     }
 }
 

@@ -6,8 +6,8 @@ use crate::provider::{Access, QpType};
 use crate::shm::layout::{Header, KIND_SEND, RecordFlags};
 use crate::state::domain_state::DomainState;
 use crate::state::link::CLOSED;
-use crate::state::qp::State;
-use crate::state::qp_table::Owned;
+use crate::state::place::Place;
+use crate::state::qp::{QpContext, State};
 use crate::state::transport::Transport;
 use crate::steps::command::{Command, Connect};
 use crate::sync::Ordering;
@@ -148,7 +148,7 @@ impl DomainState {
     /// Takes a queue pair out and frees it. Its link goes away with the link's last user. Returns
     /// false if there is no such queue pair.
     pub(crate) fn remove(&mut self, num: u32) -> bool {
-        let Some(qp) = self.take_out(num).map(Owned::into_box) else { return false };
+        let Some(qp) = self.take_out(num) else { return false };
         let nic = &self.transport.res.nic;
         if let Some(place) = qp.datagrams.as_ref().and_then(|datagrams| datagrams.place) {
             nic.memory.hide_inbox(place);
@@ -159,9 +159,9 @@ impl DomainState {
     }
 
     /// Takes a queue pair out of the table, off its link and off its receive queue.
-    pub(crate) fn take_out(&mut self, num: u32) -> Option<Owned> {
+    pub(crate) fn take_out(&mut self, num: u32) -> Option<Place<QpContext>> {
         let mut owned = self.transport.qps.remove(num)?;
-        let (qp, res) = (owned.get_mut(), &mut self.transport.res);
+        let (qp, res) = (&mut *owned, &mut self.transport.res);
         res.nic.memory.table().qps[qp.num as usize % QPS].store(0, Ordering::Release);
         res.service_queue.retain(|num| *num != qp.num);
         res.inboxes.remove(qp.num);

@@ -4,16 +4,14 @@
 //! pair in error, memory that is not mapped), the request goes the usual way, and the owner refuses
 //! it with the right status. A request takes this way only if the peer has taken everything before
 //! it on its queue pair, so requests take effect in the order of posting (SQ-5).
-#![expect(unsafe_code, reason = "copies between registered memory of two devices")]
 
-use core::ptr::{self, NonNull};
 use core::sync::atomic::{Ordering, fence};
 
+use crate::model::buffers::{Posted, Source, Target};
 use crate::model::limits::MESSAGE_MAX;
 use crate::model::memory::{Memory, PdMark, Step};
 use crate::model::send_queue::Sent;
 use crate::provider::Access;
-use crate::shm::copy;
 use crate::shm::layout::{Header, KIND_NOTICE, KIND_WRITE, RecordFlags};
 use crate::state::link::{Link, Signaled};
 use crate::state::qp::QpContext;
@@ -36,7 +34,7 @@ pub(crate) fn carry_out(
     link: &mut Link,
     memory: &Memory,
     qp: &mut QpContext,
-    wr: &SendWr<'_>,
+    wr: &Posted<'_>,
 ) -> bool {
     let (at, right, deed) = match wr.op {
         SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => return false,
@@ -55,13 +53,9 @@ pub(crate) fn carry_out(
     if !pieces_allow(memory, qp.pd, wr, matches!(deed, Deed::Put)) {
         return false;
     }
-    if matches!(deed, Deed::Change(_)) && !place.addr().is_multiple_of(8) {
+    if !perform(&deed, place, wr) {
         return false;
     }
-    // SAFETY: `place` has `length` bytes of the peer's memory, mapped here for good, whose owner
-    // permits this access; the poster vouches for the pieces, whose keys were checked unless they
-    // are inline.
-    unsafe { perform(&deed, place, wr) };
     if let Some((header, imm)) = record {
         publish(link, header, imm, length);
     }
@@ -130,13 +124,13 @@ fn follows_writes(link: &mut Link, qp: &mut QpContext) -> bool {
 }
 
 /// The local address of the peer's bytes.
-fn place_of(
-    link: &Link,
+fn place_of<'a>(
+    link: &'a Link,
     qp: &QpContext,
     at: Remote,
     length: u32,
     right: Access,
-) -> Option<*mut u8> {
+) -> Option<Target<'a>> {
     link.remote_map.as_ref()?.find(qp.peer, (at.rkey, at.addr, length), right)
 }
 
@@ -154,48 +148,47 @@ fn pieces_allow(memory: &Memory, pd: PdMark, wr: &SendWr<'_>, outward: bool) -> 
 /// An owner that looks at nothing but the bytes sees one-sided requests in order, too. Everything
 /// written before a flag is visible behind it (Release fence before each WRITE), and everything
 /// read after a flag is no older than it (Acquire fence after each READ). Atomics do both by
-/// themselves.
-///
-/// # Safety
-/// `place` and the pieces are equally long, and both are valid for the operation.
-unsafe fn perform(deed: &Deed, mut place: *mut u8, wr: &SendWr<'_>) {
-    if let Deed::Change(step) = deed {
-        // SAFETY: the caller vouches for both; `place` is aligned.
-        let before = unsafe { step.apply(place.cast()) }.to_ne_bytes();
-        let mut rest = &before[..];
-        for sge in core::iter::once(&wr.sge).chain(wr.more) {
-            let (now, later) = rest.split_at(rest.len().min(sge.length as usize));
-            // SAFETY: as the caller vouches; `now` is no longer than the piece.
-            unsafe { ptr::copy_nonoverlapping(now.as_ptr(), sge.addr as *mut u8, now.len()) };
-            rest = later;
+/// themselves. False: nothing was done, because the bytes for an atomic are not aligned.
+fn perform(deed: &Deed, place: Target<'_>, wr: &Posted<'_>) -> bool {
+    match deed {
+        Deed::Change(step) => {
+            let Some(word) = place.word() else { return false };
+            scatter(Source::of(&step.apply(word).to_ne_bytes()), wr);
         }
+        Deed::Put => {
+            // Earlier writes become visible first.
+            fence(Ordering::Release);
+            put(place, wr);
+        }
+        Deed::Get => {
+            scatter(place.source(), wr);
+            fence(Ordering::Acquire);
+        }
+    }
+    true
+}
+
+/// Writes the pieces to the peer's bytes. One store writes a word whole: an owner that waits for it
+/// reads it as an atomic.
+fn put(mut place: Target<'_>, wr: &Posted<'_>) {
+    let mut pieces = wr.sources();
+    if wr.more.is_empty()
+        && let (Some(to), Some(word)) = (place.word(), pieces.next().and_then(Source::word))
+    {
+        to.store(word, Ordering::Relaxed);
         return;
     }
-    let word = NonNull::new(place).filter(|_| place.addr().is_multiple_of(8));
-    if let (Deed::Put, [], 8, Some(word)) = (deed, wr.more, wr.sge.length, word) {
-        // Earlier writes become visible first.
-        fence(Ordering::Release);
-        // SAFETY: as the caller vouches, and the word is aligned. One store writes it whole: an
-        // owner that waits for it reads it as an atomic.
-        return unsafe { copy::to_shared(word, wr.sge.addr as *const u8, 8) };
+    for piece in wr.sources() {
+        place.copy(piece);
+        place = place.part(piece.length(), u32::MAX);
     }
-    if matches!(deed, Deed::Put) {
-        fence(Ordering::Release);
-    }
-    for sge in core::iter::once(&wr.sge).chain(wr.more) {
-        let (piece, length) = (sge.addr as *mut u8, sge.length as usize);
-        // SAFETY: as the caller vouches. Both may be the same memory, mapped twice: `copy` allows
-        // that. It is a call, and the compiler reads the peer's bytes nowhere else.
-        unsafe {
-            match deed {
-                Deed::Put => ptr::copy(piece, place, length),
-                _ => ptr::copy(place, piece, length),
-            }
-            place = place.add(length);
-        }
-    }
-    if matches!(deed, Deed::Get) {
-        fence(Ordering::Acquire);
+}
+
+/// Writes bytes to the pieces of a request that reads from the peer.
+fn scatter(mut bytes: Source<'_>, wr: &Posted<'_>) {
+    for piece in wr.targets() {
+        piece.copy(bytes);
+        bytes = bytes.part(piece.length(), u32::MAX);
     }
 }
 

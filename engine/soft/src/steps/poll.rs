@@ -9,7 +9,6 @@ use crate::provider::Polled;
 use crate::shm::layout::{LINE, SLOT_RECORD_MAX};
 use crate::shm::ring::claim_line;
 use crate::state::domain_state::DomainState;
-use crate::state::predicted::NOTHING;
 use crate::sync::{Ordering, fence};
 use crate::wc::Wc;
 
@@ -36,7 +35,7 @@ impl DomainState {
         if link.rx.has_seen(word) {
             return self.wait();
         }
-        match self.predicted.receive(link, word, &self.transport.res.nic.memory) {
+        match self.predicted.receive(link, word, &mut self.transport.res) {
             Some(wc) => Polled::One(wc),
             None => Polled::More,
         }
@@ -78,7 +77,7 @@ impl DomainState {
         // A ping-pong goes through its receives as well, and a reply waits until the message it
         // replies to is written there.
         for line in 0..=link.rx.slot_lines {
-            claim_line((self.predicted.to as *const u8).wrapping_add(line * LINE));
+            claim_line(self.predicted.to.address().wrapping_add(line * LINE));
         }
         link.empty_polls = 1;
         fence(Ordering::SeqCst);
@@ -113,7 +112,7 @@ impl DomainState {
     /// Drops what is known of the next message.
     #[inline(always)]
     pub(crate) fn drop_prediction(&mut self) {
-        self.predicted.removals = NOTHING;
+        self.predicted.to.forget();
     }
 }
 

@@ -1,9 +1,7 @@
 //! Responses to READs and atomics. The side that owns the memory writes them in the order of the
 //! requests; the side that asked takes them.
-#![expect(unsafe_code, reason = "reads and writes registered memory")]
 
 use crate::provider::Access;
-use crate::shm::copy;
 use crate::shm::layout::{
     FRAGMENT, Header, KIND_RESPONSE, RECORD_MAX, RESPONSE_OPERANDS, RecordFlags,
 };
@@ -75,22 +73,16 @@ impl Transport {
         if !link.has_space(header.record()) {
             return None;
         }
-        let to = link.tx.begin(header, 0);
-        // SAFETY: `begin` gives space for the record, 8-byte aligned; key, bounds and right of
-        // the bytes were checked, their owner lets peers read them, and they stay while they are
-        // lent.
-        unsafe {
-            to.cast::<u64>().write(status as u64);
-            let to = to.add(RESPONSE_OPERANDS as usize);
-            match response.unsent {
-                Unsent::Bytes { addr, .. } => {
-                    copy::untrusted(to, addr as *const u8, length as usize);
-                }
-                Unsent::Value(value) if length == 8 => to.cast::<u64>().write(value),
-                Unsent::Value(_) => {}
+        let status = status as u64;
+        match (response.unsent, &lent) {
+            (Unsent::Value(value), _) if length == 8 => {
+                link.tx.put_words(header, 0, &[status, value]);
             }
+            (Unsent::Bytes { .. }, Some(lent)) if length > 0 => {
+                link.tx.put_after_words(header, &[status], lent.source());
+            }
+            _ => link.tx.put_words(header, 0, &[status]),
         }
-        link.tx.end(header);
         Some(left)
     }
 
@@ -152,19 +144,17 @@ impl Resources {
             return Status::BadResponse;
         }
         let (mut skip, mut from, mut left) = (qp.reads.response_bytes, RESPONSE_OPERANDS, length);
-        for Sge { addr, length, lkey } in pending.pieces {
+        for Sge { addr, length, lkey } in pending.pieces.iter().copied() {
             if skip >= length {
                 skip -= length;
                 continue;
             }
             let (to, some) = (addr + u64::from(skip), (length - skip).min(left));
-            let right = (Access::LOCAL_WRITE, qp.pd);
-            if some > 0 && !self.nic.memory.allows(lkey, to, some, right) {
+            let piece = Sge { addr: to, length: some, lkey };
+            let Some(to) = self.nic.memory.target(piece, qp.pd) else {
                 return Status::LocalProtection;
-            }
-            // SAFETY: `from + some` lies inside the payload; the poster vouches for the piece,
-            // whose key, bounds and right were just checked.
-            unsafe { link.rx.fetch_part(header, from, some, to as *mut u8) };
+            };
+            link.rx.fetch(header, from, to);
             (skip, from, left) = (0, from + some, left - some);
         }
         qp.reads.response_bytes += length;

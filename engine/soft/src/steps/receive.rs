@@ -3,7 +3,6 @@
 //! The checks come in the order of CK-1. A record is consumed only when everything about it
 //! is decided. Without a receive it stays in the ring, unacknowledged (RNR). The fast path takes
 //! whole messages for queue pairs that have receives; every other record takes the slow path.
-#![expect(unsafe_code, reason = "writes to posted receive buffers")]
 
 use core::sync::atomic::Ordering;
 
@@ -168,13 +167,12 @@ impl Transport {
         let (wr, mr_cache) = rq.prefetch.ready_first()?;
         mr_cache.renew(&self.res.nic.memory);
         let (length, wr_id) = (header.length(), wr.wr_id);
-        if length > wr.sge.length || !mr_cache.writable(&self.res.nic.memory, wr.sge, length) {
+        if length > wr.sge.length {
             return None;
         }
+        let to = mr_cache.target(&self.res.nic.memory, wr.sge, length)?;
         let recv_cq = self.qps.open_on(header.qp(), link.index)?;
-        // SAFETY: the poster of the receive vouches for the buffer; length, key, bounds and right
-        // were just checked.
-        if !unsafe { link.rx.take_from_slot(lone, wr.sge.addr as *mut u8) } {
+        if !link.rx.take_from_slot(lone, to) {
             return None;
         }
         if header.flags().contains(RecordFlags::ACK_REQ) {
@@ -210,14 +208,11 @@ impl Transport {
                     continue;
                 }
             }
-            if !header.is_whole_send()
-                || length > wr.sge.length
-                || !mr_cache.writable(memory, wr.sge, length)
-            {
+            if !header.is_whole_send() || length > wr.sge.length {
                 break;
             }
-            // SAFETY: as in `receive_from_slot`.
-            unsafe { burst.fetch(header, wr.sge.addr as *mut u8) };
+            let Some(to) = mr_cache.target(memory, wr.sge, length) else { break };
+            burst.fetch(header, to);
             let wc = recv_wc(wr.wr_id, num, length, header.flags(), burst.immediate(header));
             burst.consume(record);
             seen |= header.flags().bits();
@@ -358,13 +353,11 @@ impl Resources {
             let statuses = (Some(Status::Flushed), Status::RemoteAccess);
             return self.refuse(link, header, qp, statuses, sink);
         }
-        let to = wr.sge.addr + u64::from(received);
-        if length > 0 && !self.may_fill(qp, wr.sge.lkey, to, length) {
+        let Some(to) = self.buffer(qp, &wr, (received, length)) else {
             let statuses = (Some(Status::LocalProtection), Status::RemoteOperation);
             return self.refuse(link, header, qp, statuses, sink);
-        }
-        // SAFETY: as in `open_on`.
-        unsafe { link.rx.fetch_part(header, skip, length, to as *mut u8) };
+        };
+        link.rx.fetch(header, skip, to);
         let flags = header.flags();
         let imm = link.rx.immediate(header);
         link.consume(header);
@@ -490,21 +483,19 @@ fn receive_run(
 ) -> usize {
     let Some(first) = wrs.first().map(|wr| wr.sge) else { return 0 };
     let Some(starts) = mr_cache.starts(first) else { return 0 };
-    let mut plain = burst.plain(Header::plain_for(qp), first.length);
+    let mut plain = burst.plain(Header::plain_for(qp));
     let blank = recv_wc(0, qp, 0, RecordFlags::empty(), 0);
     let room = places.len();
     let mut places = places.iter_mut();
     for wr in wrs {
-        if !wr.sge.is_like(first) || !starts.allow(wr.sge.addr) {
+        if !wr.sge.is_like(first) {
             break;
         }
-        let Some((length, record)) = plain.next() else { break };
+        let Some(to) = starts.target(wr.sge.addr) else { break };
+        let Some(next) = plain.next(to) else { break };
         let Some(place) = places.next() else { break };
-        *place = Wc { wr_id: wr.wr_id, byte_len: length, ..blank };
-        // SAFETY: as in `receive_from_slot`: the length is at most the first receive's; this
-        // receive is as long, and `starts` allows it, so it lies in the region.
-        unsafe { plain.fetch(length, wr.sge.addr as *mut u8) };
-        plain.consume(record);
+        *place = Wc { wr_id: wr.wr_id, byte_len: next.length(), ..blank };
+        plain.take(next);
     }
     burst.end_plain(&plain);
     room - places.len()

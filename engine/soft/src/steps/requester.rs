@@ -1,12 +1,11 @@
 //! The sending side of the device: posts, and completions of the requests that the peer has taken.
-#![expect(unsafe_code, reason = "reads the poster's buffers, writes the ring")]
 
+use crate::model::buffers::Posted;
 use crate::model::cq::Sink;
 use crate::model::memory::Memory;
 use crate::model::send_queue::{Sent, SqEntry};
-use crate::shm::copy;
-use crate::shm::layout::{FRAGMENT, Header, RECORD_MAX, RecordFlags, record_bytes};
-use crate::shm::ring::CLAIM_MIN;
+use crate::shm::layout::{FRAGMENT, Header, RECORD_MAX, RecordFlags};
+use crate::shm::ring::{CLAIM_MIN, Head, Space};
 use crate::state::domain_state::DomainState;
 use crate::state::link::{Link, Signaled};
 use crate::state::qp::{QpContext, Reserved, State};
@@ -24,7 +23,7 @@ impl DomainState {
     pub(crate) fn post(
         &mut self,
         qp: &mut QpContext,
-        list: &[SendWr<'_>],
+        list: &[Posted<'_>],
     ) -> Result<(), PostError> {
         if let [wr] = list
             && self.post_at_once(qp, wr)
@@ -36,7 +35,7 @@ impl DomainState {
 
     /// Posts one request alone, in the slot where that helps. False: nothing was done.
     #[inline(always)]
-    pub(crate) fn post_at_once(&mut self, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+    pub(crate) fn post_at_once(&mut self, qp: &mut QpContext, wr: &Posted<'_>) -> bool {
         qp.state == State::Rts
             && match self.links.get_mut(qp.link) {
                 Some(link) => post_at_once(link, &self.transport.res.nic.memory, qp, wr),
@@ -45,7 +44,7 @@ impl DomainState {
     }
 
     #[inline(never)]
-    fn post_list(&mut self, qp: &mut QpContext, list: &[SendWr<'_>]) -> Result<(), PostError> {
+    fn post_list(&mut self, qp: &mut QpContext, list: &[Posted<'_>]) -> Result<(), PostError> {
         qp.reserved = Reserved::NONE;
         if qp.state != State::Rts {
             return self.post_idle(qp, list);
@@ -67,7 +66,7 @@ impl DomainState {
     pub(crate) fn post_slow(
         &mut self,
         qp: &mut QpContext,
-        list: &[SendWr<'_>],
+        list: &[Posted<'_>],
         done: usize,
     ) -> Result<(), PostError> {
         self.links.activate(qp.link);
@@ -106,7 +105,7 @@ impl DomainState {
 
     /// A post outside RTS: refused before RTS (SM-6), accepted and flushed in ERR.
     #[cold]
-    fn post_idle(&mut self, qp: &mut QpContext, list: &[SendWr<'_>]) -> Result<(), PostError> {
+    fn post_idle(&mut self, qp: &mut QpContext, list: &[Posted<'_>]) -> Result<(), PostError> {
         if qp.state.is_unreliable() {
             return self.post_unreliable(qp, list);
         }
@@ -183,32 +182,28 @@ impl Resources {
 
 /// See [`DomainState::post_at_once`].
 #[inline(always)]
-fn post_at_once(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+fn post_at_once(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Posted<'_>) -> bool {
     if !fast_path_ok(link, qp) || wr.op != SendOp::Send || link.tx.unpublished() > 0 {
         return false;
     }
-    let Some(plain) = plain(memory, qp, wr) else { return false };
-    if !has_slot(link, qp, &plain) || !link.has_space(plain.record) {
+    let (Some(plain), payload) = (plain(memory, qp, wr), wr.first()) else { return false };
+    if !has_slot(link, qp, &plain) {
         return false;
     }
-    let (header, payload) = (plain.header, wr.sge.addr as *const u8);
+    let Some(space) = link.space(plain.record()) else { return false };
     let ack = link.ack();
-    // SAFETY: the poster vouches for the piece, whose key was checked unless it is inline; there is
-    // space, and a record that uses the slot fits there.
-    unsafe {
-        match link.uses_slot(plain.record) {
-            true => link.tx.publish_in_slot(header, plain.record, payload, ack),
-            false => link.tx.publish_in_ring(header, plain.record, payload, ack),
-        }
+    match link.uses_slot(plain.record()) {
+        true => link.tx.publish_in_slot(plain, payload, space, ack),
+        false => link.tx.publish_in_ring(plain, payload, space, ack),
     }
-    enter(link, qp, wr, header, link.tx.at);
+    enter(link, qp, wr, plain.header(), link.tx.at);
     true
 }
 
 /// Posts the plain requests at the front of a list and returns their number. Publishes them if they
 /// are the whole list.
 #[inline(always)]
-fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[SendWr<'_>]) -> usize {
+fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Posted<'_>]) -> usize {
     if !fast_path_ok(link, qp) {
         return 0;
     }
@@ -220,25 +215,26 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Send
         }
     }
     let mut writer = link.tx.writer();
+    let most = list.len().min(qp.sq.room() as usize);
+    let mut rest = list.get(..most).unwrap_or_default();
     let mut done = 0;
-    for wr in list.iter().take(qp.sq.room() as usize) {
-        let Some(Plain { header, imm, record }) = plain(memory, qp, wr) else { break };
-        if !writer.fits(record) {
+    while let [wr, behind @ ..] = rest {
+        let Some(plain) = plain(memory, qp, wr) else { break };
+        let Some(space) = writer.space(plain.record()) else {
             link.tx.end_writer(&writer);
-            if !link.makes_space(record) {
+            if !link.makes_space(plain.record()) {
                 break;
             }
             writer = link.tx.writer();
-        }
+            continue;
+        };
+        let header = plain.header();
         if header.flags().contains(RecordFlags::ACK_REQ) && !link.signaled.has_room() {
             break;
         }
-        let to = writer.begin(header, imm);
-        // SAFETY: `begin` gives space for the record; the poster vouches for the piece, whose key
-        // was checked unless it is inline.
-        unsafe { copy::copy_recent(to, wr.sge.addr as *const u8, header.length() as usize) };
-        writer.end(record);
+        writer.put(plain, wr.first(), space);
         enter(link, qp, wr, header, writer.at);
+        rest = behind;
         done += 1;
         if writer.at - link.tx.published() >= u64::from(RECORD_MAX) {
             link.tx.end_writer(&writer);
@@ -263,17 +259,10 @@ pub(crate) fn fast_path_ok(link: &Link, qp: &QpContext) -> bool {
     qp.sq.sent == qp.sq.posted && !link.slow_path
 }
 
-/// A request of one record and one piece, which needs only a send slot and ring space.
-pub(crate) struct Plain {
-    header: Header,
-    imm: u32,
-    /// Bytes of the record.
-    pub(crate) record: u32,
-}
-
-/// The record of a request, if it is plain. Every other request takes the slow path.
+/// The head of a request's message, if it is plain: one record and one piece, which needs only a
+/// send slot and ring space. Every other request takes the slow path.
 #[inline(always)]
-pub(crate) fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<Plain> {
+pub(crate) fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<Head> {
     let length = wr.sge.length;
     let inline = wr.flags.contains(SendFlags::INLINE);
     let limit = if inline { qp.sq.inline_max() } else { FRAGMENT };
@@ -283,45 +272,44 @@ pub(crate) fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<
     if !inline && !readable(memory, qp.pd, wr.sge) {
         return None;
     }
-    let imm = match wr.op {
-        SendOp::Send => None,
-        SendOp::SendWithImm(imm) => Some(imm),
-        _ => return None,
-    };
-    let header = Header::of_request(qp.common, wr.flags, imm.is_some(), length);
-    // As `Header::record`, without decoding the header.
-    let record = if imm.is_some() { 8 } else { 0 } + record_bytes(length.into()) as u32;
-    Some(Plain { header, imm: imm.unwrap_or(0), record })
+    match wr.op {
+        SendOp::Send => Some(Head::of_send(qp.common, wr.flags, length)),
+        SendOp::SendWithImm(imm) => Some(Head::with_imm(qp.common, wr.flags, imm, length)),
+        _ => None,
+    }
 }
 
 /// True if there is a send slot for a plain request.
 #[inline(always)]
-pub(crate) fn has_slot(link: &Link, qp: &QpContext, plain: &Plain) -> bool {
-    let asks = plain.header.flags().contains(RecordFlags::ACK_REQ);
+pub(crate) fn has_slot(link: &Link, qp: &QpContext, plain: &Head) -> bool {
+    let asks = plain.header().flags().contains(RecordFlags::ACK_REQ);
     qp.sq.room() > 0 && (!asks || link.signaled.has_room())
 }
 
 /// Writes a plain request to the ring of a link on the fast path, unpublished. Returns false,
 /// having done nothing, if the request is not plain or there is no slot or space.
-fn write_whole(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> bool {
+fn write_whole(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Posted<'_>) -> bool {
     let Some(plain) = plain(memory, qp, wr) else { return false };
-    let goes = has_slot(link, qp, &plain) && link.has_space(plain.record);
-    if goes {
-        write(link, qp, wr, &plain);
+    if !has_slot(link, qp, &plain) {
+        return false;
     }
-    goes
+    let Some(space) = link.space(plain.record()) else { return false };
+    write(link, qp, wr, (plain, space));
+    true
 }
 
 /// Writes a plain request for which there is a slot and space.
 #[inline(always)]
-pub(crate) fn write(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>, plain: &Plain) {
+pub(crate) fn write(
+    link: &mut Link,
+    qp: &mut QpContext,
+    wr: &Posted<'_>,
+    (plain, space): (Head, Space),
+) {
     let mut writer = link.tx.writer();
-    let to = writer.begin(plain.header, plain.imm);
-    // SAFETY: as in `post_batch`.
-    unsafe { copy::copy_recent(to, wr.sge.addr as *const u8, wr.sge.length as usize) };
-    writer.end(plain.record);
+    writer.put(plain, wr.first(), space);
     link.tx.end_writer(&writer);
-    enter(link, qp, wr, plain.header, writer.at);
+    enter(link, qp, wr, plain.header(), writer.at);
 }
 
 /// Enters a request that is on the wire, up to ring position `end`, in the send queue.

@@ -2,11 +2,11 @@
 //!
 //! The checks come in this order: the rights of the queue pair, then key, bounds and rights of the
 //! memory. A refused request touches nothing and consumes no receive.
-#![expect(unsafe_code, reason = "writes to registered memory")]
 
+use crate::model::buffers::Target;
 use crate::model::cq::{Retire, Sink};
 use crate::model::limits::MESSAGE_MAX;
-use crate::model::memory::Step;
+use crate::model::memory::{Lent, Step};
 use crate::provider::Access;
 use crate::shm::layout::{
     Header, KIND_NOTICE, KIND_READ, KIND_SWAP, KIND_WRITE, RecordFlags, WRITE_OPERANDS,
@@ -76,10 +76,8 @@ impl Resources {
         if notifies && !self.has_receive(qp) {
             return self.wait_for_receive(link, header, qp, sink);
         }
-        if length > 0 {
-            // SAFETY: key, bounds and right were just checked: the owner lets peers write there,
-            // and the region stays while it is lent.
-            unsafe { link.rx.fetch_part(header, WRITE_OPERANDS, length, addr as *mut u8) };
+        if let Some(to) = lent.as_ref().and_then(Lent::target) {
+            link.rx.fetch(header, WRITE_OPERANDS, to.part(0, length));
         }
         drop(lent);
         qp.writing = (!flags.contains(RecordFlags::LAST)).then_some(written + length);
@@ -181,12 +179,11 @@ impl Resources {
             return self.refuse(link, header, qp, (None, Status::RemoteInvalidRequest), sink);
         }
         let nic = self.nic.clone();
-        let Some(lent) = nic.memory.lend(qp.who(), rkey, addr, 8, Access::REMOTE_ATOMIC) else {
+        let lent = nic.memory.lend(qp.who(), rkey, addr, 8, Access::REMOTE_ATOMIC);
+        let Some(word) = lent.as_ref().and_then(Lent::target).and_then(Target::word) else {
             return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
         };
-        // SAFETY: alignment, key, bounds and right were just checked. The owner lets peers change
-        // these bytes, so it uses them only with atomics. The region stays while it is lent.
-        let before = unsafe { step.apply(addr as *mut u64) };
+        let before = step.apply(word);
         drop(lent);
         self.queue_response(link, header, qp, Unsent::Value(before));
         Outcome::Done

@@ -1,10 +1,11 @@
 //! Unreliable queue pairs (UC-1). UC uses the link as RC does. It drops messages that it cannot
 //! take, instead of refusing them or making them wait, so it never stalls the link. A send of UC or
 //! UD is done when it is on its way; one that fails here leaves the queue pair in SQE.
-#![expect(unsafe_code, reason = "writes to posted receive buffers and registered memory")]
 
+use crate::model::buffers::Posted;
 use crate::model::cq::{Retire, Sink};
 use crate::model::limits::MESSAGE_MAX;
+use crate::model::memory::Lent;
 use crate::model::send_queue::Sent;
 use crate::provider::{Access, QpType};
 use crate::shm::layout::{Header, KIND_SEND, KIND_WRITE, RecordFlags, WRITE_OPERANDS};
@@ -15,7 +16,7 @@ use crate::state::qp::{Assembly, Incoming, QpContext, State};
 use crate::state::resources::{Outcome, Resources};
 use crate::steps::admission::{admissible, push};
 use crate::wc::Status;
-use crate::wr::{PostError, SendWr};
+use crate::wr::PostError;
 
 impl QpContext {
     /// Moves the queue pair from SQE back to RTS.
@@ -44,7 +45,7 @@ impl DomainState {
     pub(crate) fn post_unreliable(
         &mut self,
         qp: &mut QpContext,
-        list: &[SendWr<'_>],
+        list: &[Posted<'_>],
     ) -> Result<(), PostError> {
         self.transport.res.schedule(qp);
         if matches!(qp.kind, QpType::Ud | QpType::RawPacket) {
@@ -154,18 +155,15 @@ impl Resources {
         if length > wr.sge.length - received {
             return Incoming::Nothing;
         }
-        let to = wr.sge.addr + u64::from(received);
-        if length > 0 && !self.may_fill(qp, wr.sge.lkey, to, length) {
+        let Some(to) = self.buffer(qp, &wr, (received, length)) else {
             // The receive itself is invalid and would fail for every message.
             qp.assembly = None;
             let wc = error_wc(wr.wr_id, qp.num, Status::LocalProtection);
             sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
             self.fail_qp(qp, link.acked(), None);
             return Incoming::Nothing;
-        }
-        // SAFETY: the poster of the receive vouches for the buffer; length, key, bounds and right
-        // were just checked.
-        unsafe { link.rx.fetch(header, to as *mut u8) };
+        };
+        link.rx.fetch(header, 0, to);
         let received = received + length;
         if !flags.contains(RecordFlags::LAST) {
             qp.assembly = Some(Assembly { wr, received });
@@ -221,10 +219,8 @@ impl Resources {
         if range > 0 && lent.is_none() {
             return Incoming::Nothing;
         }
-        if length > 0 {
-            // SAFETY: key, bounds and right were just checked: the owner lets peers write there,
-            // and the region stays while it is lent.
-            unsafe { link.rx.fetch_part(header, WRITE_OPERANDS, length, addr as *mut u8) };
+        if let Some(to) = lent.as_ref().and_then(Lent::target) {
+            link.rx.fetch(header, WRITE_OPERANDS, to.part(0, length));
         }
         if !flags.contains(RecordFlags::LAST) {
             return Incoming::Write(written + length);

@@ -6,7 +6,6 @@
 //! inspects it ([`frame`]). Inboxes and device discovery are those of datagrams
 //! (`handles/datagram.rs`): inside the device a raw queue pair is a UD queue pair with an extra
 //! part, so queue pairs of other types need no code for it.
-#![expect(unsafe_code, reason = "reads the poster's buffers, writes posted receives")]
 
 mod flow;
 mod frame;
@@ -23,6 +22,7 @@ use std_alloc::boxed::Box;
 use self::frame::{FRAME_MAX, HEADER, TAG};
 use self::tso::{Place, Plan};
 use self::work_queue::Queue;
+use crate::model::buffers::{Pieces, Posted, Source, Target};
 use crate::model::cq::{Retire, Sink};
 use crate::provider::CreateFlags;
 use crate::room::copy_into;
@@ -32,7 +32,7 @@ use crate::state::completion::error_wc;
 use crate::state::qp::QpContext;
 use crate::state::resources::Resources;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
-use crate::wr::{PostCause, Segmentation, SendOp, SendWr, Sge};
+use crate::wr::{PostCause, SendOp, SendWr};
 
 pub use self::flow::SoftFlow;
 pub use self::spread::{SoftIndTable, SoftWq};
@@ -55,48 +55,38 @@ impl QpContext {
 impl Resources {
     /// Sends one frame. The status tells only what happened on this side; nothing comes back from
     /// receivers.
-    pub(crate) fn send_frame(&self, qp: &mut QpContext, wr: &SendWr<'_>) -> Status {
+    pub(crate) fn send_frame(&self, qp: &mut QpContext, wr: &Posted<'_>) -> Status {
         let Some(pieces) = self.pieces(qp, wr) else { return Status::LocalProtection };
         let Some(raw) = qp.datagrams.as_mut().and_then(|datagrams| datagrams.raw.as_mut()) else {
             return Status::LocalQpOperation;
         };
         let length = wr.length();
         if let SendOp::Tso(how) = wr.op {
-            // SAFETY: the poster vouches for the pieces and the header.
-            return unsafe { self.send_segments(qp.num, raw, how, &pieces, length) };
+            return self.send_segments(qp.num, raw, (wr.header(how), how.mss), &pieces, length);
         }
         if length < HEADER as u64 || length > FRAME_MAX as u64 {
             return Status::LocalLength;
         }
-        // SAFETY: the poster vouches for the pieces, whose keys were checked unless they are
-        // inline; they hold `length` bytes, for which there is room.
-        unsafe { gather(raw.frame.as_mut_ptr(), &pieces, 0, length as u32) };
+        gather(Target::of(&mut raw.frame[..]).part(0, length as u32), &pieces, 0);
         self.deliver(qp.num, raw, length as usize);
         Status::Success
     }
 
-    /// Cuts a send into frames and sends them.
-    ///
-    /// # Safety
-    /// The header is readable, and so are the pieces, which hold `length` bytes.
-    unsafe fn send_segments(
+    /// Cuts a send into frames and sends them, each with that header and payload length.
+    fn send_segments(
         &self,
         num: u32,
         raw: &mut Raw,
-        how: Segmentation,
-        pieces: &[Sge],
+        (from, mss): (Source<'_>, u16),
+        pieces: &Pieces,
         length: u64,
     ) -> Status {
-        let header_len = usize::from(how.header_len.min(SEGMENT_HEADER_MAX));
+        let header_len = from.length().min(SEGMENT_HEADER_MAX.into()) as usize;
         let mut header = [0; SEGMENT_HEADER_MAX as usize];
         let Some(header) = header.get_mut(..header_len) else { return Status::LocalLength };
-        // SAFETY: the caller vouches for the header.
-        unsafe {
-            let from = core::ptr::with_exposed_provenance::<u8>(how.header as usize);
-            core::ptr::copy_nonoverlapping(from, header.as_mut_ptr(), header_len);
-        }
+        Target::of(header).copy(from);
         let Some(plan) = Plan::of(header) else { return Status::LocalQpOperation };
-        let mss = usize::from(how.mss);
+        let mss = usize::from(mss);
         if header_len + mss > FRAME_MAX || length > SEGMENTED_MAX {
             return Status::LocalLength;
         }
@@ -106,12 +96,8 @@ impl Resources {
             place.last = place.offset + part == length;
             let end = header_len + part as usize;
             copy_into(&mut raw.frame[..], header);
-            // SAFETY: the caller vouches for the pieces; behind the header there is room for `mss`
-            // bytes.
-            unsafe {
-                let to = raw.frame.as_mut_ptr().add(header_len);
-                gather(to, pieces, place.offset, part);
-            }
+            let to = Target::of(&mut raw.frame[..]).part(header_len as u32, part);
+            gather(to, pieces, place.offset);
             plan.finish(raw.frame.get_mut(..end).unwrap_or_default(), place);
             self.deliver(num, raw, end);
             place = Place { number: place.number + 1, offset: place.offset + part, ..place };
@@ -146,8 +132,7 @@ impl Resources {
                 more = false;
                 break;
             };
-            // SAFETY: a stamp's length is DATAGRAM_MAX at most, for which the frame has room.
-            unsafe { datagrams.inbox.fetch(raw.frame.as_mut_ptr(), stamp.length) };
+            datagrams.inbox.fetch(Target::of(&mut raw.frame[..]).part(0, stamp.length));
             datagrams.inbox.advance();
             let frame = raw.frame.get(..stamp.length as usize).unwrap_or_default();
             if !qp.state.is_unreliable() || !switch::is_wanted(&raw.groups, frame) {
@@ -174,13 +159,8 @@ impl Resources {
         sink: &mut S,
     ) {
         let (length, tag) = finish(&mut raw.frame[..], length, raw.flags);
-        let Some(wr) = self.take_whole_receive(qp, length, sink) else { return };
-        // SAFETY: the poster of the receive vouches for the buffer; `take_whole_receive` has just
-        // checked length, key, bounds and right.
-        unsafe {
-            let to = wr.sge.addr as *mut u8;
-            core::ptr::copy_nonoverlapping(raw.frame.as_ptr(), to, length as usize);
-        }
+        let fill = |_: &QpContext, to: Target<'_>| to.write(&raw.frame[..]);
+        let Some(wr) = self.take_whole_receive(qp, length, sink, fill) else { return };
         let wc = recv_wc(wr.wr_id, qp.num, length, tag);
         sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
     }
@@ -193,17 +173,12 @@ impl Resources {
         let (length, tag) = finish(&mut raw.frame[..], length, raw.flags | queue.flags);
         let Some(wr) = queue.first().filter(|wr| length <= wr.sge.length) else { return };
         queue.advance();
-        if !queue.may_fill(&wr, length) {
+        let Some(to) = queue.buffer(&wr, length) else {
             queue.complete(&mut self.cqs, error_wc(wr.wr_id, queue.num, Status::LocalProtection));
             queue.fail(&mut self.cqs);
             return;
-        }
-        // SAFETY: the poster of the receive vouches for the buffer; length, key, bounds and right
-        // were just checked.
-        unsafe {
-            let to = wr.sge.addr as *mut u8;
-            core::ptr::copy_nonoverlapping(raw.frame.as_ptr(), to, length as usize);
-        }
+        };
+        to.write(&raw.frame[..]);
         queue.complete(&mut self.cqs, recv_wc(wr.wr_id, queue.num, length, tag));
     }
 }

@@ -85,16 +85,16 @@ impl SoftWq {
         self.cq.domain.enter_shared(|state| f(&mut state.transport.res, &self.queue))
     }
 
-    pub(in crate::ext) fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> u32 {
         self.queue.num
     }
 
-    pub(in crate::ext) fn recv_depth(&self) -> u32 {
+    pub(crate) fn recv_depth(&self) -> u32 {
         self.queue.recvs.depth()
     }
 
     /// Takes the queue to another state.
-    pub(in crate::ext) fn take_to(&self, to: WqState) -> Result<(), SetupError> {
+    pub(crate) fn take_to(&self, to: WqState) -> Result<(), SetupError> {
         let changed = self.enter(|res, queue| {
             let from = queue.turn.lock().state;
             match (from, to) {
@@ -121,7 +121,7 @@ impl SoftWq {
     }
 
     /// Posts receives; those that come in ERR are flushed.
-    pub(in crate::ext) fn post_recvs(&self, list: &[RecvWr]) -> Result<(), PostError> {
+    pub(crate) fn post_recvs(&self, list: &[RecvWr]) -> Result<(), PostError> {
         let posted = self.enter(|res, queue| {
             let state = queue.turn.lock().state;
             if state == WqState::Reset && !list.is_empty() {

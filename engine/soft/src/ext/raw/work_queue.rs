@@ -9,12 +9,13 @@ use std_alloc::sync::Arc;
 use super::hash;
 use crate::device::nic::Nic;
 use crate::device::pd::Pd;
+use crate::model::buffers::Target;
 use crate::model::cq::{CompletionQueue, Retire};
 use crate::model::recvq::RecvQueue;
-use crate::provider::{Access, CreateFlags, RxHash, WqState};
+use crate::provider::{CreateFlags, RxHash, WqState};
 use crate::state::completion::error_wc;
 use crate::wc::Status;
-use crate::wr::{PostCause, PostError, RecvWr};
+use crate::wr::{PostCause, PostError, RecvWr, Sge};
 
 /// The part that all handles of a work queue share.
 pub(super) struct Queue {
@@ -75,10 +76,9 @@ impl Queue {
         turn.first
     }
 
-    /// True if the queue's own protection domain may write the memory of a receive.
-    pub(super) fn may_fill(&self, wr: &RecvWr, length: u32) -> bool {
-        let needs = (Access::LOCAL_WRITE, self.recvs.pd());
-        self.nic.memory.allows(wr.sge.lkey, wr.sge.addr, length, needs)
+    /// The first bytes of a receive, if the queue's own protection domain may write them.
+    pub(super) fn buffer(&self, wr: &RecvWr, length: u32) -> Option<Target<'_>> {
+        self.nic.memory.target(Sge { length, ..wr.sge }, self.recvs.pd())
     }
 
     /// Removes the oldest receive.
