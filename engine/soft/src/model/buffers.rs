@@ -199,18 +199,29 @@ impl<'a> Posted<'a> {
 
     /// All pieces.
     pub(crate) fn gathered(&self) -> Pieces {
-        let mut list = ArrayVec::new();
-        for piece in self.0.all_pieces() {
-            list.put(piece);
-        }
-        Pieces { list }
+        gathered(self.0.all_pieces())
     }
 }
 
 /// The pieces of a posted request, each readable until the request has completed.
-#[derive(Clone)]
 pub(crate) struct Pieces {
     list: ArrayVec<Sge, SEND_SGE_MAX>,
+}
+
+impl Clone for Pieces {
+    /// Unlike the list's own, this cannot panic.
+    fn clone(&self) -> Pieces {
+        gathered(self.list.iter().copied())
+    }
+}
+
+/// A post has checked that they are not too many.
+fn gathered(pieces: impl Iterator<Item = Sge>) -> Pieces {
+    let mut list = ArrayVec::new();
+    for piece in pieces {
+        list.put(piece);
+    }
+    Pieces { list }
 }
 
 impl Deref for Pieces {
