@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "posts buffers that it then owns")]
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, Weak};
 
 use doorbell_fabric::{CmError, Fabric, QpAttr};
@@ -421,13 +422,14 @@ impl<F: Fabric> QueuePair<F> {
         &mut self,
         window: &mut Window<F>,
         memory: &Exposed<F>,
-        (offset, len): (usize, usize),
+        bytes: Range<usize>,
         access: Access,
         flags: SendFlags,
     ) -> Result<Remote, PostFailed> {
-        let beyond = |_| PostFailed { cause: PostCause::Device(14) };
-        memory.check(offset, len).map_err(beyond)?;
-        let ((region, addr), rkey) = (memory.place(offset), window.next_rkey());
+        let beyond = PostFailed { cause: PostCause::Device(14) };
+        let len = bytes.end.checked_sub(bytes.start).ok_or(beyond)?;
+        memory.check(bytes.start, len).map_err(|_| beyond)?;
+        let ((region, addr), rkey) = (memory.place(bytes.start), window.next_rkey());
         let shared = window.state().clone();
         let mut state = lock(&shared);
         let gone = PostFailed { cause: PostCause::Device(22) };

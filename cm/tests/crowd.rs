@@ -192,7 +192,7 @@ impl Crowd {
 /// Asserts that all blocks have come back and no peer is left.
 fn assert_home(worker: &mut OneWorker, config: &Config) {
     let Stats { received, refilled, .. } = *worker.stats();
-    let (receives, sends) = worker.blocks_home();
+    let (receives, sends) = (worker.recv_blocks_home(), worker.send_blocks_home());
     assert_eq!(received - refilled, receives as u64);
     assert_eq!((sends, worker.in_flight()), (config.send_blocks as usize, 0));
     assert_eq!((worker.peers(), worker.kept(), worker.handler().wrong), (0, 0, 0));

@@ -189,8 +189,10 @@ pub struct PathRecord {
     pub to: Gid,
     /// The GID at its beginning.
     pub from: Gid,
-    /// The local identifiers of both GIDs, in that order.
-    pub lids: (u16, u16),
+    /// The local identifier (LID) at its end.
+    pub to_lid: u16,
+    /// The local identifier (LID) at its beginning.
+    pub from_lid: u16,
     /// The flow label, 20 bits.
     pub flow_label: u32,
     /// Maximum number of routers on the way.

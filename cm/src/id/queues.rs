@@ -1,5 +1,6 @@
 //! Requests and completions of an id: its queue pair and its shared receive queue at work.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use doorbell_fabric::{CmError, CmId, Fabric};
@@ -167,10 +168,10 @@ impl<F: Fabric> Queues<'_, F> {
         }
     }
 
-    /// Posts a request that opens a window onto `len` bytes of `memory` from `offset` on, with
-    /// those rights (`ibv_bind_mw`, or a BIND_MW request, by the window's kind; MW-1). The memory
-    /// must be exposed with MW_BIND. Returns what to tell the peer; it is valid once the request
-    /// has completed. A length of 0 closes a window of type 1.
+    /// Posts a request that opens a window onto those bytes of `memory`, with those rights
+    /// (`ibv_bind_mw`, or a BIND_MW request, by the window's kind; MW-1). The memory must be
+    /// exposed with MW_BIND. Returns what to tell the peer; it is valid once the request has
+    /// completed. An empty range closes a window of type 1.
     ///
     /// # Errors
     /// See [`doorbell_seam::wr::PostCause`]; `Device(14)` (EFAULT) for bytes beyond the memory,
@@ -179,12 +180,12 @@ impl<F: Fabric> Queues<'_, F> {
         &mut self,
         window: &mut Window<F>,
         memory: &Exposed<F>,
-        (offset, len): (usize, usize),
+        bytes: Range<usize>,
         rights: Access,
         flags: SendFlags,
     ) -> Result<Remote, PostFailed> {
         match &mut self.qp {
-            Some(qp) => qp.bind_window(window, memory, (offset, len), rights, flags),
+            Some(qp) => qp.bind_window(window, memory, bytes, rights, flags),
             None => Err(PostFailed::state()),
         }
     }

@@ -93,7 +93,7 @@ fn connected<F: Fabric>(bed: &Bed<F>, all: &mut All) {
     let mut window = Window::new(&bed.fabric, WindowKind::Two).expect("a window");
     let rights = Access::REMOTE_READ;
     two.queues()
-        .bind_window(&mut window, &memory, (0, 8), rights, SendFlags::SIGNALED)
+        .bind_window(&mut window, &memory, 0..8, rights, SendFlags::SIGNALED)
         .expect("bind");
     for id in ids {
         all.push(Box::new(id));

@@ -246,7 +246,7 @@ fn qx_10_windows_are_opened_only_where_that_was_asked_for<F: Fabric>(bed: &Bed<F
     for kind in [WindowKind::One, WindowKind::Two] {
         let mut window = Window::new(&bed.fabric, kind).expect("a window");
         let (rights, flags) = (Access::REMOTE_READ, SendFlags::SIGNALED);
-        let bound = one.queues().bind_window(&mut window, &memory, (0, 64), rights, flags);
+        let bound = one.queues().bind_window(&mut window, &memory, 0..64, rights, flags);
         assert_eq!(bound.expect_err("not asked for").cause, PostCause::NotAsked, "{kind:?}");
     }
 }

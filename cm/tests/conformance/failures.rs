@@ -127,7 +127,7 @@ fn sq_03_a_window_that_cannot_be_bound_completes<F: Fabric>(bed: &Bed<F>) {
     let legal = if bed.is_strict() { &legal[..1] } else { &legal[..] };
     fails(bed, quiet(bed), legal, |one, _| {
         one.queues()
-            .bind_window(&mut window, &closed, (0, 64), Access::REMOTE_WRITE, SILENT)
+            .bind_window(&mut window, &closed, 0..64, Access::REMOTE_WRITE, SILENT)
             .expect("post");
     });
 }
@@ -140,7 +140,7 @@ fn sq_03_an_invalidation_of_nothing_completes<F: Fabric>(bed: &Bed<F>) {
     fails(bed, quiet(bed), &legal, |one, two| {
         let rights = Access::REMOTE_WRITE;
         let bound =
-            one.queues().bind_window(&mut window, &memory, (0, 64), rights, SendFlags::SIGNALED);
+            one.queues().bind_window(&mut window, &memory, 0..64, rights, SendFlags::SIGNALED);
         let rkey = bound.expect("post").rkey;
         sent(one, two).ok().expect("bound");
         one.queues().invalidate(rkey, SILENT).expect("post");

@@ -130,7 +130,7 @@ fn sq_05_a_fence_waits_for_reads_through_a_window<F: Fabric>(bed: &Bed<F>) {
     let (memory, rights) = (exposed(bed, 1 << 20), Access::REMOTE_READ);
     let mut window = Window::new(&bed.fabric, WindowKind::Two).expect("a window");
     let sides = (&mut one, &mut two);
-    let from = crate::windows::bind(sides, &mut window, &memory, (0, 1 << 20), rights);
+    let from = crate::windows::bind(sides, &mut window, &memory, 0..1 << 20, rights);
     fence_waits(bed, (&mut one, &mut two), &memory, from);
 }
 
@@ -179,7 +179,7 @@ fn twenty_reads<F: Fabric>(bed: &Bed<F>, in_window: bool) {
     let mut from = memory.remote(0);
     if in_window {
         let (sides, rights) = ((&mut one, &mut two), Access::REMOTE_READ);
-        from = crate::windows::bind(sides, &mut window, &memory, (0, LEN), rights);
+        from = crate::windows::bind(sides, &mut window, &memory, 0..LEN, rights);
     }
     for n in 0..20 {
         let op = SendOp::Read(Remote { addr: from.addr + n * 64, ..from });

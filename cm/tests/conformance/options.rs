@@ -116,7 +116,8 @@ fn cm_16_a_path_takes_the_place_of_a_resolved_route<F: Fabric>(bed: &Bed<F>) {
     let path = IdOption::IbPath(PathRecord {
         to: gid,
         from: gid,
-        lids: (0, 0),
+        to_lid: 0,
+        from_lid: 0,
         flow_label: 0,
         hop_limit: 64,
         traffic_class: 0,

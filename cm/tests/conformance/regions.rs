@@ -176,7 +176,7 @@ fn mr_05_memory_in_use_stays<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     let mut window = Window::new(&bed.fabric, WindowKind::Two).expect("a window");
     let flags = SendFlags::SIGNALED;
-    two.queues().bind_window(&mut window, &first, (0, 64), WRITE, flags).expect("post");
+    two.queues().bind_window(&mut window, &first, 0..64, WRITE, flags).expect("post");
     sent(&mut two, &mut one).ok().expect("bound");
     let first = still(bed, first.reregister(&bed.fabric, &change), Code::Busy);
     drop((one, two, window));

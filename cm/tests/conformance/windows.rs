@@ -1,5 +1,7 @@
 //! Memory windows: MW-1, MW-2, RC-5.
 
+use std::ops::Range;
+
 use doorbell_cm::{Completion, Exposed, Fabric, Id, Window};
 use doorbell_seam::provider::{Access, WindowKind};
 use doorbell_seam::wc::{Status, WcOpcode};
@@ -39,7 +41,7 @@ pub(crate) fn bind<F: Fabric>(
     (one, two): (&mut Id<F>, &mut Id<F>),
     window: &mut Window<F>,
     memory: &Exposed<F>,
-    range: (usize, usize),
+    range: Range<usize>,
     rights: Access,
 ) -> Remote {
     let remote = two.queues().bind_window(window, memory, range, rights, SIGNALED).expect("post");
@@ -68,7 +70,7 @@ fn mw_01_type_2_opens_and_local_invalidation_closes<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     let memory = memory(bed);
     let mut window = window(bed, WindowKind::Two);
-    let to = bind((&mut one, &mut two), &mut window, &memory, (64, 128), WRITE);
+    let to = bind((&mut one, &mut two), &mut window, &memory, 64..192, WRITE);
     write(bed, (&mut one, &mut two), to, 128).ok().expect("it is open");
     assert_eq!(bytes(&memory, 64, 128), [7; 128]);
     two.queues().invalidate(to.rkey, SIGNALED | SendFlags::FENCE).expect("post");
@@ -82,12 +84,12 @@ fn mw_01_type_1_opens_under_a_new_key_and_closes_without_bytes<F: Fabric>(bed: &
     let (mut one, mut two) = bed.pair(&bed.small());
     let memory = memory(bed);
     let mut window = window(bed, WindowKind::One);
-    let first = bind((&mut one, &mut two), &mut window, &memory, (0, 64), WRITE);
+    let first = bind((&mut one, &mut two), &mut window, &memory, 0..64, WRITE);
     write(bed, (&mut one, &mut two), first, 64).ok().expect("it is open");
-    let second = bind((&mut one, &mut two), &mut window, &memory, (64, 64), WRITE);
+    let second = bind((&mut one, &mut two), &mut window, &memory, 64..128, WRITE);
     assert_ne!(first.rkey, second.rkey, "each binding has a key of its own");
     write(bed, (&mut one, &mut two), second, 64).ok().expect("it is open");
-    let none = bind((&mut one, &mut two), &mut window, &memory, (0, 0), Access::empty());
+    let none = bind((&mut one, &mut two), &mut window, &memory, 0..0, Access::empty());
     let closed = Remote { rkey: none.rkey, ..second };
     assert_eq!(write(bed, (&mut one, &mut two), closed, 8).status, Status::RemoteAccess);
 }
@@ -99,7 +101,7 @@ fn mw_01_only_the_bytes_and_rights_it_was_bound_with<F: Fabric>(bed: &Bed<F>) {
         let (mut one, mut two) = bed.pair(&bed.small());
         let memory = memory(bed);
         let mut window = window(bed, WindowKind::Two);
-        let to = bind((&mut one, &mut two), &mut window, &memory, (64, 64), WRITE);
+        let to = bind((&mut one, &mut two), &mut window, &memory, 64..128, WRITE);
         let beside = Remote { addr: to.addr.wrapping_add_signed(offset), ..to };
         let refused = write(bed, (&mut one, &mut two), beside, len);
         assert_eq!(refused.status, Status::RemoteAccess, "{offset}");
@@ -108,7 +110,7 @@ fn mw_01_only_the_bytes_and_rights_it_was_bound_with<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     let memory = memory(bed);
     let mut window = window(bed, WindowKind::Two);
-    let to = bind((&mut one, &mut two), &mut window, &memory, (64, 64), Access::REMOTE_READ);
+    let to = bind((&mut one, &mut two), &mut window, &memory, 64..128, Access::REMOTE_READ);
     one.queues().post_send(bed.filled(8, 7), 8, SendOp::Read(to), SIGNALED).expect("post");
     sent(&mut one, &mut two).ok().expect("it may be read");
     assert_eq!(write(bed, (&mut one, &mut two), to, 8).status, Status::RemoteAccess);
@@ -118,9 +120,9 @@ fn mw_01_binding_needs_rights_and_bounds_of_the_region<F: Fabric>(bed: &Bed<F>) 
     let (mut one, mut two) = bed.pair(&bed.small());
     let closed = Exposed::new(&bed.fabric, 4096, WRITE).expect("memory without MW_BIND");
     let mut window = window(bed, WindowKind::Two);
-    let beyond = two.queues().bind_window(&mut window, &memory(bed), (4095, 2), WRITE, SIGNALED);
+    let beyond = two.queues().bind_window(&mut window, &memory(bed), 4095..4097, WRITE, SIGNALED);
     assert_eq!(beyond.expect_err("past the end").cause, PostCause::Device(14));
-    two.queues().bind_window(&mut window, &closed, (0, 64), WRITE, SIGNALED).expect("post");
+    two.queues().bind_window(&mut window, &closed, 0..64, WRITE, SIGNALED).expect("post");
     let failed = sent(&mut two, &mut one);
     // Soft-RoCE has one status for all errors of a local request.
     let legal = [Status::MwBind, Status::LocalQpOperation];
@@ -135,7 +137,7 @@ fn mw_01_type_2_is_for_the_peer_of_its_queue_pair<F: Fabric>(bed: &Bed<F>) {
     let (mut other, mut another) = bed.pair(&bed.small());
     let memory = memory(bed);
     let mut window = window(bed, WindowKind::Two);
-    let to = bind((&mut one, &mut two), &mut window, &memory, (0, 64), WRITE);
+    let to = bind((&mut one, &mut two), &mut window, &memory, 0..64, WRITE);
     let refused = write(bed, (&mut other, &mut another), to, 8);
     assert_eq!(refused.status, Status::RemoteAccess);
     write(bed, (&mut one, &mut two), to, 8).ok().expect("its own peer may");
@@ -149,7 +151,7 @@ fn mw_02_only_an_open_window_of_type_2_is_invalidated<F: Fabric>(bed: &Bed<F>) {
         let rkey = match &mut window {
             None => memory.remote(0).rkey,
             Some(window) if window.kind() == WindowKind::One => {
-                bind((&mut one, &mut two), window, &memory, (0, 64), WRITE).rkey
+                bind((&mut one, &mut two), window, &memory, 0..64, WRITE).rkey
             }
             // Never bound.
             Some(window) => window.rkey(),
@@ -168,7 +170,7 @@ fn rc_05_a_send_with_invalidate_closes_before_it_is_heard<F: Fabric>(bed: &Bed<F
     let (mut one, mut two) = bed.pair(&bed.small());
     let memory = memory(bed);
     let mut window = window(bed, WindowKind::Two);
-    let to = bind((&mut one, &mut two), &mut window, &memory, (0, 64), WRITE);
+    let to = bind((&mut one, &mut two), &mut window, &memory, 0..64, WRITE);
     write(bed, (&mut one, &mut two), to, 64).ok().expect("it is open");
     two.queues().post_recv(bed.filled(8, 0)).expect("a receive");
     one.queues().post_inline(&[5; 8], SendOp::SendWithInv(to.rkey), SIGNALED).expect("post");
@@ -196,7 +198,7 @@ fn mw_01_dropping_a_window_closes_it<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     let memory = memory(bed);
     let mut window = window(bed, WindowKind::Two);
-    let to = bind((&mut one, &mut two), &mut window, &memory, (0, 64), WRITE);
+    let to = bind((&mut one, &mut two), &mut window, &memory, 0..64, WRITE);
     drop(window);
     assert_eq!(write(bed, (&mut one, &mut two), to, 8).status, Status::RemoteAccess);
 }
@@ -205,7 +207,7 @@ fn mr_04_a_window_keeps_its_memory<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     let memory = memory(bed);
     let mut window = window(bed, WindowKind::Two);
-    let to = bind((&mut one, &mut two), &mut window, &memory, (0, 64), WRITE);
+    let to = bind((&mut one, &mut two), &mut window, &memory, 0..64, WRITE);
     // The device could not let go of it; here nobody can ask it to.
     drop(memory);
     write(bed, (&mut one, &mut two), to, 64).ok().expect("it is open");
@@ -216,17 +218,17 @@ fn mw_01_type_2_ends_with_its_queue_pair<F: Fabric>(bed: &Bed<F>) {
     let memory = memory(bed);
     let mut window = window(bed, WindowKind::Two);
     let (mut one, mut two) = bed.pair(&bed.small());
-    bind((&mut one, &mut two), &mut window, &memory, (0, 64), WRITE);
+    bind((&mut one, &mut two), &mut window, &memory, 0..64, WRITE);
     two.queues().invalidate(window.rkey(), SIGNALED).expect("close it");
     sent(&mut two, &mut one).ok().expect("closed");
     // A window opened on another queue pair belongs to that one.
     let (mut left, mut right) = bed.pair(&bed.small());
-    let to = bind((&mut left, &mut right), &mut window, &memory, (0, 64), WRITE);
+    let to = bind((&mut left, &mut right), &mut window, &memory, 0..64, WRITE);
     drop((one, two));
     write(bed, (&mut left, &mut right), to, 8).ok().expect("it is open");
     drop(right);
     let (mut other, mut last) = bed.pair(&bed.small());
-    let refused = last.queues().bind_window(&mut window, &memory, (0, 64), WRITE, SIGNALED);
+    let refused = last.queues().bind_window(&mut window, &memory, 0..64, WRITE, SIGNALED);
     assert_eq!(refused.expect_err("its queue pair is gone").cause, PostCause::Device(22));
-    bind((&mut other, &mut last), &mut self::window(bed, WindowKind::Two), &memory, (0, 64), WRITE);
+    bind((&mut other, &mut last), &mut self::window(bed, WindowKind::Two), &memory, 0..64, WRITE);
 }

@@ -264,7 +264,7 @@ impl<C: Control + Send> Survivor<C> {
             self.worker.turn();
         }
         let Stats { received, refilled, strays, .. } = *self.worker.stats();
-        let (receives, sends) = self.worker.blocks_home();
+        let (receives, sends) = (self.worker.recv_blocks_home(), self.worker.send_blocks_home());
         // Messages that came after their peer had gone do not count as received.
         let lent = received - refilled;
         assert!((lent..=lent + strays).contains(&(receives as u64)), "{receives}, not {lent}");

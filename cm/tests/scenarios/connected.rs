@@ -281,7 +281,7 @@ fn trap_7_blocks_come_home_when_a_peer_goes<F: Fabric>(nic: &F) {
     });
     assert_eq!(pair.one.worker.handler().down, [DownReason::Closed]);
     for worker in [&mut pair.one.worker, &mut pair.two.worker] {
-        assert_eq!((worker.blocks_home().1, worker.in_flight()), (16, 0));
+        assert_eq!((worker.send_blocks_home(), worker.in_flight()), (16, 0));
         assert_eq!((worker.peers(), worker.kept()), (0, 0));
     }
 }

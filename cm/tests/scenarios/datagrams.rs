@@ -175,7 +175,7 @@ fn ways_are_bounded_and_a_closed_one_is_used_again<F: Fabric>(nic: &F) {
         pair.until("they are free", |pair| pair.one.worker.in_flight() == 0);
     }
     pair.until("all has come", |pair| pair.two.worker.handler().got.len() == 60);
-    assert_eq!(pair.one.worker.blocks_home().1, 16);
+    assert_eq!(pair.one.worker.send_blocks_home(), 16);
 }
 
 fn a_port_that_is_gone_may_be_followed_by_another<F: Fabric>(nic: &F) {
@@ -198,7 +198,11 @@ fn a_port_that_is_gone_may_be_followed_by_another<F: Fabric>(nic: &F) {
         drop(here);
         pair.one.worker.turn();
         assert_eq!((pair.one.worker.in_flight(), pair.one.worker.datagrams_home()), (0, 0));
-        assert_eq!(pair.one.worker.blocks_home().1, 16, "blocks of sends that were on their way");
+        assert_eq!(
+            pair.one.worker.send_blocks_home(),
+            16,
+            "blocks of sends that were on their way"
+        );
         // Nobody gets the answers to datagrams that were in flight.
         pair.until("it has come", |pair| pair.two.worker.handler().got.len() >= round * 26 - 6);
         for (_, way) in std::mem::take(&mut pair.two.worker.handler().ways) {

@@ -225,7 +225,7 @@ fn a_reply_too_long_for_the_peer_ends_it_by_name<F: Fabric>(nic: &F) {
     });
     assert_eq!(pair.two.worker.handler().down[0].1, DownReason::ReplyTooLong);
     assert_eq!(pair.one.worker.handler().got.len(), 1);
-    assert_eq!(pair.two.worker.blocks_home().1, CONFIG.send_blocks as usize);
+    assert_eq!(pair.two.worker.send_blocks_home(), CONFIG.send_blocks as usize);
 }
 
 fn a_program_decides_who_connects_and_to_which_worker<F: Fabric>(nic: &F) {

@@ -326,7 +326,7 @@ impl<F: Fabric> Client<F> {
         assert_eq!(log.down.len(), 1);
         assert!(why.contains(&log.down[0]) || is_failed(log.down[0]), "{:?}", log.down);
         assert_eq!((self.one.worker.peers(), self.one.worker.pending()), (0, 0));
-        assert_eq!(self.one.worker.blocks_home().1, ROOMY.send_blocks as usize);
+        assert_eq!(self.one.worker.send_blocks_home(), ROOMY.send_blocks as usize);
     }
 }
 

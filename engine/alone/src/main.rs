@@ -195,7 +195,7 @@ fn run() -> Result<(), u8> {
         one.turn();
         two.turn();
     }
-    if one.peers() != 0 || one.blocks_home().1 != CONFIG.send_blocks as usize {
+    if one.peers() != 0 || one.send_blocks_home() != CONFIG.send_blocks as usize {
         return Err(9);
     }
     Ok(())

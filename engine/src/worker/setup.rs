@@ -184,10 +184,15 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.sender.peers.len()
     }
 
-    /// Free blocks in this worker's hands: (of the shared receive memory, of its send memory). With
-    /// no peer left, and after the shared queue was drained, all are accounted for.
-    pub fn blocks_home(&self) -> (usize, usize) {
-        (self.core.sender.accounts.recv.home(), self.core.sender.accounts.send.available())
+    /// Free blocks of the shared receive memory in this worker's hands: they are not posted. With
+    /// no peer left, and after the shared queue was drained, its workers have all of them.
+    pub fn recv_blocks_home(&self) -> usize {
+        self.core.sender.accounts.recv.home()
+    }
+
+    /// Free blocks of its send memory. With no peer left, all of them are free.
+    pub fn send_blocks_home(&self) -> usize {
+        self.core.sender.accounts.send.available()
     }
 
     /// Receives of datagrams that are not posted: a quarter of them at most.

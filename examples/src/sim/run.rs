@@ -232,7 +232,7 @@ impl Run {
         let mut text = String::from("receives posted and at home, by worker:");
         for desk in &self.world.desks {
             let posted = sim::posted(desk.intake.srq().inner().inner());
-            let (home, _) = desk.worker.blocks_home();
+            let home = desk.worker.recv_blocks_home();
             text.push_str(&format!(" {posted}+{home}"));
         }
         text
@@ -331,7 +331,7 @@ impl Run {
                 };
                 let Some(first) = desks().next() else { continue };
                 let posted = sim::posted(first.intake.srq().inner().inner()) as usize;
-                let held: usize = desks().map(|desk| desk.worker.blocks_home().0).sum();
+                let held: usize = desks().map(|desk| desk.worker.recv_blocks_home()).sum();
                 if posted + held != config.recv_blocks as usize {
                     self.fail(format!(
                         "queue {queue} of side {side} had {} blocks, now {posted} are posted and \
@@ -342,15 +342,17 @@ impl Run {
             }
         }
         for (number, desk) in self.world.desks.iter().enumerate() {
-            let (have, home) =
-                (self.world.plan.sides[desk.side].config.send_blocks, desk.worker.blocks_home().1);
+            let (have, home) = (
+                self.world.plan.sides[desk.side].config.send_blocks,
+                desk.worker.send_blocks_home(),
+            );
             if home != have as usize {
                 self.fail(format!("desk {number} has {home} of its {have} send blocks"));
             }
             if desk.worker.peers() != 0 {
                 self.fail(format!("desk {number} still has {} peers", desk.worker.peers()));
             }
-            let held = desk.worker.blocks_home().0;
+            let held = desk.worker.recv_blocks_home();
             if held != 0 {
                 self.fail(format!("desk {number} is idle and keeps {held} receive blocks"));
             }

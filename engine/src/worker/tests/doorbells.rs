@@ -241,7 +241,7 @@ fn whatever_comes_between_messages_of_a_burst_keeps_its_place() {
     for _ in 0..20_000 {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let bytes = |length| payload(sent, length);
-        let free = one.worker.blocks_home().1;
+        let free = one.worker.send_blocks_home();
         let mut out = one.worker.outbox();
         let room = out.room(peer);
         let went = match seed >> 59 {
@@ -263,7 +263,7 @@ fn whatever_comes_between_messages_of_a_burst_keeps_its_place() {
             _ => out.send(peer, &bytes(24)),
         };
         sent += usize::from(went.is_ok());
-        let inline = one.worker.blocks_home().1 == free;
+        let inline = one.worker.send_blocks_home() == free;
         assert!(inline == (went.is_err() || seed >> 59 != 2), "message {sent} of 65 bytes");
         assert!(went.is_err() || room > 0, "message {sent} had no credit");
     }

@@ -276,7 +276,7 @@ fn live(seed: u64, totals: &mut [u32; 3]) {
     assert!(three.third.intake.gone(honest.0) && three.sides[1].intake.gone(honest.1));
     three.turns(400);
     for side in &three.sides {
-        let (receives, sends) = side.worker.blocks_home();
+        let (receives, sends) = (side.worker.recv_blocks_home(), side.worker.send_blocks_home());
         assert_eq!((sends, side.worker.in_flight()), (config.send_blocks as usize, 0));
         let posted = doorbell_soft::sim::posted(side.intake.srq()) as usize;
         assert_eq!(receives + posted, config.recv_blocks as usize, "receive blocks");

@@ -176,7 +176,7 @@ fn blocks_given_back_between_turns_are_posted_with_the_next() {
         for token in tokens {
             assert!(two.worker.outbox().give_back(token));
         }
-        assert_eq!((two.worker.blocks_home().0, two.worker.turn()), (8, 0));
-        assert_eq!(two.worker.blocks_home().0, 0, "round {round}");
+        assert_eq!((two.worker.recv_blocks_home(), two.worker.turn()), (8, 0));
+        assert_eq!(two.worker.recv_blocks_home(), 0, "round {round}");
     }
 }

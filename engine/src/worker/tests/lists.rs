@@ -49,7 +49,7 @@ fn a_list_goes_as_so_many_sends() {
         assert!(uncounted_singles > 10, "{uncounted_singles}");
         let stats = one.worker.stats();
         assert_eq!((stats.sent, one.worker.in_flight()), (want.len() as u64, 0));
-        assert_eq!(one.worker.blocks_home().1, config.send_blocks as usize);
+        assert_eq!(one.worker.send_blocks_home(), config.send_blocks as usize);
     }
 }
 

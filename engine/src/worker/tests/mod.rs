@@ -239,7 +239,7 @@ fn assert_in_order(log: &Log, count: usize, length: usize) {
 
 /// Every block is accounted for after everything has drained.
 fn assert_blocks_home(side: &Side, config: &Config) {
-    let (_, send) = side.worker.blocks_home();
+    let send = side.worker.send_blocks_home();
     assert_eq!(send, config.send_blocks as usize, "send blocks");
 }
 

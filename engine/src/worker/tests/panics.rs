@@ -67,7 +67,7 @@ fn a_panic_costs_no_message_and_no_block() {
         assert_eq!(two.worker.stats().received, sent as u64);
         let echoes = if echo { sent - panics } else { 0 };
         assert_eq!(one.worker.handler().got.len(), echoes);
-        assert_eq!(two.worker.blocks_home().0 as u64 + two.worker.stats().refilled, sent as u64);
+        assert_eq!(two.worker.recv_blocks_home() as u64 + two.worker.stats().refilled, sent as u64);
     }
 }
 
@@ -91,5 +91,5 @@ fn a_panic_at_a_peer_that_comes_up_costs_no_block() {
     }
     let (worker, want) = (&two.worker, (1..5).map(|n| payload(n, 24)).collect::<Vec<_>>());
     assert_eq!(worker.handler.got, want, "the first went with the panic");
-    assert_eq!(worker.blocks_home().0 as u64 + worker.stats().refilled, 5);
+    assert_eq!(worker.recv_blocks_home() as u64 + worker.stats().refilled, 5);
 }

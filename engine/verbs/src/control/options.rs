@@ -67,8 +67,8 @@ fn encode(path: &PathRecord) -> PathData {
     let record = &mut data[8..];
     record[8..24].copy_from_slice(&path.to.0);
     record[24..40].copy_from_slice(&path.from.0);
-    record[40..42].copy_from_slice(&path.lids.0.to_be_bytes());
-    record[42..44].copy_from_slice(&path.lids.1.to_be_bytes());
+    record[40..42].copy_from_slice(&path.to_lid.to_be_bytes());
+    record[42..44].copy_from_slice(&path.from_lid.to_be_bytes());
     record[44..48].copy_from_slice(&label.to_be_bytes());
     record[48] = path.traffic_class;
     record[49] = REVERSIBLE_ONE;
@@ -108,7 +108,8 @@ mod tests {
         let path = PathRecord {
             to: Gid([1; 16]),
             from: Gid([2; 16]),
-            lids: (0x0304, 0x0506),
+            to_lid: 0x0304,
+            from_lid: 0x0506,
             flow_label: 0x7_0809,
             hop_limit: 10,
             traffic_class: 11,
