@@ -236,8 +236,9 @@ fn a_planted_system_call_is_found_on_either_side() {
                 let ended = threads(task).unwrap_err();
                 assert_eq!(ended.signal(), Some(libc::SIGSYS), "{task}: {ended}");
                 let ended = processes(task).unwrap_err();
+                // Of the other side nothing is asserted: it is killed, or it has seen the end of
+                // its peer and frees the connection, which is a call too.
                 assert_eq!(ended[n].signal(), Some(libc::SIGSYS), "{task}: {ended:?}");
-                assert_ne!(ended[1 - n].signal(), Some(libc::SIGSYS), "{task}: {ended:?}");
             }
         }
     }

@@ -296,8 +296,8 @@ impl hazards::Suite for Known<'_> {
 /// The files with a doc test for a clause that must not compile.
 fn unsayable(clause: &str) -> Outcome<Vec<String>> {
     let mut names = Vec::new();
-    for path in crate::place::entries(&root().join("cm/src")) {
-        if path.is_file() && hazards::refuses_to_compile(&read(&path)?, clause) {
+    for path in crate::place::files_below(&root().join("cm/src")) {
+        if hazards::refuses_to_compile(&read(&path)?, clause) {
             let name = path.strip_prefix(root()).unwrap_or(&path);
             names.push(format!("`{}`", name.display()));
         }
