@@ -9,6 +9,7 @@ use doorbell_seam::wc::{Status, Wc, WcFlags, WcOpcode};
 use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::buffer::Buffer;
+use crate::error::{PostFailed, Refused};
 
 /// A send to be posted.
 pub struct SendRequest<F: Fabric> {
@@ -20,6 +21,21 @@ pub struct SendRequest<F: Fabric> {
     pub op: SendOp,
     /// Signalling, inline, fence, solicited.
     pub flags: SendFlags,
+}
+
+impl<F: Fabric> SendRequest<F> {
+    /// Posts this request alone, by a function that posts a list. If it refuses, the buffer comes
+    /// back.
+    pub(crate) fn post_by(
+        self,
+        post: impl FnOnce(&mut Vec<Self>) -> Result<(), PostFailed>,
+    ) -> Result<(), Refused<Buffer<F>>> {
+        let mut list = vec![self];
+        post(&mut list).map_err(|failed| Refused {
+            cause: failed.cause,
+            back: list.pop().map(|request| request.buffer),
+        })
+    }
 }
 
 impl<F: Fabric> fmt::Debug for SendRequest<F> {

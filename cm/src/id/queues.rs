@@ -68,12 +68,7 @@ impl<F: Fabric> Queues<'_, F> {
         op: SendOp,
         flags: SendFlags,
     ) -> Result<(), Refused<Buffer<F>>> {
-        let mut list = vec![SendRequest { buffer, len, op, flags }];
-        let result = self.post_sends(&mut list);
-        result.map_err(|failed| Refused {
-            cause: failed.cause,
-            back: list.pop().map(|request| request.buffer),
-        })
+        SendRequest { buffer, len, op, flags }.post_by(|list| self.post_sends(list))
     }
 
     /// Posts sends in order with one doorbell. Requests that were taken leave `list`; on an error

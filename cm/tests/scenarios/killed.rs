@@ -521,9 +521,9 @@ fn the_far_side_of_a_drain_is_finished_unless_it_was_killed<F: Fabric>(nic: &F) 
     }
 }
 
-/// One side's process may open so many files, for each number from too few to enough: it fails at
-/// its start; or it refuses the connection and says why, on both sides and not only once; or the
-/// connection comes up.
+/// The test limits the open files of one side's process, and raises the limit from too few to
+/// enough. At each limit the process fails at its start; or it refuses the connection, again and
+/// again, and both sides say why; or the connection comes up.
 fn a_side_without_descriptors_says_so<F: Fabric>(nic: &F) {
     if nic.caps().device != "soft0" {
         return println!("skipped: a connection of a kernel needs no descriptor");

@@ -35,7 +35,7 @@ pub(crate) struct Bridge<S> {
 }
 
 impl<S: Service> Bridge<S> {
-    /// For `jobs` jobs with payloads of `bytes` bytes, and so many peers.
+    /// Holds `jobs` jobs with payloads of `bytes` bytes, and `peers` peers.
     pub(crate) fn new(
         service: S,
         crossing: Arc<Crossing>,

@@ -39,7 +39,7 @@ pub(crate) struct Crossing {
 }
 
 impl Crossing {
-    /// For `count` jobs with up to `bytes` bytes each, and so many peers.
+    /// Holds `count` jobs of up to `bytes` bytes each, and `peers` peers.
     pub(crate) fn new(count: u32, bytes: usize, peers: u32) -> std::io::Result<Crossing> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let reports = count as usize + 2 * peers as usize + 16;
@@ -125,7 +125,7 @@ impl Crossing {
 
     /// Everything that was left for the worker. Only the worker's thread calls this.
     pub(crate) fn work(&self) -> impl Iterator<Item = Work> {
-        // Lowered before the look: what comes after the look raises the flag again.
+        // The flag goes down before this task looks. A job that comes after the look raises it again.
         self.called.swap(false, Ordering::AcqRel);
         let controls = iter::from_fn(|| self.controls.pop()).map(Work::Control);
         let cancels = iter::from_fn(|| self.cancels.pop()).map(Work::Cancel);

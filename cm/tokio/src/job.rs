@@ -57,7 +57,7 @@ pub(crate) enum Work {
     Job(Box<Job>),
 }
 
-/// What comes back from the worker, in the order in which it happened.
+/// The worker reports these to the driver, oldest first.
 pub(crate) enum Report {
     Done(Box<Job>),
     Up(PeerId),

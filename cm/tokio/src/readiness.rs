@@ -16,7 +16,7 @@ use tokio::io::unix::AsyncFd;
 /// object itself stays free to be stepped.
 ///
 /// A wait tells of each event once. So step the object until there is nothing left before you wait
-/// again; what comes meanwhile ends the next wait at once.
+/// again. An event that comes between two waits ends the second at once.
 #[derive(Debug)]
 pub struct Readiness(AsyncFd<OwnedFd>);
 
