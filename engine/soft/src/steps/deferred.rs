@@ -145,11 +145,11 @@ fn post_in_ring_next(
     wr_id: u64,
     payload: Source<'_>,
 ) -> bool {
-    let Reserved { link: Some(link), until } = qp.reserved else { return false };
+    let Reserved { link: Some(link), .. } = qp.reserved else { return false };
+    if !post_deferred_next(inside, qp, wr_id, payload) {
+        return false;
+    }
     let link = link.get(inside);
-    let Some(space) = link.tx.space_until(until, payload) else { return false };
-    put(qp, link, wr_id, (payload, space));
-    qp.sq.sent = qp.sq.posted;
     let ack = link.ack();
     link.tx.publish(ack);
     true
