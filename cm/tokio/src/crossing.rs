@@ -125,7 +125,7 @@ impl Crossing {
 
     /// Everything that was left for the worker. Only the worker's thread calls this.
     pub(crate) fn work(&self) -> impl Iterator<Item = Work> {
-        // The flag goes down before this task looks. A job that comes after the look raises it again.
+        // The flag goes down before the look. A job that comes after the look raises it again.
         self.called.swap(false, Ordering::AcqRel);
         let controls = iter::from_fn(|| self.controls.pop()).map(Work::Control);
         let cancels = iter::from_fn(|| self.cancels.pop()).map(Work::Cancel);
