@@ -37,6 +37,9 @@ pub(crate) const CONFIG: Config = Config {
 const CONFIG_LONG: Config = Config { block_bytes: 20_480, ..CONFIG };
 const LONGEST: usize = LONG_SIZES[1];
 
+/// What the caller sends when all replies have come, in the place of a number.
+const END: u64 = u64::MAX;
+
 /// How long one side waits to be connected, and the process for its workers.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(300);
@@ -128,6 +131,11 @@ fn serve(task: Task, tell: impl FnOnce(SocketAddr)) {
     step_elsewhere(move |limit| listener.step(limit));
     sealed(&SERVER, worker, |worker| {
         turn_until(worker, task.warm_messages() + task.sealed_messages());
+        // A long reply goes out in parts, by the turns of the side that sends it. The caller says
+        // that it has the last one.
+        while !worker.handler().ended {
+            worker.turn();
+        }
     });
 }
 
@@ -157,7 +165,11 @@ fn call(task: Task, addr: SocketAddr) {
     let [warm, count] = task.counts();
     caller.call(&mut worker, task.path, warm);
     step_elsewhere(move |limit| dialer.step(limit));
-    sealed(&CALLER, worker, |worker| caller.call(worker, task.path, count));
+    sealed(&CALLER, worker, |worker| {
+        caller.call(worker, task.path, count);
+        worker.outbox().send(caller.peer, &END.to_le_bytes()).unwrap();
+        worker.outbox().flush();
+    });
 }
 
 /// A worker on the core of its side.
@@ -280,6 +292,8 @@ struct Hands {
     /// The server's last messages of a stream, which it sends back: before sealing, and of all.
     last: [u64; 2],
     sealed: bool,
+    /// The caller has all replies.
+    ended: bool,
     plant: Plant,
     null: File,
 }
@@ -296,6 +310,7 @@ impl Hands {
             wrong: 0,
             last: [warm, warm + task.sealed_messages()],
             sealed: false,
+            ended: false,
             plant: task.plant(side),
             null: File::create("/dev/null").unwrap(),
         }
@@ -319,6 +334,10 @@ impl Handler<SoftDevice> for Hands {
         let first = message.bytes().first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
         let last = message.bytes().last_chunk().map(|bytes| u64::from_le_bytes(*bytes));
         self.wrong += u64::from(first != last);
+        if first == Some(END) {
+            self.ended = true;
+            return Verdict::Done;
+        }
         let number = first.unwrap_or(u64::MAX);
         match self.side {
             Side::Caller => {
