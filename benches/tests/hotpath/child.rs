@@ -1,9 +1,10 @@
 //! A child: one worker or two, connected, warmed up, sealed, counted.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::hint::black_box;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -140,9 +141,21 @@ fn serve(task: Task, tell: impl FnOnce(SocketAddr)) {
 }
 
 /// Steps a control plane on a thread of its own, as programs do. If nobody stepped it, the worker
-/// would look for ended peers itself, by a system call in each 2^20 turns.
+/// would look for ended peers itself, by a system call in each 2^20 turns. Returns when that thread
+/// waits inside the step: it shares the core of this one, so it may get there late.
 fn step_elsewhere(mut step: impl FnMut(Duration) -> Result<bool, CmError> + Send + 'static) {
-    thread::spawn(move || while step(LIMIT).is_ok() {});
+    let (to, from) = mpsc::channel();
+    thread::spawn(move || {
+        // `PID/task/TID`
+        to.send(fs::read_link("/proc/thread-self").unwrap()).unwrap();
+        while step(LIMIT).is_ok() {}
+    });
+    let stat = path::Path::new("/proc").join(from.recv().unwrap()).join("stat");
+    // The state comes after the name, which is in brackets (`man 5 proc_pid_stat`).
+    let sleeps = |stat: String| stat.rsplit(") ").next().unwrap().starts_with('S');
+    while !sleeps(fs::read_to_string(&stat).unwrap()) {
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn turn_until(worker: &mut Worker<SoftDevice, Hands>, messages: u64) {
