@@ -3,7 +3,8 @@
 //!
 //! In data order: the options ([`ask`]), the machine ([`machine`]), how two sides meet ([`meet`]),
 //! what one side does, with the device alone ([`bare`]) or with a worker ([`side`]), what is
-//! measured ([`measure`]) and counted ([`mod@overhead`]), and the output ([`tell`]).
+//! measured ([`measure`]) and counted ([`mod@overhead`]), many kinds of [`mod@traffic`] beside a
+//! naive ring, and the output ([`tell`]).
 
 mod ask;
 mod bare;
@@ -14,6 +15,7 @@ mod meet;
 mod overhead;
 mod side;
 mod tell;
+mod traffic;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -25,7 +27,9 @@ use clap::error::ErrorKind;
 use doorbell::soft::SoftDevice;
 use doorbell::{Device, Fabric, Program};
 
-use crate::ask::cli::{Cli, Cmd, Common, ConnectArgs, OverheadArgs, ResultsArgs, ServeArgs};
+use crate::ask::cli::{
+    Cli, Cmd, Common, ConnectArgs, OverheadArgs, ResultsArgs, ServeArgs, TrafficArgs,
+};
 use crate::ask::plan::{self, Plan};
 use crate::ask::{choose, placed};
 use crate::error::Failure;
@@ -40,6 +44,7 @@ use crate::side::serve;
 use crate::tell::page::{self, Sheets};
 use crate::tell::sheet::{Out, Sheet};
 use crate::tell::{results, table};
+use crate::traffic::row::Traffic;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -66,7 +71,7 @@ fn main() -> ExitCode {
 /// What is wrong with the command line, without the usage text.
 fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        let what = "latency, rate, load, sweep, crowd, bandwidth or overhead";
+        let what = "latency, rate, load, sweep, crowd, traffic, bandwidth or overhead";
         return format!("name what to measure: {what}; see --help");
     }
     // The first paragraph, and the tip. Missing arguments stand indented below its first line.
@@ -102,6 +107,7 @@ fn start(mut command: Cmd) -> Result<(), Failure> {
         Cmd::Connect(args) => connect(&args),
         Cmd::ConnectServe(args) => connect::serve(&args),
         Cmd::Report(args) => bench(&args.common, plan::report(&args), Some(&args.out)),
+        Cmd::Traffic(args) => traffic(&args),
     }
 }
 
@@ -141,6 +147,80 @@ fn connect(args: &ConnectArgs) -> Result<(), Failure> {
     let out = Out::open(args.json.as_deref())?;
     let figures = connect::measure(args)?;
     out.tell(&record::to_json(&figures)?, &figures.line())
+}
+
+/// Measures the rows of traffic.
+fn traffic(args: &TrafficArgs) -> Result<(), Failure> {
+    let plan = traffic::run::Plan::new(args)?;
+    let common = &args.common;
+    let out = Out::open(common.json.as_deref())?;
+    let device = Device::choose(common.device.as_deref(), common.addr)?;
+    let soft = choose::is_soft(&device);
+    let ip = choose::address(&device, common.addr)?;
+    let cores = choose::cores(common, 1)?;
+    device.run(Rows { common, plan, out, ip, cores, soft })
+}
+
+/// The program of `traffic`.
+struct Rows<'a> {
+    common: &'a Common,
+    plan: traffic::run::Plan,
+    out: Out,
+    ip: IpAddr,
+    cores: Vec<usize>,
+    soft: bool,
+}
+
+impl Program for Rows<'_> {
+    type Output = Result<(), Failure>;
+
+    fn run<F: Fabric>(mut self, fabric: F) -> Result<(), Failure> {
+        self.plan.soft = self.soft;
+        self.cores.truncate(2);
+        let other = beside(&fabric, self.common, self.ip, &self.cores, self.soft)?;
+        let clock = Clock::new();
+        let machine = Machine::look(&clock);
+        let mut bench = Bench { fabric: &fabric, clock, cores: self.cores, other, machine };
+        let (results, cache_counters) = traffic::run::run(&mut bench, &self.plan)?;
+        let document = Document {
+            results,
+            hot_function_bytes: BTreeMap::new(),
+            machine: bench.machine,
+            commit: machine::commit(),
+            command: command(),
+        };
+        let traffic = Traffic { document, seed: self.plan.seed, cache_counters };
+        self.out.tell(&record::to_json(&traffic)?, &traffic.text())?;
+        lost(traffic.document.results.iter().map(|figures| figures.wrong).sum())
+    }
+}
+
+/// The serving side on this machine: a thread or a process.
+fn beside<F: Fabric>(
+    fabric: &F,
+    common: &Common,
+    ip: IpAddr,
+    cores: &[usize],
+    soft: bool,
+) -> Result<Other, Failure> {
+    let place = Place { ip, cores: cores[1..].to_vec(), soft };
+    match common.threads {
+        true => {
+            let fabric = fabric.clone();
+            // A failure goes over the line.
+            Other::thread(move |line| _ = serve::serve(&fabric, &place, line))
+        }
+        false => Other::process(&fabric.caps().device, &place),
+    }
+}
+
+/// # Errors
+/// Messages were lost.
+fn lost(count: u64) -> Result<(), Failure> {
+    match count {
+        0 => Ok(()),
+        lost => Err(Failure::new(format!("{lost} messages were lost or wrong: a bug"))),
+    }
 }
 
 /// Chooses device, cores and the other side, and measures or serves.
@@ -208,17 +288,7 @@ impl Program for Main<'_> {
                 self.cores.truncate(1);
                 other
             }
-            None => {
-                let place = Place { ip, cores: self.cores[1..].to_vec(), soft };
-                match self.common.threads {
-                    true => {
-                        let fabric = fabric.clone();
-                        // A failure goes over the line.
-                        Other::thread(move |line| _ = serve::serve(&fabric, &place, line))?
-                    }
-                    false => Other::process(&fabric.caps().device, &place)?,
-                }
-            }
+            None => beside(&fabric, self.common, ip, &self.cores, soft)?,
         };
         let clock = Clock::new();
         let machine = Machine::look(&clock);
@@ -249,11 +319,8 @@ impl Main<'_> {
                 error::say(&paths)?;
             }
         }
-        match document.results.iter().map(|record| record.lost).sum::<u64>() {
-            0 if self.plan.check => verdict::check(&document.results),
-            0 => Ok(()),
-            lost => Err(Failure::new(format!("{lost} messages were lost or wrong: a bug"))),
-        }
+        lost(document.results.iter().map(|record| record.lost).sum())?;
+        if self.plan.check { verdict::check(&document.results) } else { Ok(()) }
     }
 }
 

@@ -2,6 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(unsafe_code, reason = "limits of a child process are set between fork and exec")]
 
+#[path = "cli/traffic.rs"]
+mod traffic;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -157,7 +160,7 @@ fn a_place_for_the_figures_that_cannot_be_written_is_refused_before_measuring() 
 #[test]
 fn a_command_line_that_says_nothing_is_refused() {
     for (line, part) in [
-        ("", "latency, rate, load, sweep, crowd, bandwidth or overhead"),
+        ("", "latency, rate, load, sweep, crowd, traffic, bandwidth or overhead"),
         ("load", "--rate"),
         ("load --rate 0", "1 to 100000000"),
         ("load --rate NaN", "messages a second"),

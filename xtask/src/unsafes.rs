@@ -25,7 +25,7 @@ const CEILINGS: &[(&str, usize, usize)] = &[
     ("doorbell-alloc", 9, 6),
     ("doorbell-alone", 1, 0),
     ("doorbell-base", 2, 0),
-    ("doorbell-bench", 7, 3),
+    ("doorbell-bench", 9, 3),
     ("doorbell-cm", 8, 12),
     ("doorbell-engine", 10, 5),
     ("doorbell-examples", 2, 0),

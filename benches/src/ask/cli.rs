@@ -41,6 +41,8 @@ pub(crate) enum Cmd {
     Overhead(OverheadArgs),
     /// Connections a second, each one made from nothing and ended
     Connect(ConnectArgs),
+    /// Many kinds of traffic, each in turn with a naive ring in shared memory
+    Traffic(TrafficArgs),
     /// The usual latencies and rates, as report.html and report.json
     Report(ReportArgs),
     /// Runs all of these and writes one page of Markdown with all figures and aims
@@ -67,6 +69,7 @@ impl Cmd {
             Cmd::Crowd(args) => Some(&mut args.common),
             Cmd::Bandwidth(args) => Some(&mut args.common),
             Cmd::Report(args) => Some(&mut args.common),
+            Cmd::Traffic(args) => Some(&mut args.common),
             Cmd::Overhead(_) | Cmd::Count(_) | Cmd::Serve(_) => None,
             Cmd::Connect(_) | Cmd::ConnectServe(_) | Cmd::Results(_) => None,
         }
@@ -300,6 +303,25 @@ pub(crate) struct ReportArgs {
     /// Write report.html and report.json to this folder
     #[arg(long, value_name = "FOLDER", default_value = "target/doorbell")]
     pub(crate) out: PathBuf,
+}
+
+/// Options of `traffic`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TrafficArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Only the rows with this in their name, such as ping, poisson or peers-8
+    #[arg(long, value_name = "PATTERN[,PATTERN]", value_delimiter = ',')]
+    pub(crate) rows: Vec<String>,
+    /// Arrivals, sizes and handler times follow from it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Rounds of each row; the figures are medians over them [default: 9, with --quick 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: Option<u32>,
+    /// Give a wrong byte to this message of each row, to show that it is noticed
+    #[arg(long, value_name = "N", hide = true)]
+    pub(crate) spoil: Option<u64>,
 }
 
 /// Options of `results`.

@@ -5,7 +5,7 @@ use doorbell::worker::Config;
 use serde::{Deserialize, Serialize};
 
 /// Version of the protocol between the two sides.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +25,8 @@ pub(crate) enum Test {
     Bandwidth,
     /// Instructions of a message.
     Overhead,
+    /// A row of traffic, in turn with a naive ring.
+    Traffic,
 }
 
 /// How bytes travel between the two sides.
@@ -66,6 +68,29 @@ pub(crate) struct Request {
     pub(crate) op: Op,
     /// How many of those operations may be outstanding.
     pub(crate) window: u32,
+    /// The row of [`Test::Traffic`].
+    pub(crate) traffic: Option<RowRequest>,
+}
+
+/// A row of traffic, as the serving side must know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RowRequest {
+    /// The memory of the naive ring.
+    pub(crate) memory: MemoryAt,
+    /// Slots of each of its lanes.
+    pub(crate) slots: u64,
+    /// The time to handle a message.
+    pub(crate) handling_ns: u32,
+    /// The seed of the times, if each is random, from 0 to `handling_ns`.
+    pub(crate) random: Option<u64>,
+}
+
+/// Memory that both sides map: a file that a process has open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MemoryAt {
+    pub(crate) process: u32,
+    pub(crate) file: i32,
+    pub(crate) bytes: usize,
 }
 
 impl Request {
@@ -85,6 +110,7 @@ impl Request {
             pieces: 1,
             op: Op::Write,
             window: 1,
+            traffic: None,
         }
     }
 
@@ -106,7 +132,7 @@ impl Request {
     /// True if the serving side sends every message back.
     pub(crate) fn is_echo(&self) -> bool {
         match self.test {
-            Test::Latency | Test::Load | Test::Sweep | Test::Crowd => true,
+            Test::Latency | Test::Load | Test::Sweep | Test::Crowd | Test::Traffic => true,
             Test::Rate | Test::Bandwidth | Test::Overhead => false,
         }
     }

@@ -1,9 +1,10 @@
 //! The machine: what it is ([`Machine`]), its [`clock`], the [`floor`] between two cores, what a
 //! process may open and what memory it takes ([`limits`]), how many [`allocations`]
-//! a thread makes; and the commit of the program.
+//! a thread makes, its hardware [`counters`]; and the commit of the program.
 
 pub(crate) mod allocations;
 pub(crate) mod clock;
+pub(crate) mod counters;
 pub(crate) mod floor;
 pub(crate) mod limits;
 

@@ -60,8 +60,8 @@ pub(crate) fn measure<F: Fabric>(
             return sweep::measure(&mut session, step, clock);
         }
         Test::Crowd => return crowd::measure(fabric, step, addrs, clock),
-        // The command `overhead` counts without a step.
-        Test::Latency | Test::Rate | Test::Overhead => {}
+        // The commands `overhead` and `traffic` have no steps.
+        Test::Latency | Test::Rate | Test::Overhead | Test::Traffic => {}
     }
     let mut sessions = Vec::new();
     for (n, peers) in request.lots().into_iter().enumerate() {

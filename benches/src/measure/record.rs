@@ -14,8 +14,8 @@ pub(crate) const SCHEMA: u32 = 1;
 
 /// A whole run.
 #[derive(Debug, Serialize)]
-pub(crate) struct Document {
-    pub(crate) results: Vec<Record>,
+pub(crate) struct Document<R = Record> {
+    pub(crate) results: Vec<R>,
     /// For `overhead`: bytes of each function that executes many instructions.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) hot_function_bytes: BTreeMap<String, u64>,

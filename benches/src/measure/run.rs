@@ -192,7 +192,7 @@ impl<F: Fabric> Bench<'_, F> {
 }
 
 /// A progress bar on standard error, if that is a terminal.
-fn bar(steps: usize) -> ProgressBar {
+pub(crate) fn bar(steps: usize) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }

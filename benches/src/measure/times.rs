@@ -31,10 +31,20 @@ impl Times {
         self.histogram.saturating_record(ticks);
     }
 
+    /// Forgets all of them.
+    pub(crate) fn clear(&mut self) {
+        self.histogram.clear();
+    }
+
+    /// The time that this part of the round trips took at most, in nanoseconds.
+    pub(crate) fn ns_at(&self, quantile: f64) -> f64 {
+        self.histogram.value_at_quantile(quantile) as f64 * self.tick_ns
+    }
+
     /// Half of each, as percentiles, maximum and mean.
     pub(crate) fn half(&self) -> HalfRtt {
         let half = |ticks: f64| ticks * self.tick_ns / 2.0;
-        let at = |quantile| half(self.histogram.value_at_quantile(quantile) as f64);
+        let at = |quantile| self.ns_at(quantile) / 2.0;
         HalfRtt {
             p50: at(0.5),
             p90: at(0.9),

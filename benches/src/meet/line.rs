@@ -23,6 +23,8 @@ pub(crate) enum Answer {
     Ready(Vec<SocketAddr>),
     /// The run is over: a tally of its workers for each piece.
     Done(Vec<Tally>),
+    /// A contestant's turn in a row of traffic is over: messages received, and how many were wrong.
+    Came { received: u64, wrong: u64 },
     /// It failed, for this reason.
     Failed(String),
 }

@@ -18,6 +18,7 @@ use crate::meet::other::Place;
 use crate::meet::patience::{FAREWELL, PATIENCE, patience};
 use crate::meet::tally::Tally;
 use crate::side::lot::{Lot, worker};
+use crate::traffic::serve as traffic;
 
 /// Serves requests until the line ends or one of them fails. Reports the failure over the line too.
 ///
@@ -83,12 +84,13 @@ fn run<F: Fabric>(
 ) -> Result<Vec<Tally>, Failure> {
     let lost = |_| Failure::new("a worker of the serving side broke off");
     limits::files_for(request.lots().iter().sum::<u32>().into())?;
-    if request.bare {
+    if request.bare || request.test == Test::Traffic {
         // A thread of its own can be pinned.
         return thread::scope(|scope| {
             let only = scope.spawn(|| {
                 tune::pin(place.cores[0])?;
                 match request.test {
+                    Test::Traffic => traffic::serve(fabric, place.ip, request, line),
                     Test::Bandwidth => target::serve(fabric, place.ip, request, line),
                     _ => echo::serve(fabric, place.ip, request, line),
                 }

@@ -153,6 +153,18 @@ impl Page {
             &[table],
         );
         self.busy()?;
+        let (document, command) = self.measure("traffic")?;
+        let table = sections::traffic(&document);
+        self.section(
+            "Traffic beside a naive ring",
+            "Each row in turn with the simplest ring in shared memory: a flag alone on its cache \
+             line, and a copy. Every byte of a payload changes from message to message, and both \
+             sides read all of it. *half* is half a round trip; *full* counts from when a message \
+             was due until it was back, so waiting counts. Times are medians over rounds, and the \
+             ratio is taken within a round.",
+            &[&command],
+            &[table],
+        );
         let sizes = "bandwidth --op write,read --size 65536,1048576";
         let (document, command) = self.measure(sizes)?;
         let table = sections::bandwidth(&document, &mut self.aims);
@@ -415,6 +427,7 @@ mod tests {
             "Rising load",
             "Idle connections",
             "A crowd on one receive queue",
+            "Traffic beside a naive ring",
             "Bandwidth",
             "Connections a second",
             "Instructions a message",

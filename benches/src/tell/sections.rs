@@ -77,6 +77,37 @@ pub(crate) fn latency(document: &Value, aims: &mut Aims) -> Grid {
     grid
 }
 
+/// `traffic`.
+pub(crate) fn traffic(document: &Value) -> Grid {
+    let mut grid = Grid::new(&[
+        "row",
+        "round trip",
+        "p50 ns",
+        "p90",
+        "p99",
+        "naive p50 ns",
+        "p90",
+        "p99",
+        "p50 / naive",
+        "floor ns",
+        "cores",
+    ]);
+    for record in records(document) {
+        let (what, name) = match record.get("latency_ns") {
+            Some(_) => ("full", "latency_ns"),
+            None => ("half", "half_rtt_ns"),
+        };
+        let mut row = vec![text(record, "/row").to_owned(), what.to_owned()];
+        for name in [name, &format!("naive_{name}")] {
+            row.extend(["p50", "p90", "p99"].map(|of| whole(record, &format!("/{name}/{of}"))));
+        }
+        row.push(cell(number(record, "/times_naive"), 2));
+        row.extend(floor(record));
+        grid.push(row);
+    }
+    grid
+}
+
 /// `rate`.
 pub(crate) fn rate(document: &Value, aims: &mut Aims) -> Grid {
     let mut grid = Grid::new(&[

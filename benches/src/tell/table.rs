@@ -34,6 +34,8 @@ pub(crate) fn text(document: &Document) -> String {
                 Test::Crowd => ("round trips of the busy connections, ns", CROWD, crowd),
                 Test::Overhead => ("instructions per message", OVERHEAD, overhead),
                 Test::Bandwidth => ("bytes one way", BANDWIDTH, bandwidth),
+                // It has a table of its own.
+                Test::Traffic => continue,
             };
             let rows: Vec<Vec<String>> = records.iter().map(|record| row(record)).collect();
             // Writing to a string cannot fail, here and below.
@@ -321,6 +323,7 @@ fn name(test: Test) -> &'static str {
         Test::Crowd => "crowd",
         Test::Bandwidth => "bandwidth",
         Test::Overhead => "overhead",
+        Test::Traffic => "traffic",
     }
 }
 
@@ -344,7 +347,8 @@ fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     grid.text()
 }
 
-fn footer(document: &Document) -> String {
+/// The machine and the commit.
+pub(crate) fn footer<R>(document: &Document<R>) -> String {
     let machine = &document.machine;
     let commit = document.commit.as_deref().unwrap_or("unknown");
     let mut text = format!(

@@ -1,0 +1,205 @@
+//! What a row comes to: every round, and the medians over them.
+
+use serde::Serialize;
+
+use crate::machine::floor::Floor;
+use crate::measure::record::{Document, Placement, round};
+use crate::measure::times::Times;
+use crate::tell::grid::Grid;
+use crate::tell::table;
+
+/// Three percentiles, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Percentiles {
+    pub(crate) p50: f64,
+    pub(crate) p90: f64,
+    pub(crate) p99: f64,
+}
+
+impl Percentiles {
+    /// Of round trips, whole or half of each.
+    pub(crate) fn of(times: &Times, half: bool) -> Percentiles {
+        let at = |quantile| round(times.ns_at(quantile) / if half { 2.0 } else { 1.0 }, 1);
+        Percentiles { p50: at(0.5), p90: at(0.9), p99: at(0.99) }
+    }
+
+    /// The median of each.
+    fn median(all: impl Iterator<Item = Percentiles> + Clone) -> Percentiles {
+        Percentiles {
+            p50: median(all.clone().map(|of| of.p50)),
+            p90: median(all.clone().map(|of| of.p90)),
+            p99: median(all.map(|of| of.p99)),
+        }
+    }
+
+    fn cells(&self) -> [String; 3] {
+        [self.p50, self.p90, self.p99].map(|ns| format!("{ns:.0}"))
+    }
+}
+
+/// The middle one, or 0.
+pub(crate) fn median(numbers: impl Iterator<Item = f64>) -> f64 {
+    let mut numbers: Vec<f64> = numbers.collect();
+    numbers.sort_unstable_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or_default()
+}
+
+/// One round: both contestants in turn.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Round {
+    /// The floor just before and just after.
+    pub(crate) floor_ns: [f64; 2],
+    pub(crate) messages: u64,
+    pub(crate) naive_messages: u64,
+    pub(crate) doorbell: Percentiles,
+    pub(crate) naive: Percentiles,
+    /// Cache misses of the connecting side a message, if they can be counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cache_misses: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) naive_cache_misses: Option<f64>,
+}
+
+/// A row. Figures that do not apply are left out.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figures {
+    pub(crate) schema: u32,
+    pub(crate) test: &'static str,
+    pub(crate) row: String,
+    /// `soft` or `verbs`.
+    pub(crate) provider: &'static str,
+    pub(crate) device: String,
+    /// The largest message, in bytes.
+    pub(crate) size: u32,
+    pub(crate) peers: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) handler_ns: Option<u32>,
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) handler_random: bool,
+    pub(crate) placement: Placement,
+    /// Half round trips, of rows with one message in flight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) half_rtt_ns: Option<Percentiles>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) naive_half_rtt_ns: Option<Percentiles>,
+    /// From when a message was due until it was back, of the other rows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) latency_ns: Option<Percentiles>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) naive_latency_ns: Option<Percentiles>,
+    /// The p50, divided by the naive ring's in the same round.
+    pub(crate) times_naive: f64,
+    /// Messages that were due each second: a part of the lower peak.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) offered_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) peak_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) naive_peak_per_second: Option<f64>,
+    pub(crate) messages: u64,
+    /// Messages of both that had a wrong byte on either side.
+    pub(crate) wrong: u64,
+    pub(crate) rounds: Vec<Round>,
+}
+
+fn is_false(yes: &bool) -> bool {
+    !yes
+}
+
+impl Figures {
+    /// Takes the medians over the rounds.
+    pub(crate) fn conclude(&mut self, half: bool) {
+        let rounds = &self.rounds;
+        let ours = Percentiles::median(rounds.iter().map(|round| round.doorbell));
+        let naive = Percentiles::median(rounds.iter().map(|round| round.naive));
+        let times = rounds.iter().map(|round| round.doorbell.p50 / round.naive.p50);
+        self.times_naive = round(median(times), 3);
+        self.messages = rounds.iter().map(|round| round.messages + round.naive_messages).sum();
+        let floors = || rounds.iter().flat_map(|round| round.floor_ns);
+        self.placement.floor_ns = Some(round(median(floors()), 1));
+        let least = floors().fold(f64::INFINITY, f64::min);
+        let most = floors().fold(0.0, f64::max);
+        self.placement.mode = Some(Floor { before_ns: least, after_ns: most }.mode());
+        match half {
+            true => (self.half_rtt_ns, self.naive_half_rtt_ns) = (Some(ours), Some(naive)),
+            false => (self.latency_ns, self.naive_latency_ns) = (Some(ours), Some(naive)),
+        }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let (what, both) = match (self.half_rtt_ns, self.latency_ns) {
+            (Some(_), _) => ("half", self.half_rtt_ns.zip(self.naive_half_rtt_ns)),
+            _ => ("full", self.latency_ns.zip(self.naive_latency_ns)),
+        };
+        let mut cells = vec![self.row.clone(), what.to_owned()];
+        if let Some((ours, naive)) = both {
+            cells.extend(ours.cells());
+            cells.extend(naive.cells());
+        }
+        cells.push(format!("{:.2}", self.times_naive));
+        cells.push(self.placement.floor_ns.map_or("-".into(), |ns| format!("{ns:.0}")));
+        cells.push(self.placement.mode.unwrap_or("-").to_owned());
+        cells.push(self.wrong.to_string());
+        cells
+    }
+}
+
+/// A whole run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Traffic {
+    #[serde(flatten)]
+    pub(crate) document: Document<Figures>,
+    pub(crate) seed: u64,
+    /// What was counted, or why nothing was.
+    pub(crate) cache_counters: String,
+}
+
+const HEAD: &[&str] = &[
+    "row",
+    "rtt",
+    "p50",
+    "p90",
+    "p99",
+    "naive p50",
+    "p90",
+    "p99",
+    "p50/naive",
+    "floor",
+    "mode",
+    "wrong",
+];
+
+impl Traffic {
+    /// The table.
+    pub(crate) fn text(&self) -> String {
+        let mut grid = Grid::new(HEAD);
+        let results = &self.document.results;
+        results.iter().for_each(|figures| grid.push(figures.cells()));
+        let first = results.first();
+        let (device, placement) =
+            (first.map_or("", |of| &of.device), first.map(|of| &of.placement));
+        let sides = placement.map_or(String::new(), |placement| {
+            let cores: Vec<String> = placement.cores.iter().map(usize::to_string).collect();
+            format!("{} on cores {}", placement.sides, cores.join(","))
+        });
+        format!(
+            "traffic on {device}: in turn with a naive ring, ns; {sides}; seed {}\n{}\n\
+             cache counters: {}\n{}",
+            self.seed,
+            grid.text(),
+            self.cache_counters,
+            table::footer(&self.document)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle_one() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
+        assert_eq!(median([].into_iter()), 0.0);
+    }
+}
