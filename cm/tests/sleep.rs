@@ -140,7 +140,7 @@ fn nothing_escapes_a_worker_that_falls_asleep() {
         while worker.turn() > 0 {}
         let lent = sender.clone();
         // Called in the turn of `arm`, after its poll.
-        worker.handler().idle = Some(Box::new(move || {
+        worker.handler_mut().idle = Some(Box::new(move || {
             let mut sender = lent.lock().unwrap();
             while sender.outbox().send(peer, &round.to_le_bytes()).is_err() {
                 sender.turn();
@@ -190,7 +190,7 @@ fn timers_run_while_a_worker_sleeps() {
     static STOP: AtomicBool = AtomicBool::new(false);
     let nic = SoftDevice::open().unwrap();
     let (mut worker, _intake) = side(&nic);
-    worker.handler().stop = Some(&STOP);
+    worker.handler_mut().stop = Some(&STOP);
     let begin = clock_ns();
     worker.advance(begin);
     assert!(worker.outbox().set_timer(begin + STEP_NS, 1).is_some());

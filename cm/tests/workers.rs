@@ -17,7 +17,7 @@ use doorbell_soft::SoftDevice;
 const LIMIT: Duration = Duration::from_secs(60);
 
 const CONFIG: Config = Config {
-    peers: 8,
+    peers: 6,
     block_bytes: 256,
     recv_blocks: 64,
     send_blocks: 8,
@@ -95,14 +95,14 @@ fn crowd(server: &Config, client: &Config) -> (Side, Side, u32, doorbell_cm::CmE
 /// Each side knows how many messages the other accepts, and is told when it accepts more.
 #[test]
 fn workers_learn_each_others_windows() {
-    let client = Config { window: 14, ..CONFIG };
+    let client = Config { window: 14, window_min: 14, recv_blocks: 128, ..CONFIG };
     let (mut serving, mut dialing, yes, _) = crowd(&CONFIG, &client);
     assert!(yes > 1);
     dialing.0.turn();
     let peers = dialing.0.handler().up.clone();
     assert_eq!(peers.len(), yes as usize);
     // One credit less than the window, because it is reserved for replies.
-    assert_eq!(dialing.0.outbox().room(peers[0]), 10 - 1);
+    assert_eq!(dialing.0.outbox().room(peers[0]), 9 - 1);
     let back = serving.0.handler().up[0];
     assert_eq!(serving.0.outbox().room(back), 14 - 1);
     for n in 0..100 {
@@ -119,16 +119,15 @@ fn workers_learn_each_others_windows() {
     assert!(dialing.0.stats().credit_stalls > 0 && serving.0.stats().credit_returns > 5);
 }
 
-/// One connection more than there are receives for. The side that has none left refuses it, and the
-/// error gives the numbers.
+/// One connection more than the worker has receives set aside for. The side that has none left
+/// refuses it, and the error gives the numbers.
 #[test]
 fn a_connection_too_many_is_refused_with_the_numbers() {
     let roomy = Config { recv_blocks: 1024, peers: 64, ..CONFIG };
     let (_, _, yes, no) = crowd(&roomy, &CONFIG);
-    // 64 blocks, 8 of them reserved, and 9 or 10 for each peer.
     assert_eq!((yes, no.code()), (6, Code::NoMemory));
     let text = no.to_string();
-    assert!(text.contains("64 blocks") && text.contains("Config::recv_blocks"), "{text}");
+    assert!(text.contains("slots for 6") && text.contains("Config::peers"), "{text}");
     let (_, _, yes, no) = crowd(&CONFIG, &roomy);
     assert_eq!((yes, no.code()), (6, Code::Refused), "{no}");
 }

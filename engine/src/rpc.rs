@@ -116,8 +116,8 @@ impl Calls {
     /// clock.
     ///
     /// # Errors
-    /// As [`Outbox::send`]; `TooMany`: the maximum number of calls is in progress, or no timer is
-    /// left. Then nothing was sent and the call does not exist.
+    /// As [`Outbox::send`]; `TooMany`: the maximum number of calls is in progress; `NoTimer`: no
+    /// timer is left for the deadline. Then nothing was sent and the call does not exist.
     pub fn call<P: Provider>(
         &mut self,
         out: &mut Outbox<'_, P>,
@@ -138,7 +138,7 @@ impl Calls {
         let timer = match deadline {
             Some(at) => {
                 let timer = out.set_timer(at, self.timers + u64::from(index));
-                Some(timer.ok_or(SendError::TooMany)?)
+                Some(timer.ok_or(SendError::NoTimer)?)
             }
             None => None,
         };

@@ -96,7 +96,7 @@ fn cross(odds: Odds, plant: Option<Plant>) -> Vec<Vec<u8>> {
             side.worker.turn();
         });
     }
-    core::mem::take(&mut sides[1].worker.handler().got)
+    core::mem::take(&mut sides[1].worker.handler_mut().got)
 }
 
 fn all() -> Vec<Vec<u8>> {

@@ -117,7 +117,7 @@ impl<F: Fabric> Crowd<F> {
     ) -> Result<Crowd<F>, Failure> {
         let order = Busy { streams: Vec::new(), times: Times::new(clock)? };
         let mut session = Session::join(fabric, request, peers, addr, order)?;
-        let caller = session.worker.handler();
+        let caller = session.worker.handler_mut();
         let busy = caller.peers[..request.qps as usize].to_vec();
         let slots = busy.iter().map(|peer| peer.index() + 1).max().unwrap_or_default();
         let stream = |number| Stream {
@@ -136,7 +136,7 @@ impl<F: Fabric> Crowd<F> {
         let wrong_before = self.session.worker.handler().wrong;
         self.stream(&mut payload, time / 5)?;
         self.session.settle(wire::MARK)?;
-        self.session.worker.handler().order.times = Times::new(clock)?;
+        self.session.worker.handler_mut().order.times = Times::new(clock)?;
         let before = self.back();
         self.session.mark();
         let start = Instant::now();
@@ -202,7 +202,7 @@ impl<F: Fabric> Crowd<F> {
             }
             sent += 1;
         }
-        let stream = &mut self.session.worker.handler().order.streams[peer.index()];
+        let stream = &mut self.session.worker.handler_mut().order.streams[peer.index()];
         (first..sent).for_each(|message| *stream.since(message) = now);
         stream.sent = sent;
         Ok(())

@@ -70,7 +70,7 @@ impl<F: Fabric> Lot<F> {
             }
             self.worker.turn();
         }
-        self.worker.handler().event = Event::None;
+        self.worker.handler_mut().event = Event::None;
         self.look(broken)?;
         if self.listener.is_some() {
             self.tally.resident += limits::resident().saturating_sub(before);
@@ -94,7 +94,7 @@ impl<F: Fabric> Lot<F> {
                     excluded += allocations() - before;
                 }
             }
-            let event = std::mem::replace(&mut self.worker.handler().event, Event::None);
+            let event = std::mem::replace(&mut self.worker.handler_mut().event, Event::None);
             match event {
                 Event::None => {}
                 Event::Mark => (since, excluded) = (Since::now(self.worker.stats()), 0),

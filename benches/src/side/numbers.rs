@@ -35,7 +35,7 @@ pub(crate) fn config(request: &Request, peers: u32, caps: &Caps) -> Result<Confi
     }
     let block_bytes = size.max(wire::WORD_BYTES as u32).next_multiple_of(64);
     let most = BLOCKS_BYTES / block_bytes;
-    // A worker promises a peer a quarter of the receives at most.
+    // Twice what the windows need, so that each is as long as it may be.
     let (send_queue, window, times) = match request.test {
         Test::Load | Test::Sweep => (SEND_QUEUE_DEEP, SEND_QUEUE_DEEP, 4),
         // A wide window, because each half of one costs a doorbell for a word of credit.
@@ -47,6 +47,10 @@ pub(crate) fn config(request: &Request, peers: u32, caps: &Caps) -> Result<Confi
         0 => streams.min(most).min(caps.srq_wr_max).max(16),
         asked => asked,
     };
+    let refill = Config::DEFAULT.refill.min(recv_blocks / 4);
+    // All windows are as long from the first message on, where there are receives for that.
+    let each = (recv_blocks - refill) / peers.max(1);
+    let window_min = each.min(window).max(Config::DEFAULT.window_min);
     Ok(Config {
         peers,
         send_queue,
@@ -54,11 +58,13 @@ pub(crate) fn config(request: &Request, peers: u32, caps: &Caps) -> Result<Confi
         recv_blocks,
         send_blocks: Config::DEFAULT.send_blocks.min(most).max(4),
         signal_every: request.signal_every,
-        refill: Config::DEFAULT.refill.min(recv_blocks / 4),
+        refill,
         window,
-        // Thousands of idle connections are promised receives that they never use.
+        window_min,
+        // Thousands of idle connections are promised receives that they never use. Of the largest
+        // messages there may be fewer receives than connections.
         overcommit: match request.idle_qps {
-            0 => 1,
+            0 => peers.saturating_mul(window_min).div_ceil(recv_blocks - refill).max(1),
             _ => 1 + (peers.saturating_mul(window) / recv_blocks).min(1 << 15),
         },
         ..Config::DEFAULT

@@ -196,7 +196,7 @@ impl<F: Fabric, O: Order> Session<F, O> {
     /// Sends `imm` to every busy peer and waits for the answers. Everything sent before has arrived
     /// by then. Returns the messages received and the messages wrong, summed over the answers.
     pub(crate) fn settle(&mut self, imm: u32) -> Result<(u64, u64), Failure> {
-        let caller = self.worker.handler();
+        let caller = self.worker.handler_mut();
         caller.expect_answers();
         let peers = caller.active;
         let word = wire::words(0, 0);

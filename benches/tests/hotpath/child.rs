@@ -206,7 +206,7 @@ fn sealed(
     work: impl FnOnce(&mut Worker<SoftDevice, Hands>),
 ) -> ! {
     seal();
-    worker.handler().sealed = true;
+    worker.handler_mut().sealed = true;
     let messages = worker.handler().messages;
     let Stats { doorbells, credit_returns, idle_turns, .. } = *worker.stats();
     let before = allocations();
@@ -282,7 +282,7 @@ impl Caller {
 
     /// Writes the next message: its number, at both ends.
     fn stamp(&mut self, worker: &mut Worker<SoftDevice, Hands>, n: usize, size: usize) {
-        let hands = worker.handler();
+        let hands = worker.handler_mut();
         let number = hands.messages.to_le_bytes();
         self.payloads[n][..8].copy_from_slice(&number);
         self.payloads[n][size - 8..size].copy_from_slice(&number);

@@ -123,6 +123,30 @@
 //! # let _ = Lengths { calls: Calls::new(16, 64, 0) };
 //! ```
 //!
+//! # The numbers of a worker
+//!
+//! [`Config::builder`](crate::worker::Config::builder) chooses them from what a program wants, and
+//! reports what it chose and why, and how much memory that takes. With the feature `serde` a file
+//! can hold them: a missing field has its default, and an unknown one is an error.
+//!
+//! ```
+//! use doorbell::worker::{Config, Goal};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let wanted = Config::builder().peers(200).message_bytes(512).memory(16 << 20);
+//! let (config, report) = wanted.goal(Goal::Latency).build()?;
+//! println!("{report}");
+//! assert!(report.bytes_per_worker() <= 16 << 20);
+//!
+//! // The same from a file, with other numbers in it.
+//! let file = "peers = 200\nblock_bytes = 512\nrecv_blocks = 4096\n[retry]\nack_timeout = 14\n";
+//! let from_file: Config = toml::from_str(file)?;
+//! from_file.check()?;
+//! assert_eq!(from_file.peers, config.peers);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Datagrams of a worker
 //!
 //! A worker that was made with [`Config::datagrams`](crate::worker::Config::datagrams) takes them;

@@ -25,9 +25,9 @@ use crate::kill::{
 };
 use crate::{Dice, LIFE, LOOK, SOON, alone, anywhere, kills, number_of, text};
 
-/// Windows for six peers, so that a window that is not returned when a peer dies is soon missed.
+/// Receives for six peers, so that those that do not come back when a peer dies are soon missed.
 const CONFIG: Config = Config {
-    peers: 8,
+    peers: 6,
     block_bytes: 256,
     recv_blocks: 64,
     send_blocks: 8,
@@ -93,7 +93,7 @@ impl Side {
             && let Some(token) = out.keep(message)
         {
             self.kept = Some((token, message.len()));
-            return Verdict::Keep;
+            return Verdict::Keep(token);
         }
         Verdict::Reply { len: message.len() }
     }
@@ -240,7 +240,7 @@ impl<C: Control + Send> Survivor<C> {
         // Dropped on a panic too, because the scope waits for the worker's thread.
         let stopping = Stopping(&stop, handle);
         let worker = &mut self.worker;
-        worker.handler().questions = round.requests;
+        worker.handler_mut().questions = round.requests;
         thread::scope(|scope| {
             let stop = &stop;
             let turning = scope.spawn(move || match round.asleep {
@@ -379,7 +379,7 @@ fn a_killed_worker_is_outlived_without_a_step() {
     let _alone = alone();
     for (asks, asleep) in [(true, false), (false, false), (false, true)] {
         let mut survivor = Survivor::<Dialer<SoftDevice>>::new(asks);
-        survivor.worker.handler().questions = if asks { FOR_EVER } else { 0 };
+        survivor.worker.handler_mut().questions = if asks { FOR_EVER } else { 0 };
         let mut child = peer("worker-listens", 0, anywhere());
         let addr = address_in(child.stdout.take()).unwrap();
         survivor.control.dial(addr, &survivor.intake, SOON).unwrap();

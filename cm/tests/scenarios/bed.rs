@@ -23,7 +23,7 @@ pub(crate) const CONFIG: Config = Config {
     signal_every: 8,
     refill: 8,
     window: 8,
-    window_min: 4,
+    window_min: 8,
     ..Config::DEFAULT
 };
 

@@ -52,7 +52,7 @@ impl<P: Provider> Handler<P> for Log {
             && let Some(token) = out.keep(&message)
         {
             self.tokens.push(token);
-            return Verdict::Keep;
+            return Verdict::Keep(token);
         }
         if self.reply { Verdict::Reply { len: message.len() } } else { Verdict::Done }
     }
@@ -150,10 +150,10 @@ fn trap_3_a_flood_stops_at_its_window_and_starves_nobody<F: Fabric>(nic: &F) {
     assert_eq!(last, Err(SendError::NoCredit));
     // The window, without the credit for a reply.
     pair.until("the window has come", |pair| pair.two.worker.handler().tokens.len() == 7);
-    pair.two.worker.handler().keep = false;
+    pair.two.worker.handler_mut().keep = false;
     stream(&mut pair, calm, 0..50, 40);
     pair.until("the other is served", |pair| pair.two.worker.handler().got.len() == 57);
-    let tokens = std::mem::take(&mut pair.two.worker.handler().tokens);
+    let tokens = std::mem::take(&mut pair.two.worker.handler_mut().tokens);
     for token in tokens {
         assert!(pair.two.worker.outbox().give_back(token));
     }
@@ -169,14 +169,14 @@ fn trap_3_many_idle_peers_share_few_receives<F: Fabric>(nic: &F) {
     let slow = Log { keep: true, ..Log::default() };
     let mut pair = Logs::new(nic, &config, (Log::default(), slow), PEERS);
     let peers = pair.one.worker.handler().up.clone();
-    // At most a quarter of the receives, without the credit for a reply.
+    // Without the credit for a reply.
     let window = pair.one.worker.outbox().room(peers[0]) as usize;
     assert!((3..8).contains(&window), "{window}");
     while pair.one.worker.outbox().send(peers[0], &[0; 40]) != Err(SendError::NoCredit) {
         pair.turn();
     }
     pair.until("the flood has come", |pair| pair.two.worker.handler().tokens.len() == window);
-    pair.two.worker.handler().keep = false;
+    pair.two.worker.handler_mut().keep = false;
     for number in 0..20u32 {
         for peer in &peers[1..9] {
             stream(&mut pair, *peer, number..number + 1, 40);
@@ -462,14 +462,14 @@ fn a_long_message_arrives_whole<F: Fabric>(nic: &F) {
         nic.register(memory, Access::LOCAL_WRITE | Access::REMOTE_READ).expect("registered")
     };
     let (here, there) = (pair.one.worker.adopt(region()), pair.two.worker.adopt(region()));
-    pair.two.worker.handler().region = Some(there);
+    pair.two.worker.handler_mut().region = Some(there);
     let bytes: Vec<u8> = (0..BYTES).map(|n| (n * 31 + n / 4096 + (n >> 20) * 7) as u8).collect();
     pair.one.worker.outbox().copy_in(here, 0, &bytes).expect("it fits");
     let peer = pair.one.worker.handler().up[0];
-    let mut large = std::mem::replace(&mut pair.one.worker.handler().large, Large::new(0, 0));
+    let mut large = std::mem::replace(&mut pair.one.worker.handler_mut().large, Large::new(0, 0));
     let piece = Piece { region: here, offset: 0, length: BYTES as u32 };
     large.offer(&mut pair.one.worker.outbox(), peer, piece, 5, 6).expect("offered");
-    pair.one.worker.handler().large = large;
+    pair.one.worker.handler_mut().large = large;
     pair.until("both sides are told", |pair| {
         let told = pair.one.worker.handler().done.len();
         told + pair.two.worker.handler().came.len() == 2

@@ -205,7 +205,7 @@ fn a_port_that_is_gone_may_be_followed_by_another<F: Fabric>(nic: &F) {
         );
         // Nobody gets the answers to datagrams that were in flight.
         pair.until("it has come", |pair| pair.two.worker.handler().got.len() >= round * 26 - 6);
-        for (_, way) in std::mem::take(&mut pair.two.worker.handler().ways) {
+        for (_, way) in std::mem::take(&mut pair.two.worker.handler_mut().ways) {
             assert!(pair.two.worker.outbox().release_destination(way));
         }
     }

@@ -264,7 +264,7 @@ fn each_control_plane_ends_its_own_connections<F: Fabric>(nic: &F) {
 /// A worker drains: its peers get everything that was accepted for them, and know that this was no
 /// failure. Nobody steps the control plane of the draining side.
 fn a_drained_worker_finishes_its_peers<F: Fabric>(nic: &F) {
-    let config = Config { peers: 8, ..CONFIG };
+    let config = Config { peers: 7, ..CONFIG };
     let mut pair = Pair::new(nic, &config, (Log::default(), replies()), 3);
     pair.until("up", |pair| pair.one.worker.handler().up.len() == 3);
     let Pair { mut dialer, listener, mut one, mut two } = pair;

@@ -113,7 +113,7 @@ impl<P: Provider> Sender<P> {
         }
         if !told || !peer.sq.last_signals() {
             peer.sq.want_signal();
-            let bytes = (peer.credit.granted | GOODBYE).to_ne_bytes();
+            let bytes = (peer.credit.word() | GOODBYE).to_ne_bytes();
             let (op, sge) = match word {
                 Some(word) => (SendOp::Write(word), Sge::inline(&bytes)),
                 // It is no worker. An empty WRITE names no memory.

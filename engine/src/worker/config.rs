@@ -3,6 +3,7 @@
 use std_alloc::format;
 use std_alloc::string::String;
 
+use super::credit::WINDOW_MAX;
 use crate::error::{Code, SetupError};
 use crate::provider::{GRH_BYTES, QpCaps};
 
@@ -22,20 +23,38 @@ pub const INLINE_MAX: usize = 256;
 /// The most pieces of one request.
 pub const PIECES_MAX: usize = 4;
 
-/// The largest window of receives for a peer.
-const WINDOW_MAX: u32 = u16::MAX as u32;
-
 /// Limits of a worker and of the receive memory it shares: counts, and bytes where the name says
-/// so. [`Config::check`] reports a number that does not fit.
+/// so. [`Config::check`] tells which number does not hold.
+///
+/// The defaults are for up to 256 peers with messages of up to 4 KiB. They need some 5.1 MiB of
+/// registered memory: less than the 8 MiB that many systems let a process lock without privileges
+/// (`ulimit -l`), which a NIC's memory counts against.
+///
+/// **Windows.** Each peer may have as many messages under way as its window says. Every peer has
+/// `window_min` receives from the beginning to the end, which the worker sets aside when it is
+/// made: a worker admits all the peers it names. The receives beyond those are shared. Peers that
+/// use their windows have equal parts, up to `window` each, whichever came first. A peer that falls
+/// idle loses its part when others need it. With the defaults each of 256 peers has 2 receives, and
+/// 480 are shared: each of 3 busy peers has a window of 128, each of 10 has 50, and each of 200 has
+/// 4.
+///
+/// [`Config::builder`] chooses the numbers from what a program wants. With the feature `serde` a
+/// file can hold them: a field that is not there has its default, and one that does not exist is an
+/// error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct Config {
-    /// Peers at a time, at most 65 536. Default: 1024.
+    /// Peers at a time, at most 65 536. Each has receives and tables set aside. Default: 256, so
+    /// that all memory stays below 8 MiB.
     pub peers: u32,
     /// Sends outstanding per peer; a power of two. Default: 256.
     pub send_queue: u32,
     /// Bytes of one block: the longest message that is sent or received. Default: 4096.
     pub block_bytes: u32,
-    /// Blocks of a shared receive queue, over all workers that share it. Default: 512.
+    /// Blocks of a shared receive queue, over all workers that share it. For each of these workers
+    /// at least `window_min` for each of its peers, and `refill`. Default: 1024, four for each
+    /// peer: half of them are shared by those that are busy.
     pub recv_blocks: u32,
     /// Blocks of one worker for sends that are not inline. Default: 256.
     pub send_blocks: u32,
@@ -53,13 +72,14 @@ pub struct Config {
     pub hold_turns: u32,
     /// Receives that go back to the shared queue in one post. Default: 32.
     pub refill: u32,
-    /// Receives of the shared queue promised to one peer, at most 65 535: the messages it may have
-    /// in flight. A peer gets this many, or a quarter of those not yet promised if that is less. 0
-    /// turns credits off: then peers that send too fast wait for their devices' retries, and
-    /// compete for the receives. Default: 128.
+    /// The most receives of the shared queue that are promised to one peer, at most 65 535: the
+    /// messages it may have in flight. A word of credit goes to the peer for each half of its
+    /// window, so short windows cost more. 0 turns credits off: then peers that send too fast wait
+    /// for their devices' retries, and compete for the receives. Default: 128, half of a send
+    /// queue.
     pub window: u32,
-    /// The least number of receives promised to a peer. If fewer are left, the next peer is
-    /// refused. Default: 4.
+    /// Receives promised to each peer all the time, at least 2: one for a message and one for a
+    /// reply. With `window_min` equal to `window` all windows keep their length. Default: 2.
     pub window_min: u32,
     /// How often each receive may be promised. With 1, every message finds a receive. More suits
     /// thousands of peers that are mostly idle: no peer takes more than its window, but if too many
@@ -99,6 +119,8 @@ pub struct Config {
 /// them. Soft loses nothing and notices a peer's death otherwise, so only the first two fields
 /// matter there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct Retry {
     /// The peer's wait between retries while this side has no receive posted: 0 to 31, a code of
     /// the table in RC-1; 12 is 0.64 ms. Connection managers leave it at 0, which is 655 ms (QP-20,
@@ -127,12 +149,12 @@ impl Default for Retry {
 }
 
 impl Config {
-    /// Sound for small messages: 4 KiB blocks, 512 receives, 1024 peers.
+    /// Up to 256 peers with messages of up to 4 KiB: 1024 receives. See [`Config`] for why.
     pub const DEFAULT: Config = Config {
-        peers: 1024,
+        peers: 256,
         send_queue: 256,
         block_bytes: 4096,
-        recv_blocks: 512,
+        recv_blocks: 1024,
         send_blocks: 256,
         inline_bytes: 220,
         signal_every: 64,
@@ -140,7 +162,7 @@ impl Config {
         hold_turns: 2,
         refill: 32,
         window: 128,
-        window_min: 4,
+        window_min: 2,
         overcommit: 1,
         keeps: 64,
         requests: 64,
@@ -206,6 +228,12 @@ impl Config {
         }
     }
 
+    /// Receives that a worker sets aside for the base windows of its peers, each as often as it may
+    /// be promised.
+    pub(super) fn reserved(&self) -> u32 {
+        self.peers.saturating_mul(self.window_min)
+    }
+
     /// Entries of the completion queue, capped at the device's limit. Every receive of the shared
     /// queue and of datagrams may complete here. When all peers fail at once, so may every request
     /// in flight and the requests that mark their ends.
@@ -236,6 +264,15 @@ impl Config {
         }
         if self.window > 0 && !(2..=self.window).contains(&self.window_min) {
             return Err(invalid("window_min", self.window_min, "2 to window".into()));
+        }
+        let receives = self.recv_blocks.saturating_sub(self.refill).saturating_mul(self.overcommit);
+        if self.window > 0 && self.reserved() > receives {
+            let least = self.reserved().div_ceil(self.overcommit).saturating_add(self.refill);
+            let may = format!(
+                "{least} at least: window_min = {} for each of peers = {}, and refill = {}",
+                self.window_min, self.peers, self.refill
+            );
+            return Err(invalid("recv_blocks", self.recv_blocks, may));
         }
         if self.datagrams > 0 && self.datagram_bytes > self.block_bytes {
             let may = "no more than block_bytes".into();
@@ -322,11 +359,13 @@ mod tests {
             ("send_queue", Config { send_queue: 48, ..good }),
             ("block_bytes", Config { block_bytes: 63, ..good }),
             ("recv_blocks", Config { recv_blocks: 0, ..good }),
+            ("recv_blocks", Config { recv_blocks: 543, ..good }),
+            ("recv_blocks", Config { overcommit: 2, recv_blocks: 287, ..good }),
             ("send_blocks", Config { send_blocks: 0, ..good }),
             ("inline_bytes", Config { inline_bytes: 257, ..good }),
             ("signal_every", Config { signal_every: 129, ..good }),
             ("signal_every", Config { signal_every: 0, ..good }),
-            ("refill", Config { refill: 129, ..good }),
+            ("refill", Config { refill: 257, ..good }),
             ("window", Config { window: 1 << 16, ..good }),
             ("overcommit", Config { overcommit: 0, ..good }),
             ("window_min", Config { window_min: 1, ..good }),
@@ -354,6 +393,10 @@ mod tests {
             ("datagram_bytes", Config { datagram_bytes: 0, ..good }),
             ("datagram_bytes", Config { datagrams: 1, datagram_bytes: 4097, ..good }),
         ];
+        let least = [(544, 1), (288, 2)];
+        for (recv_blocks, overcommit) in least {
+            assert_eq!(Config { recv_blocks, overcommit, ..good }.check(), Ok(()));
+        }
         for (name, config) in bad {
             let error = config.check().unwrap_err();
             assert_eq!(error.code(), Code::Invalid, "{config:?}");
@@ -365,8 +408,9 @@ mod tests {
     /// A plan's memory for a worker is used, and not exceeded.
     #[test]
     fn memory_is_filled_and_not_overrun() {
+        let few = Config { peers: 64, ..Config::DEFAULT };
         for (bytes, sharers) in [(1 << 20, 1), (64 << 20, 2), ((64 << 20) + 12_345, 3)] {
-            let config = Config::DEFAULT.with_memory(bytes, sharers);
+            let config = few.with_memory(bytes, sharers);
             let used = config.recv_bytes() as u64 / u64::from(sharers) + config.send_bytes() as u64;
             assert!(
                 used <= bytes && used > bytes - 4 * config.stride() as u64,

@@ -6,9 +6,9 @@ use std_alloc::vec::Vec;
 use super::accounts::{Accounts, SendStatus};
 use super::config::Config;
 use super::datagrams::Datagrams;
-use super::kept::{Kept, KeptMessage, Token};
+use super::kept::{Kept, KeptMessage};
 use super::mailbox::{Mailbox, OwnMailbox};
-use super::message::{Message, PeerId};
+use super::message::{Message, PeerId, Token};
 use super::recv_blocks::Refill;
 use super::regions::Regions;
 use super::replies::Replies;
@@ -111,8 +111,8 @@ impl<P: Provider> Core<P> {
 
     /// Keeps the block, by the handler's verdict.
     #[cold]
-    pub(super) fn keep(&mut self, slot: u32, block: u32) {
-        if !self.kept.keep(block) {
+    pub(super) fn keep(&mut self, slot: u32, block: u32, token: Token) {
+        if !self.kept.keep(block, token) {
             self.sender.done_with(slot, block);
         }
     }

@@ -1,84 +1,224 @@
 //! Credit: how many messages a peer may send, so that each finds a posted receive.
 //!
-//! A worker promises each peer a *window* of its shared receives, and the windows add up to no more
-//! than the queue holds (see [`super::SharedRecv`]). What a peer may send is counted from the
-//! beginning of the connection: the window, and one for each of its messages whose block is free
-//! again. The receiver writes that count into a word of the sender's memory by an RDMA WRITE, after
-//! each half of the window, and completely when nothing has come for a while. The sender reads the
-//! word when it has used up the credit that it knew of.
+//! A worker promises each peer a *window* of its shared receives, and all windows add up to no more
+//! than there are (see [`super::promises`]). Each peer has a base window from the beginning. A
+//! window grows while its peer uses it, and shrinks when others need the receives.
 //!
-//! **Why nothing is stuck for ever.** A message whose handler replies to it in place needs a
-//! receive at the other side to leave its block. If such messages filled the windows of both sides,
-//! none could leave. So a reply may take the last credit and a fresh message may not: when the last
-//! fresh message was taken, one receive was left over. Replies only move messages, so one receive
-//! is always left over somewhere. Its owner grants it at once, not half a window later, if it has
-//! replies of its own that wait for this peer.
+//! What a peer may send is counted from the beginning of the connection: the base window, and one
+//! more for each of its messages whose block is free again. Where the window grows the receiver
+//! counts more, and where it shrinks less. The receiver writes that count into a word of the
+//! sender's memory, by an RDMA WRITE, half of the window at a time, and all there is when nothing
+//! has come for a while. The sender reads the word when it has used up what it knew of.
+//!
+//! A peer that has a longer window and does not use it may be asked to give back what is beyond the
+//! base window. A sender that is asked, and has sent nothing for a while, does so. It counts what
+//! it has given back in its own word. Until the receiver knows whether its peer has done so, it
+//! tells it of each half of a base window, so that the peer never waits.
+//!
+//! **Why nothing is stuck for ever.** A message in a block that its handler replies to in place
+//! needs a receive at the other side to leave. If both sides' windows were full of such messages,
+//! none could. So a fresh message may not take the last credit and a reply may: when the last fresh
+//! message was taken, one receive was left over. Replies only move messages. A window shrinks only
+//! by receives beyond one that the peer is told of at the same time, and a sender that gives credit
+//! back keeps a base window, two at least. So one receive is always left over somewhere. Its owner
+//! says so at once, not half a window later, when it has replies of its own that wait for this
+//! peer.
 
 use super::handshake::Handshake;
 use crate::wr::Remote;
 
 /// The bit of a credit word that says goodbye: its writer has sent everything it accepted, and ends
-/// the connection. The lower half of the word is the count, with or without it.
+/// the connection. The other bits mean the same with it.
 pub(super) const GOODBYE: u64 = 1 << 63;
 
-/// Whether a peer counts the messages sent to it.
+/// Whether a peer counts what is sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerCredit {
-    /// Not known yet.
+    /// It has not said.
     Unknown,
-    /// It is no worker, or does not count.
+    /// No worker, or one that does not count.
     Free,
-    /// It counts, and promised that many receives at first.
+    /// It does, and promised that many receives at first.
     Counted(u32),
 }
 
-/// The credits of one connection, in both directions.
+/// One connection's credits, both ways. All counts wrap.
 pub(super) struct Credit {
     pub(super) flow: PeerCredit,
-    /// Messages of the peer that must leave their blocks before it is told of credit; that number
-    /// after the last word; and its usual value.
+    /// Messages of the peer still to be done with before it is told; how many that was after the
+    /// last word; and how many it usually is.
     pub(super) until_return: u32,
     step: u32,
     return_every: u32,
-    /// Messages that the peer may send, counted from the beginning: the value of the next word.
-    pub(super) granted: u64,
-    /// The credit word in its memory.
+    /// Messages the peer may send beyond its base window, counted from the beginning; and as many
+    /// as it was told of.
+    granted: u32,
+    told: u32,
+    /// Messages of the peer that are done with.
+    done: u32,
+    /// Credit of the peer's that this side has given back, and credit of this side's that the peer
+    /// has, as far as is known.
+    given_back: u32,
+    taken_back: u32,
+    /// At the last review: what was done with, and what was sent.
+    done_before: u32,
+    sent_before: u32,
+    /// The peer is asked to give credit back; it was asked in a word that granted `asked`; it may
+    /// still follow one.
+    asks: bool,
+    asked: u32,
+    may_give: bool,
+    /// The word of its memory to write.
     pub(super) peer_word: Option<Remote>,
-    /// The word is to be written.
+    /// It is to be told.
     pub(super) due: bool,
 }
 
+/// The receives that a peer is promised.
+#[derive(Clone, Copy)]
+pub(super) struct Windows {
+    /// From the beginning, and always.
+    pub(super) base: u32,
+    /// With what it has borrowed.
+    pub(super) now: u32,
+}
+
+/// Bits of a word below [`GOODBYE`], see [`Credit::word`].
+const ASKS_BIT: u32 = 32;
+const GIVEN_BIT: u32 = 33;
+const GIVEN_MASK: u32 = u32::MAX >> 2;
+
+/// The longest window of receives for a peer.
+pub(super) const WINDOW_MAX: u32 = u16::MAX as u32;
+
 impl Credit {
-    /// The credit of a connection with that window for the peer.
+    /// Of a connection with that base window for the peer.
     pub(super) fn new(window: u32) -> Credit {
-        let return_every = if window == 0 { u32::MAX } else { (window / 2).max(1) };
-        Credit {
+        let mut credit = Credit {
             flow: PeerCredit::Unknown,
-            until_return: return_every,
-            step: return_every,
-            return_every,
-            granted: window.into(),
+            until_return: 0,
+            step: 0,
+            return_every: 0,
+            granted: 0,
+            told: 0,
+            done: 0,
+            given_back: 0,
+            taken_back: 0,
+            done_before: 0,
+            sent_before: 0,
+            asks: false,
+            asked: 0,
+            may_give: false,
             peer_word: None,
             due: false,
-        }
+        };
+        credit.begin_step(window, false);
+        credit
     }
 
-    /// Ends a step: the peer may send that many messages more. With `eager` the next step is one
-    /// message long. True if the peer is to be told now and was not to be told before.
-    pub(super) fn step(&mut self, eager: bool) -> bool {
-        // More than a step, if several blocks became free at once.
+    /// Counts towards the next word for a window. With `eager` the peer is told of the next message
+    /// at once.
+    fn begin_step(&mut self, window: u32, eager: bool) {
+        self.return_every = if window == 0 { u32::MAX } else { (window / 2).max(1) };
+        self.step = if eager { 1 } else { self.return_every };
+        self.until_return = self.step;
+    }
+
+    /// Grants what the peer has been done with in this step: more than a step, where several were
+    /// done with at once.
+    fn count_step(&mut self) -> u32 {
         let done = self.step.wrapping_sub(self.until_return);
+        self.until_return = self.step;
+        if self.return_every == u32::MAX {
+            return 0;
+        }
+        self.granted = self.granted.wrapping_add(done);
+        self.done = self.done.wrapping_add(done);
+        self.asks &= done == 0;
+        done
+    }
+
+    /// A step is done, and the peer may send that many messages more. With `eager` it is told of
+    /// the next message at once. True if it was not to be told before, and is now.
+    pub(super) fn step(&mut self, eager: bool) -> bool {
+        let done = self.count_step();
         self.step = if eager { self.return_every.min(1) } else { self.return_every };
         self.until_return = self.step;
         // Nothing is promised to it, or it is no worker.
-        if done == 0
-            || self.granted == 0
-            || self.peer_word.is_none() && self.flow != PeerCredit::Unknown
-        {
+        if done == 0 || self.peer_word.is_none() && self.flow != PeerCredit::Unknown {
             return false;
         }
-        self.granted += u64::from(done);
         !core::mem::replace(&mut self.due, true)
+    }
+
+    /// Before a word is written: grants what the peer is done with. Returns how many messages it
+    /// was not told of.
+    pub(super) fn begin_return(&mut self) -> u32 {
+        self.count_step();
+        self.granted.wrapping_sub(self.told)
+    }
+
+    /// The windows are those from now on, after the peer was granted so much more or less.
+    pub(super) fn change_window(&mut self, windows: Windows, more: u32, less: u32, eager: bool) {
+        self.granted = self.granted.wrapping_add(more).wrapping_sub(less);
+        // More than the peer could send by the last word that asked: it has read a newer one.
+        let used = self.done.wrapping_add(self.taken_back);
+        let beyond = used.wrapping_sub(self.asked.wrapping_add(windows.base)) as i32 > 0;
+        self.may_give &= self.asks || !beyond;
+        self.begin_step(if self.may_give { windows.base } else { windows.now }, eager);
+    }
+
+    /// Asks the peer to give credit back, with the next word. False: it is asked already.
+    pub(super) fn ask_back(&mut self) -> bool {
+        self.may_give = true;
+        !core::mem::replace(&mut self.asks, true)
+    }
+
+    /// What the peer is told: how many messages it may send beyond its base window, in 32 bits;
+    /// whether it is asked to give credit back, in one; and what this side has given back, in 30.
+    pub(super) fn word(&self) -> u64 {
+        let asks = u64::from(self.asks) << ASKS_BIT;
+        u64::from(self.given_back & GIVEN_MASK) << GIVEN_BIT | asks | u64::from(self.granted)
+    }
+
+    /// The peer has been told.
+    pub(super) fn was_told(&mut self) {
+        (self.told, self.due) = (self.granted, false);
+        if self.asks {
+            self.asked = self.granted;
+        }
+    }
+
+    /// True if the peer has used half of that window since the last review.
+    pub(super) fn uses(&self, window: u32) -> bool {
+        window > 0 && self.done.wrapping_sub(self.done_before) >= window.div_ceil(2)
+    }
+
+    /// Ends a review: use counts from now on.
+    pub(super) fn end_review(&mut self) {
+        self.done_before = self.done;
+    }
+
+    /// What the peer has given back since the last look at its word.
+    pub(super) fn take_back(&mut self, word: u64) -> u32 {
+        let before = self.taken_back;
+        let more = ((word >> GIVEN_BIT) as u32).wrapping_sub(before) & GIVEN_MASK;
+        self.taken_back = before.wrapping_add(more);
+        more
+    }
+
+    /// Gives back what may be sent beyond the base window, if the peer asks for it and nothing was
+    /// sent since the last call. True if that is something.
+    pub(super) fn give_back(&mut self, sent: u32, word: u64) -> bool {
+        let is_quiet = core::mem::replace(&mut self.sent_before, sent) == sent;
+        let PeerCredit::Counted(base) = self.flow else { return false };
+        let more = self.left(sent, word).saturating_sub(base);
+        let asks = word >> ASKS_BIT & 1 != 0;
+        let gives = asks && is_quiet && more > 0 && self.peer_word.is_some();
+        if gives {
+            self.given_back = self.given_back.wrapping_add(more);
+        }
+        gives
     }
 
     /// Sets the peer's handshake; without one it is no worker. False: it was set before, and only
@@ -100,17 +240,17 @@ impl Credit {
         u32::from(self.flow != PeerCredit::Free)
     }
 
-    /// Messages that may be sent, if `sent` were sent and the word says `allowed`.
-    pub(super) fn left(&self, sent: u32, allowed: u64) -> u32 {
+    /// Messages that may be sent, when `sent` were, and the peer has written `word`.
+    pub(super) fn left(&self, sent: u32, word: u64) -> u32 {
         match self.flow {
             PeerCredit::Unknown => 0,
             PeerCredit::Free => u32::MAX,
-            PeerCredit::Counted(window) => {
-                let allowed = if allowed == 0 { window } else { allowed as u32 };
-                // A word that no worker writes gives nothing, or at most the window, which no
-                // honest word exceeds.
-                let left = allowed.wrapping_sub(sent);
-                if left > u32::MAX / 2 { 0 } else { left.min(window) }
+            PeerCredit::Counted(base) => {
+                let gone = sent.wrapping_add(self.given_back);
+                // A word that no worker writes gives nothing, or the longest window at most, which
+                // is what an honest one never goes beyond.
+                let left = base.wrapping_add(word as u32).wrapping_sub(gone);
+                if left > u32::MAX / 2 { 0 } else { left.min(WINDOW_MAX) }
             }
         }
     }
@@ -120,6 +260,13 @@ impl Credit {
 mod tests {
     use super::*;
 
+    fn counted(base: u32) -> Credit {
+        let mut credit = Credit::new(8);
+        let handshake = Handshake { window: base, word: Remote::default(), block_bytes: 64 };
+        credit.set_handshake(Some(handshake));
+        credit
+    }
+
     /// The credit across the wrap of the count, and for words that make no sense.
     #[test]
     fn credit_follows_the_word_and_stays_in_bounds() {
@@ -128,12 +275,57 @@ mod tests {
         let handshake = Handshake { window: 20, word: Remote::default(), block_bytes: 64 };
         assert!(credit.set_handshake(Some(handshake)) && !credit.set_handshake(None));
         assert_eq!((credit.left(0, 0), credit.left(20, 0)), (20, 0));
-        assert_eq!(credit.left(20, 25), 5);
-        assert_eq!(credit.left(u32::MAX - 1, (1 << 32) + 3), 5);
-        assert_eq!(credit.left(30, 25), 0);
-        assert_eq!((credit.left(0, 1 << 30), credit.left(0, 21)), (20, 20), "a window at most");
+        assert_eq!(credit.left(20, 5), 5);
+        assert_eq!(credit.left(20, 5 | 7 << ASKS_BIT), 5, "the upper half is not for this");
+        assert_eq!(credit.left(u32::MAX - 1, 0u32.wrapping_sub(17).into()), 5);
+        assert_eq!(credit.left(30, 5), 0);
+        assert_eq!(credit.left(0, 1 << 30), WINDOW_MAX, "the longest window at most");
         let mut plain = Credit::new(8);
         plain.set_handshake(None);
         assert_eq!((plain.left(1000, 0), plain.spare(), plain.peer_word), (u32::MAX, 0, None));
+    }
+
+    /// A sender that is asked and quiet gives back what is beyond the base window, once; the
+    /// receiver learns how much from the word, once.
+    #[test]
+    fn a_quiet_sender_gives_back_what_it_is_asked_for() {
+        let (mut sender, mut receiver) = (counted(4), counted(4));
+        let asked = 26 | 1 << ASKS_BIT;
+        assert!(!sender.give_back(10, asked), "it has just sent");
+        assert!(!sender.give_back(10, 26), "it is not asked");
+        assert_eq!(sender.left(10, asked), 20);
+        assert!(sender.give_back(10, asked));
+        assert_eq!(sender.left(10, asked), 4);
+        assert!(!sender.give_back(10, asked), "nothing is left to give");
+        let word = sender.word();
+        assert_eq!((receiver.take_back(word), receiver.take_back(word)), (16, 0));
+        assert_eq!(sender.left(10, 30), 8, "what comes after counts as ever");
+        let mut free = Credit::new(4);
+        free.set_handshake(None);
+        assert!(!free.give_back(0, asked));
+    }
+
+    /// A peer that was asked to give credit back may have only its base window: it is told of half
+    /// of that, until it has sent more than it could without a later word.
+    #[test]
+    fn a_peer_that_may_have_given_back_is_told_often() {
+        let mut receiver = counted(4);
+        receiver.change_window(Windows { base: 4, now: 20 }, 16, 0, false);
+        receiver.was_told();
+        assert_eq!(receiver.until_return, 10);
+        assert!(receiver.ask_back() && !receiver.ask_back());
+        let windows = Windows { base: 4, now: 20 };
+        receiver.change_window(windows, 0, 0, false);
+        assert_eq!((receiver.until_return, receiver.word() >> ASKS_BIT), (2, 1));
+        receiver.was_told();
+        for done in (2..24).step_by(2) {
+            receiver.until_return -= 2;
+            assert_eq!(receiver.begin_return(), 2);
+            receiver.change_window(windows, 0, 0, false);
+            receiver.was_told();
+            assert_eq!(receiver.word(), 16 + done, "it is not asked any more");
+            let most = if done > 20 { 10 } else { 2 };
+            assert_eq!(receiver.until_return, most, "{done}");
+        }
     }
 }

@@ -2,33 +2,52 @@
 //! that the peer writes its credit to.
 #![expect(unsafe_code, reason = "memory of its own for a device to write to")]
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crossbeam::queue::ArrayQueue;
+use std_alloc::format;
 use std_alloc::sync::Arc;
 
-use super::credit::GOODBYE;
+use super::config::Config;
+use super::credit::{GOODBYE, Windows};
 use super::handshake::{Handshake, PeerData, PrivateData, Refusal};
 use super::message::PeerId;
+use super::promises::Promises;
 use super::shared_recv::SharedRecv;
 use crate::error::{Code, SetupError};
 use crate::provider::{Access, Provider, Region};
 
 const WORD: usize = size_of::<u64>();
 
-/// The credit words of a worker, one for each connection. Peers may write to them.
+/// What a worker has for its connections: credit words, one for each, which peers may write to,
+/// and the receives that it has set aside for them.
 pub(super) struct CreditWords<P: Provider> {
     region: P::Region,
     free: ArrayQueue<u32>,
     /// Which peer has each word: see [`PeerWatch`].
     holders: Arc<[AtomicU64]>,
+    shared: SharedRecv<P>,
+    /// Receives set aside for base windows that no peer has yet; and the worker has ended, so that
+    /// they are not for its peers any more.
+    aside: AtomicU32,
+    ended: AtomicBool,
+    /// [`Config::peers`], [`Config::window`], and [`Config::window_min`] or 0.
     peers: u32,
+    most: u32,
+    base: u32,
 }
 
 impl<P: Provider> CreditWords<P> {
-    /// Registers words for `peers` connections. Each has one from before it is made until its slot
-    /// is free, so a worker never gets more queue pairs than it has slots.
-    pub(super) fn new(nic: &P, peers: u32) -> Result<CreditWords<P>, SetupError> {
+    /// Registers words for the peers' connections, and sets aside their base windows and the blocks
+    /// that the refill list may hold while peers already have credit for them. A connection has its
+    /// word from before it is made until its slot is free, so a worker never gets more queue pairs
+    /// than it has slots.
+    pub(super) fn new(
+        nic: &P,
+        shared: &SharedRecv<P>,
+        config: &Config,
+    ) -> Result<CreditWords<P>, SetupError> {
+        let Config { peers, window: most, window_min, refill, overcommit, .. } = *config;
         let memory = nic.peer_memory(peers as usize * WORD)?;
         let region = nic.register(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let free = ArrayQueue::new(peers as usize);
@@ -36,7 +55,26 @@ impl<P: Provider> CreditWords<P> {
             let _ = free.push(index);
         }
         let holders = (0..peers).map(|_| AtomicU64::new(0)).collect();
-        Ok(CreditWords { region, free, holders, peers })
+        let (base, reserved, refills) = match most {
+            0 => (0, 0, 0),
+            _ => (window_min, config.reserved(), refill.saturating_mul(overcommit)),
+        };
+        let wanted = reserved.saturating_add(refills);
+        shared.promises().set_aside(wanted).map_err(|spare| {
+            let asked = format!(
+                "receives for {peers} peers, {window_min} each, and refill = {refill}, on a shared \
+                 receive queue"
+            );
+            let blocks = shared.blocks();
+            let answer = format!("of {blocks} blocks {} are not set aside", spare / overcommit);
+            let short = wanted.saturating_sub(spare).div_ceil(overcommit);
+            SetupError::new(Code::NoMemory, asked, answer).cure(format!(
+                "raise Config::recv_blocks to {} at least, or lower Config::peers",
+                blocks.saturating_add(short)
+            ))
+        })?;
+        let (shared, aside, ended) = (shared.clone(), reserved.into(), false.into());
+        Ok(CreditWords { region, free, holders, shared, aside, ended, peers, most, base })
     }
 
     /// The number of words.
@@ -52,55 +90,85 @@ impl<P: Provider> CreditWords<P> {
     }
 }
 
+impl<P: Provider> CreditWords<P> {
+    /// Takes a base window from those set aside. False: there is none.
+    fn take_base(&self) -> bool {
+        // SeqCst, here and below: a grant that comes back while the worker ends sees that it has,
+        // or the worker's end sees the grant's receives.
+        let (set, get) = (Ordering::SeqCst, Ordering::SeqCst);
+        let less = |aside: u32| aside.checked_sub(self.base);
+        self.aside.fetch_update(set, get, less).is_ok()
+    }
+
+    /// Sets a base window aside again, or gives it to other workers if this one has ended.
+    fn put_base(&self) {
+        self.aside.fetch_add(self.base, Ordering::SeqCst);
+        if self.ended.load(Ordering::SeqCst) {
+            self.end();
+        }
+    }
+
+    /// The worker has ended: what it had set aside for its peers is for other workers. What it had
+    /// set aside for its refill list is not: those blocks are gone with it.
+    fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.shared.promises().put_back(self.aside.swap(0, Ordering::SeqCst));
+    }
+}
+
+/// What a worker holds of its words: see [`CreditWords::end`].
+pub(super) struct OwnWords<P: Provider>(pub(super) Arc<CreditWords<P>>);
+
+impl<P: Provider> Drop for OwnWords<P> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 /// The resources that a worker gives a connection: a window of its receives, and a word for its
 /// credit. Make it before the connection, and hand it over with the queue pair. It gives both back
 /// when it is dropped.
 pub struct CreditGrant<P: Provider> {
-    shared: SharedRecv<P>,
     words: Arc<CreditWords<P>>,
     index: u32,
     window: u32,
+    /// The peer shares the surplus.
+    is_borrower: bool,
 }
 
 impl<P: Provider> CreditGrant<P> {
-    pub(super) fn new(
-        shared: &SharedRecv<P>,
-        words: &Arc<CreditWords<P>>,
-    ) -> Result<Self, SetupError> {
-        let index = words.free.pop().ok_or_else(|| {
-            SetupError::new(Code::NoMemory, "one more peer", "all slots of the worker are taken")
-                .cure(
-                    "raise Config::peers; or let the worker turn, if some of its peers have ended",
-                )
-        })?;
-        let window = match shared.promise() {
-            Ok(window) => window,
-            Err(error) => {
-                let _ = words.free.push(index);
-                return Err(error);
-            }
+    pub(super) fn new(words: &Arc<CreditWords<P>>) -> Result<Self, SetupError> {
+        let full = || {
+            let answer = format!("the worker has slots for {}, and all are taken", words.peers);
+            SetupError::new(Code::NoMemory, "one more peer", answer).cure(
+                "raise Config::peers; or let the worker turn, if some of its peers have ended",
+            )
         };
+        let index = words.free.pop().ok_or_else(full)?;
+        // It fails only if the worker ends just now: there is one for each word.
+        if !words.take_base() {
+            let _ = words.free.push(index);
+            return Err(full());
+        }
         // The last peer's queue pair is gone. A late word from it, or one from a peer that writes
-        // where it should not, gives no more than the window.
+        // where it should not, costs no more than a wait for receives.
         words.at(index).store(0, Ordering::Relaxed);
         PeerWatch::begin(&words.holders, index);
-        Ok(CreditGrant { shared: shared.clone(), words: words.clone(), index, window })
+        let (words, window) = (words.clone(), words.base);
+        Ok(CreditGrant { words, index, window, is_borrower: false })
     }
 
     /// Why a grant was refused just now.
-    pub(super) fn refusal(shared: &SharedRecv<P>, words: &CreditWords<P>) -> Refusal {
-        match words.free.is_empty() {
-            true => Refusal::no_slot(words.peers),
-            false => Refusal::no_receives(shared.blocks(), shared.unpromised_blocks()),
-        }
+    pub(super) fn refusal(words: &CreditWords<P>) -> Refusal {
+        Refusal::no_slot(words.peers)
     }
 
     /// The private data that the peer must get with the connect or the accept, with the program's
     /// own bytes.
     pub fn handshake(&self, data: &PeerData) -> PrivateData {
         let word = self.words.region.remote(self.index as usize * WORD);
-        let block_bytes = self.shared.block_bytes();
-        Handshake { window: self.window, word, block_bytes }.to_private_data(data)
+        let block_bytes = self.words.shared.block_bytes();
+        Handshake { window: self.words.base, word, block_bytes }.to_private_data(data)
     }
 
     /// Tells other threads which peer this becomes.
@@ -108,28 +176,74 @@ impl<P: Provider> CreditGrant<P> {
         PeerWatch::now(&self.words.holders, self.index)
     }
 
-    /// Receives that are promised to the peer; 0 if this worker's peers have no credits.
+    /// Receives that are promised to the peer now; 0 if this worker's peers have no credits.
     pub fn window(&self) -> u32 {
         self.window
     }
 
     /// True if the peer has said goodbye in the credit word.
     pub(super) fn has_goodbye(&self) -> bool {
-        self.allowed() & GOODBYE != 0
+        self.word() & GOODBYE != 0
     }
 
-    /// The credit word: the number of messages that the peer has allowed so far; 0 before its first
-    /// write.
-    pub(super) fn allowed(&self) -> u64 {
+    /// The credit word, see [`super::credit`]; 0 before the peer's first write.
+    pub(super) fn word(&self) -> u64 {
         // Acquire: nothing is read because of it, but sends come after it.
         self.words.at(self.index).load(Ordering::Acquire)
+    }
+
+    fn promises(&self) -> &Promises {
+        self.words.shared.promises()
+    }
+
+    /// The peer uses its window, or has fallen idle.
+    pub(super) fn set_borrower(&mut self, uses: bool) {
+        match (core::mem::replace(&mut self.is_borrower, uses), uses) {
+            (false, true) => self.promises().join(),
+            (true, false) => self.promises().leave(),
+            _ => {}
+        }
+    }
+
+    /// What the window should be: the base, and for a borrower a share of the surplus.
+    pub(super) fn target(&self) -> u32 {
+        let share = if self.is_borrower { self.promises().share() } else { 0 };
+        self.words.base.saturating_add(share).min(self.words.most)
+    }
+
+    /// The base window, and the window now.
+    pub(super) fn windows(&self) -> Windows {
+        Windows { base: self.words.base, now: self.window }
+    }
+
+    /// True if the window is longer than the base, and a peer that wants the longest finds too
+    /// little.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.window > self.words.base && self.promises().spare() < self.words.most
+    }
+
+    /// Grows the window by `count`, or by what there is: by how much.
+    pub(super) fn grow(&mut self, count: u32) -> u32 {
+        let count = self.promises().take_up_to(count);
+        self.window += count;
+        count
+    }
+
+    /// Shrinks the window, down to the base at most: by how much.
+    pub(super) fn shrink(&mut self, count: u32) -> u32 {
+        let count = count.min(self.window - self.words.base);
+        self.window -= count;
+        self.promises().give_back(count);
+        count
     }
 }
 
 impl<P: Provider> Drop for CreditGrant<P> {
     fn drop(&mut self) {
         self.watch().end();
-        self.shared.take_back(self.window);
+        self.set_borrower(false);
+        self.shrink(u32::MAX);
+        self.words.put_base();
         let _ = self.words.free.push(self.index);
     }
 }

@@ -1,22 +1,75 @@
-//! Credit for the peers: the worker writes into a word of each peer's memory how much it may send.
+//! Credit on its way to the peers: how long each peer's window is, and the word of its memory that
+//! says how much it may send.
 
 use super::batch::request;
 use super::credit::PeerCredit;
 use super::held::Held;
-use super::peers::PeerState;
+use super::peers::{Peer, PeerState};
 use super::recv_blocks::Refill;
 use super::sender::Sender;
 use crate::provider::Provider;
 use crate::room::Room;
 use crate::wr::{SendFlags, SendOp, Sge};
 
+/// A review of all peers takes this many calls of [`Sender::review_some`].
+const REVIEW_CALLS: u32 = 256;
+
+impl<P: Provider> Peer<P> {
+    /// Before the peer is told: how long its window is from now on.
+    fn adjust_window(&mut self) {
+        let Some(grant) = &mut self.grant else { return };
+        let untold = self.credit.begin_return();
+        grant.shrink(self.credit.take_back(grant.word()));
+        let window = grant.window();
+        if self.credit.uses(window) {
+            grant.set_borrower(true);
+        }
+        let target = grant.target();
+        let (mut more, mut less) = (0, 0);
+        if target < window {
+            // The peer is told of one receive at least: see `credit` for why.
+            less = grant.shrink((window - target).min(untold.saturating_sub(1)));
+        } else if untold >= window.div_ceil(2) {
+            // Twice as long at most, so that a peer that says little borrows little.
+            more = grant.grow((target - window).min(window));
+        }
+        self.credit.change_window(grant.windows(), more, less, self.deferred > 0);
+    }
+
+    /// Asks for what the peer does not use of its window, and gives back what this side does not.
+    /// True if the peer is to be told, and was not to be already.
+    fn review_credit(&mut self) -> bool {
+        let Some(grant) = &mut self.grant else { return false };
+        let uses = self.credit.uses(grant.window());
+        self.credit.end_review();
+        grant.set_borrower(uses);
+        let mut tell = false;
+        if !uses && grant.is_wanted() {
+            // Counting begins anew, so the peer is told of what was counted.
+            tell = self.credit.begin_return() > 0;
+            grant.shrink(self.credit.take_back(grant.word()));
+            tell |= grant.is_wanted() && self.credit.ask_back();
+            self.credit.change_window(grant.windows(), 0, 0, self.deferred > 0);
+        }
+        let word = grant.word();
+        if self.is_clear() && self.credit.give_back(self.sq.messages(), word) {
+            // What is known of room says more than there is.
+            self.measure();
+            self.sq.close_budget();
+            tell = true;
+        }
+        tell && self.credit.peer_word.is_some() && !core::mem::replace(&mut self.credit.due, true)
+    }
+}
+
 impl<P: Provider> Sender<P> {
-    /// Nothing has come for a while: makes credit due for every peer that lacks some, even less
-    /// than half a window. Otherwise a peer that waits for more would wait for ever.
+    /// Nothing has come for a while: each peer is to be told of all it may send, if only of a part
+    /// of half a window. One that waits for more than half a window would wait for ever.
     #[cold]
     #[inline(never)]
     pub(super) fn settle_credits(&mut self) {
         for slot in 0..self.peers.slots() {
+            self.review(slot);
             let Some(peer) = self.peers.at(slot) else { continue };
             if peer.is_up() && peer.credit_falls_due() {
                 self.accounts.credit_due.put(slot);
@@ -24,12 +77,28 @@ impl<P: Provider> Sender<P> {
         }
     }
 
-    /// Writes the credit that is due to the peers.
+    /// Reviews the windows of a few peers: others may need what they do not use.
+    pub(super) fn review_some(&mut self) {
+        let slots = self.peers.slots();
+        for _ in 0..slots.div_ceil(REVIEW_CALLS) {
+            self.reviewed = if self.reviewed + 1 < slots { self.reviewed + 1 } else { 0 };
+            self.review(self.reviewed);
+        }
+    }
+
+    fn review(&mut self, slot: u32) {
+        self.end_reservation(slot);
+        let Some(peer) = self.peers.at(slot) else { return };
+        if peer.is_up() && peer.review_credit() {
+            self.accounts.credit_due.put(slot);
+        }
+    }
+
+    /// Tells peers how much they may send by now.
     #[cold]
     #[inline(never)]
     pub(super) fn return_credits(&mut self) {
-        // The receives must be posted before they are granted: all but those set aside for the
-        // refill.
+        // The receives they are told of must be there: all but those set aside for the refill.
         self.accounts.recv.refill(Refill::Batch, &mut self.accounts.stats);
         if self.accounts.recv.is_refill_due() {
             return;
@@ -48,7 +117,7 @@ impl<P: Provider> Sender<P> {
         self.accounts.credit_due.truncate(kept);
     }
 
-    /// Writes one peer's word. False: not now, because its send queue has no slot.
+    /// Writes the word of one peer. False: later, because its send queue has no slot.
     fn return_credit(&mut self, slot: u32) -> bool {
         let Some(peer) = self.peers.at(slot) else { return true };
         if matches!(peer.state, PeerState::Free | PeerState::Closing { .. }) {
@@ -56,19 +125,20 @@ impl<P: Provider> Sender<P> {
             return true;
         }
         let Some(word) = peer.credit.peer_word else {
-            // Its handshake has not come, or it is no worker.
+            // It has not spoken; or it is no worker.
             peer.credit.due = peer.credit.flow == PeerCredit::Unknown;
             return !peer.credit.due;
         };
         if peer.sq.is_full_for_credit() {
             return false;
         }
-        let bytes = peer.credit.granted.to_ne_bytes();
+        peer.adjust_window();
+        let bytes = peer.credit.word().to_ne_bytes();
         // The word concerns no message, so it need not wait for those before it.
         let flags = SendFlags::INLINE | SendFlags::UNORDERED;
         let write = |sge| request(SendOp::Write(word), flags, sge);
         if peer.sq.waiting > 0 {
-            // The word goes with them, with one doorbell.
+            // It goes with them, with one doorbell.
             let Some(batch) = self.batches.get(peer.batch) else { return false };
             if batch.list.is_full() {
                 return false;
@@ -80,7 +150,7 @@ impl<P: Provider> Sender<P> {
         }
         let Some(peer) = self.peers.at(slot) else { return true };
         peer.sq.count_non_message();
-        peer.credit.due = false;
+        peer.credit.was_told();
         self.accounts.stats.credit_returns += 1;
         true
     }

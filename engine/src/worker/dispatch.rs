@@ -109,7 +109,7 @@ fn end<P: Provider>(core: &mut Core<P>, slot: u32, block: u32, verdict: Verdict)
     match verdict {
         Verdict::Done => core.sender.done_with(slot, block),
         Verdict::Reply { len } => core.replies.reply(&mut core.sender, slot, block, len),
-        Verdict::Keep => core.keep(slot, block),
+        Verdict::Keep(token) => core.keep(slot, block, token),
     }
 }
 
@@ -154,7 +154,7 @@ fn receive<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H, wc: 
     match lend(core, back, |out| handler.on_message(message, out)) {
         Verdict::Done => core.sender.done_with(id.slot, block),
         Verdict::Reply { len } => core.replies.reply(&mut core.sender, id.slot, block, len),
-        Verdict::Keep => core.keep(id.slot, block),
+        Verdict::Keep(token) => core.keep(id.slot, block, token),
     }
 }
 

@@ -2,16 +2,8 @@
 
 use std_alloc::vec::Vec;
 
-use super::message::PeerId;
+use super::message::{PeerId, Token};
 use crate::room::Room;
-
-/// Names a kept message. It does not own it: the worker has the block, and takes it home at the
-/// latest when the peer is gone. A token that was used, or whose peer is gone, names nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Token {
-    index: u32,
-    generation: u32,
-}
 
 /// The message that a token names.
 #[derive(Clone, Copy)]
@@ -60,12 +52,13 @@ impl Kept {
         Some(Token { index, generation: *generation })
     }
 
-    /// The verdict is to keep block `block`. False if no token was given out for it.
-    pub(super) fn keep(&mut self, block: u32) -> bool {
-        let Some(index) = self.asked else { return false };
-        let Some((_, place)) = self.places.get_mut(index as usize) else { return false };
+    /// The verdict: block `block` is kept. False if the token is not one given for it in this call.
+    pub(super) fn keep(&mut self, block: u32, token: Token) -> bool {
+        let Some((generation, place)) = self.places.get_mut(token.index as usize) else {
+            return false;
+        };
         match *place {
-            Place::Asked(keeping) if keeping.block == block => {
+            Place::Asked(keeping) if keeping.block == block && *generation == token.generation => {
                 *place = Place::Kept(keeping);
                 self.asked = None;
                 true

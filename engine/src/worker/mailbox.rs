@@ -326,9 +326,11 @@ impl<P: Provider> Intake<P> {
     /// private data of the connect or the accept.
     ///
     /// # Errors
-    /// `NoMemory`: all peers together would be promised more receives than there are, with the
-    /// numbers; or the worker has no slot left for a peer. `Reset`: the worker has ended, or
+    /// `NoMemory`: the worker has no slot left for a peer ([`Config::peers`]); each slot has
+    /// receives, which were set aside when the worker was made. `Reset`: the worker has ended, or
     /// drains.
+    ///
+    /// [`Config::peers`]: super::Config::peers
     pub fn reserve(&self) -> Result<CreditGrant<P>, SetupError> {
         if !self.is_open() {
             let answer = match self.has_ended() {
@@ -338,12 +340,12 @@ impl<P: Provider> Intake<P> {
             return Err(SetupError::new(Code::Reset, "one more peer", answer)
                 .cure("connect another worker"));
         }
-        CreditGrant::new(&self.shared, &self.words)
+        CreditGrant::new(&self.words)
     }
 
     /// What to tell a peer after [`Intake::reserve`] found no place for it.
     pub fn no_place(&self) -> Refusal {
-        CreditGrant::refusal(&self.shared, &self.words)
+        CreditGrant::<P>::refusal(&self.words)
     }
 
     /// Reads the private data of a peer that connects or accepts, and checks that the two sides can

@@ -73,6 +73,14 @@ impl Message<'_> {
     }
 }
 
+/// A kept message. A name, not an owner: the worker has the block, and takes it home at the
+/// latest when its peer is gone. A token that was used, or whose peer is gone, names nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Token {
+    pub(super) index: u32,
+    pub(super) generation: u32,
+}
+
 /// What a handler does with a message's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -86,10 +94,10 @@ pub enum Verdict {
         /// Bytes.
         len: usize,
     },
-    /// The block stays with the handler. It has requested a token with [`super::Outbox::keep`] in
-    /// this call, and replies or gives the block back later. Without a token this means
-    /// [`Verdict::Done`].
-    Keep,
+    /// It stays with the handler, which replies or gives it back later with this token of
+    /// [`super::Outbox::keep`]. With a token that was not given for this message, in this call,
+    /// this means [`Verdict::Done`].
+    Keep(Token),
 }
 
 /// Why a peer is gone.

@@ -40,6 +40,7 @@ mod in_flight;
 mod kept;
 mod mailbox;
 mod peers;
+mod promises;
 mod recv_blocks;
 mod regions;
 mod requests;
@@ -52,6 +53,7 @@ mod timers;
 mod watch;
 
 mod config;
+mod config_builder;
 mod credit;
 mod handshake;
 mod held;
@@ -73,6 +75,7 @@ pub use self::arm::{Armed, Busy};
 pub use self::config::{
     Config, DIRTY_PEERS, INLINE_MAX, PIECES_MAX, POLL_BATCH, Retry, SEND_BATCH,
 };
+pub use self::config_builder::{Choice, ConfigBuilder, Goal, Report};
 pub use self::credit_grant::{CreditGrant, PeerWatch};
 pub use self::datagrams::{Datagram, DestinationId};
 pub use self::drain::Undone;
@@ -81,9 +84,8 @@ pub use self::handshake::{
     Greeting, HANDSHAKE_BYTES, HANDSHAKE_VERSION, PEER_DATA_MAX, PeerData, PeerInfo, PrivateData,
     Refusal, RefusalReason,
 };
-pub use self::kept::Token;
 pub use self::mailbox::Intake;
-pub use self::message::{DownReason, Message, PeerId, Verdict};
+pub use self::message::{DownReason, Message, PeerId, Token, Verdict};
 #[cfg(test)]
 #[cfg(loom)]
 pub(crate) use self::models::MODELS;

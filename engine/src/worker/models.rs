@@ -6,9 +6,12 @@ use std::boxed::Box;
 use loom::thread;
 use std_alloc::sync::Arc;
 
+use super::config::Config;
 use super::mailbox::{Mail, Mailbox, OwnMailbox};
+use super::promises::Promises;
 use super::shared_state::{Handle, SharedState};
 use super::watch::Closings;
+use crate::sync::{AtomicU32, Ordering};
 use doorbell_base::models::{Model, check};
 use doorbell_soft::Soft;
 
@@ -20,6 +23,7 @@ pub(crate) const MODELS: &[Model] = &[
     ("connections to be ended", closings_are_taken),
     ("letters for a worker that ends", letters_end),
     ("letters beyond the room", late_letters_are_taken),
+    ("receives that are lent to a peer of another worker", promises_are_kept),
 ];
 
 std::thread_local! {
@@ -161,6 +165,27 @@ fn late_letters_are_taken() {
         other.join().expect("the control plane");
         look();
         assert_eq!(next, 3, "something is left, and nobody knows");
+    });
+}
+
+/// A worker gives receives back that it has posted, and another lends them to a peer: they are
+/// posted before that peer hears of them, and never lent twice.
+fn promises_are_kept() {
+    check(|| {
+        let all = Config { recv_blocks: 4, overcommit: 1, ..Config::DEFAULT };
+        let shared = Arc::new((Promises::new(&all), AtomicU32::new(0)));
+        shared.0.set_aside(1).expect("there are four");
+        assert_eq!(shared.0.take_up_to(4), 3);
+        let theirs = shared.clone();
+        let other = thread::spawn(move || {
+            theirs.1.store(2, Ordering::Relaxed);
+            theirs.0.give_back(2);
+            theirs.0.take_up_to(1)
+        });
+        let taken = shared.0.take_up_to(2);
+        assert!(taken == 0 || shared.1.load(Ordering::Relaxed) == 2, "lent before it is posted");
+        let others = other.join().expect("the other worker");
+        assert_eq!(taken + others + shared.0.spare(), 2, "each is in one place");
     });
 }
 

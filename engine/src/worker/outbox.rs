@@ -3,8 +3,7 @@
 use super::core::Core;
 use super::datagrams::{Datagram, DestinationId};
 use super::handshake::PeerInfo;
-use super::kept::Token;
-use super::message::{Message, PeerId};
+use super::message::{Message, PeerId, Token};
 use super::piece::{OwnPiece, Piece, RegionId};
 use super::probes;
 use super::requests::Request;
@@ -149,8 +148,8 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.regions.copy_out(region, offset, bytes)
     }
 
-    /// A token for the message in hand. Return [`super::Verdict::Keep`] after it: then the block
-    /// stays until the token is used up or the peer is gone. `None`: `Config::keeps` messages are
+    /// A token for the message in hand. Return it in [`super::Verdict::Keep`]: then the block stays
+    /// until the token is used up or the peer is gone. `None`: `Config::keeps` messages are
     /// kept already. While a message is kept, its sender has one receive less here.
     pub fn keep(&mut self, message: &Message<'_>) -> Option<Token> {
         self.core.ask_keep(message)

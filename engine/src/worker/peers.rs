@@ -41,7 +41,7 @@ pub(super) enum PeerState {
 pub(super) struct Peer<P: Provider> {
     // The queue pair before its grant: then nobody writes to a word that is given back.
     pub(super) qp: Option<P::Qp>,
-    grant: Option<CreditGrant<P>>,
+    pub(super) grant: Option<CreditGrant<P>>,
     pub(super) num: u32,
     pub(super) generation: u16,
     pub(super) state: PeerState,
@@ -84,8 +84,8 @@ impl<P: Provider> Peer<P> {
     #[cold]
     pub(super) fn measure(&mut self) -> (u32, u32) {
         let slots = self.sq.free_slots();
-        let allowed = self.grant.as_ref().map_or(0, CreditGrant::allowed);
-        let credits = self.credit.left(self.sq.messages(), allowed);
+        let word = self.grant.as_ref().map_or(0, CreditGrant::word);
+        let credits = self.credit.left(self.sq.messages(), word);
         // While it finishes, it takes only replies, one at a time: a fresh message needs two.
         let most = if self.finishing { 1 } else { u32::MAX };
         self.sq.set_room(slots.min(credits).min(most));

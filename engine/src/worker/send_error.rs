@@ -8,26 +8,41 @@ pub enum SendError {
     /// The peer is gone, or not yet up.
     #[error("the peer is not connected")]
     NotConnected,
-    /// Its send queue is full: back-pressure. Try again after a turn.
-    #[error("the peer's send queue is full; try again after a turn")]
+    /// Its send queue is full (`Config::send_queue`): back-pressure. Try again after a turn.
+    #[error("the peer's send queue (Config::send_queue) is full; try again after a turn")]
     Full,
     /// The peer has promised no receive for it (no credit): back-pressure. Try again after a turn.
-    #[error("the peer has no receive for another message; try again after a turn")]
+    /// How many it promises follows from the peer's `Config::recv_blocks` and `Config::window`.
+    #[error(
+        "the peer has no receive for another message (see its Config::recv_blocks and \
+         Config::window); try again after a turn"
+    )]
     NoCredit,
-    /// All send blocks are in flight: back-pressure. Try again after a turn.
-    #[error("all send blocks are in flight; try again after a turn")]
+    /// All send blocks (`Config::send_blocks`) are in flight: back-pressure. Try again after a
+    /// turn.
+    #[error("all send blocks (Config::send_blocks) are in flight; try again after a turn")]
     NoBlock,
-    /// `Config::requests` requests are pending: back-pressure.
-    #[error("as many requests are pending as the configuration allows; try again after an answer")]
+    /// As many requests are pending as `Config::requests` says, or calls or transfers as
+    /// `Calls::new` or `Large::new` was told: back-pressure.
+    #[error(
+        "as many requests, calls or transfers are pending as Config::requests, Calls::new or \
+         Large::new allows; try again after one has ended"
+    )]
     TooMany,
-    /// A piece does not lie in the worker's memory, or there are too many pieces.
+    /// All timers are set, and the call has a deadline: back-pressure.
+    #[error("all timers (Config::timers) are set; try again after one is due")]
+    NoTimer,
+    /// A piece does not lie in the worker's memory, or there are too many.
     #[error("a piece is not in the worker's memory, or there are more than four")]
     OutOfBounds,
     /// The operation and its pieces do not fit: the result of an atomic has eight bytes.
     #[error("the operation and its pieces do not go together")]
     Malformed,
-    /// The message is longer than a block.
-    #[error("the message is longer than a block, or than the device allows")]
+    /// Longer than a block (`Config::block_bytes`), or than the device allows.
+    #[error(
+        "the message is longer than Config::block_bytes (a datagram: Config::datagram_bytes), or \
+         than the device allows"
+    )]
     TooLong,
     /// Longer than the peer's blocks, which are shorter than this side's: see
     /// [`PeerInfo::message_max`](super::PeerInfo::message_max).

@@ -29,6 +29,8 @@ pub(super) struct Sender<P: Provider> {
     pub(super) uncounted_singles: u32,
     pub(super) inline_max: u32,
     pub(super) block_bytes: u32,
+    /// The peer whose window was reviewed last.
+    pub(super) reviewed: u32,
 }
 
 impl<P: Provider> Sender<P> {
@@ -44,6 +46,7 @@ impl<P: Provider> Sender<P> {
             // No message is longer than a block.
             inline_max: config.inline_bytes.min(config.block_bytes),
             block_bytes: config.block_bytes,
+            reviewed: 0,
         }
     }
 

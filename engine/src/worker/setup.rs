@@ -10,7 +10,7 @@ use doorbell_alloc::{BlockPool, Mapping};
 use super::accounts::Accounts;
 use super::config::{Config, POLL_BATCH};
 use super::core::Core;
-use super::credit_grant::CreditWords;
+use super::credit_grant::{CreditWords, OwnWords};
 use super::datagrams::Datagrams;
 use super::handler::Handler;
 use super::in_flight::InFlight;
@@ -75,8 +75,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         let pool = BlockPool::new(config.send_blocks, config.stride())
             .map_err(|error| SetupError::new(Code::Invalid, "a pool", format!("{error}")))?;
         let region = nic.register(memory, Access::LOCAL_WRITE)?;
-        let words = Arc::new(CreditWords::new(nic, config.peers)?);
-        shared.set_aside(config.refill)?;
+        let words = Arc::new(CreditWords::new(nic, shared, config)?);
         let (cq, poller) =
             nic.create_cq(config.cq_depth(nic.caps().cqe_max), Sharing::Exclusive)?;
         let domain = QpDomain::new(nic, config)?;
@@ -93,6 +92,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         let message_max = nic.caps().message_max;
         let core = Core::new(mailbox.clone(), accounts, datagrams, message_max, config);
         let caps = [config.qp_caps(), config.datagram_caps()];
+        let own_words = OwnWords(words.clone());
         let intake = Intake {
             mailbox,
             cq,
@@ -117,6 +117,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             publish_at: PUBLISH_TURNS,
             look_at: LOOK_TURNS,
             handler,
+            _words: own_words,
         };
         Ok((worker, intake))
     }
@@ -169,8 +170,20 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     }
 
     /// The handler.
-    pub fn handler(&mut self) -> &mut H {
+    pub fn handler(&self) -> &H {
+        &self.handler
+    }
+
+    /// The handler, to change it between turns.
+    pub fn handler_mut(&mut self) -> &mut H {
         &mut self.handler
+    }
+
+    /// The handler together with the outbox, between turns: for what the handler knows and sends.
+    /// Sends go out with the next turn, or with [`Outbox::flush`].
+    pub fn with<T>(&mut self, call: impl FnOnce(&mut H, &mut Outbox<'_, P>) -> T) -> T {
+        self.settled = false;
+        call(&mut self.handler, &mut Outbox { core: &mut self.core })
     }
 
     /// What the worker has done, up to its last turn. The last few turns may be missing if they

@@ -4,15 +4,14 @@
 
 use core::num::NonZero;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, Ordering};
 
 use doorbell_alloc::Mapping;
 use std_alloc::format;
-use std_alloc::string::String;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::config::Config;
+use super::promises::Promises;
 use super::wr_id;
 use crate::error::{Code, SetupError};
 use crate::provider::{Access, Provider, Region, Srq};
@@ -30,11 +29,7 @@ struct Inner<P: Provider> {
     srq: P::Srq,
     // The memory of the blocks, as long as anybody has a handle.
     _region: P::Region,
-    window: u32,
-    window_min: u32,
-    overcommit: u32,
-    /// Promises that may still be made: each block counts as often as it may be promised.
-    spare: AtomicU32,
+    promises: Promises,
 }
 
 /// Where the blocks are: a copy in each handle, for the data path.
@@ -80,14 +75,7 @@ impl<P: Provider> SharedRecv<P> {
             bytes: config.block_bytes,
             lkey: region.lkey(),
         };
-        let inner = Inner {
-            srq,
-            _region: region,
-            window: config.window,
-            window_min: config.window_min,
-            overcommit: config.overcommit,
-            spare: AtomicU32::new(blocks.saturating_mul(config.overcommit)),
-        };
+        let inner = Inner { srq, _region: region, promises: Promises::new(config) };
         let shared = SharedRecv::<P> { inner: Arc::new(inner), blocks: places };
         let list: Vec<RecvWr> = (0..blocks).map(|block| shared.request(block)).collect();
         for part in list.chunks(256) {
@@ -101,62 +89,9 @@ impl<P: Provider> SharedRecv<P> {
         Ok(shared)
     }
 
-    /// Promises blocks to one more peer; returns how many. All promises and the refill lists of the
-    /// workers add up to no more than the blocks, each counted as often as it may be promised.
-    pub(super) fn promise(&self) -> Result<u32, SetupError> {
-        let Inner { window, window_min, overcommit, .. } = *self.inner;
-        if window == 0 {
-            return Ok(0);
-        }
-        let share = |spare: u32| (spare / 4 / overcommit.max(1)).clamp(window_min, window);
-        self.take(share).map_err(|spare| {
-            let asked = format!("receives for one more peer, {window_min} at least");
-            SetupError::new(Code::NoMemory, asked, self.unpromised(spare))
-                .cure("raise Config::recv_blocks or Config::overcommit, or lower Config::window")
-        })
-    }
-
-    /// Sets aside the blocks that a worker may have in its refill list while its peers already have
-    /// credit for them.
-    pub(super) fn set_aside(&self, refill: u32) -> Result<(), SetupError> {
-        let Inner { window, window_min, overcommit, .. } = *self.inner;
-        if window == 0 {
-            return Ok(());
-        }
-        let blocks = self.blocks();
-        self.take(|_| refill.saturating_mul(overcommit)).map(drop).map_err(|spare| {
-            let asked = format!("a worker with refill = {refill} on a shared receive queue");
-            SetupError::new(Code::NoMemory, asked, self.unpromised(spare)).cure(format!(
-                "raise Config::recv_blocks to {} at least",
-                blocks - spare / overcommit.max(1) + refill + window_min
-            ))
-        })
-    }
-
-    fn unpromised(&self, spare: u32) -> String {
-        let blocks = self.blocks();
-        match self.inner.overcommit {
-            1 => format!("of {blocks} blocks {spare} are not promised to others"),
-            often => format!("of {blocks} blocks, promised {often} times each, {spare} are left"),
-        }
-    }
-
-    /// Blocks that are not promised to a peer, each counted as often as it may be promised.
-    pub(super) fn unpromised_blocks(&self) -> u32 {
-        self.inner.spare.load(Ordering::Relaxed)
-    }
-
-    /// Takes `count` of the spare blocks; if there are fewer, takes none and returns their number.
-    fn take(&self, count: impl Fn(u32) -> u32) -> Result<u32, u32> {
-        // Relaxed: a count, which guards no other memory.
-        let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
-        let less = |spare: u32| spare.checked_sub(count(spare));
-        self.inner.spare.fetch_update(set, get, less).map(count)
-    }
-
-    /// Ends a promise.
-    pub(super) fn take_back(&self, window: u32) {
-        self.inner.spare.fetch_add(window, Ordering::Relaxed);
+    /// What is promised of them to peers.
+    pub(super) fn promises(&self) -> &Promises {
+        &self.inner.promises
     }
 
     pub(super) fn srq(&self) -> &P::Srq {

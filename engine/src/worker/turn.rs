@@ -6,6 +6,7 @@ use std_alloc::vec::Vec;
 
 use super::admit;
 use super::core::Core;
+use super::credit_grant::OwnWords;
 use super::dispatch;
 use super::doorbell_policy::Cost;
 use super::drain;
@@ -66,6 +67,8 @@ pub struct Worker<P: Provider, H: Handler<P>> {
     /// The turn in which it looks next at control planes that are not stepped.
     pub(super) look_at: u64,
     pub(super) handler: H,
+    // After the core, whose peers have grants.
+    pub(super) _words: OwnWords<P>,
 }
 
 /// Completions that are being dispatched.
@@ -274,7 +277,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.sender.accounts.stats.count_polls(1, alone);
         self.core.sender.count_singles();
         if self.core.turn >= self.publish_at {
-            self.publish_stats();
+            self.look_around();
         }
         if taken == 0 {
             self.rest();
@@ -305,6 +308,14 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             self.check_health();
         }
         self.handler.on_idle(&mut Outbox { core: &mut self.core });
+    }
+
+    /// What is done once in [`PUBLISH_TURNS`] turns.
+    #[cold]
+    #[inline(never)]
+    fn look_around(&mut self) {
+        self.publish_stats();
+        self.core.sender.review_some();
     }
 
     #[cold]

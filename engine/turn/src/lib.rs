@@ -93,7 +93,7 @@ impl Everything {
             5 => self.ask(peer, SendOp::WriteWithImm(out.remote(self.region, 4)?, 7), out),
             6 => {
                 self.kept = out.keep(message);
-                return Some(Verdict::Keep);
+                return self.kept.map(Verdict::Keep);
             }
             7 => {
                 let token = self.kept.take()?;

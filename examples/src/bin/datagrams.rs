@@ -45,7 +45,7 @@ impl Program for Cli {
         let worker = &mut runtime.workers()[0];
         if self.side == Side::Client {
             let group = worker.outbox().resolve(&to.to, to.qp_num, to.qkey)?;
-            worker.handler().group = Some(group);
+            worker.handler_mut().group = Some(group);
             worker.outbox().set_timer(0, 0);
         } else {
             println!("listening on {}", port.local_addr().unwrap_or(any));

@@ -37,7 +37,7 @@ impl Program for Example {
         if self.0.side == Side::Server {
             // Only this worker touches its memory, so its bytes can be borrowed.
             let memory = worker.adopt_own(&nic, Mapping::huge(LENGTH as usize)?)?;
-            worker.handler().to = Some(memory.piece(0, LENGTH));
+            worker.handler_mut().to = Some(memory.piece(0, LENGTH));
             println!("listening on {}", runtime.listen(self.0.place.addr())?);
             runtime.stop_on_signals()?;
         } else {
@@ -46,7 +46,7 @@ impl Program for Example {
             let region = worker.adopt(nic.register(memory, Access::REMOTE_READ)?);
             let bytes: Vec<u8> = (0..LENGTH as usize).map(byte).collect();
             worker.outbox().copy_in(region, 0, &bytes)?;
-            worker.handler().offer = Some(Piece { region, offset: 0, length: LENGTH });
+            worker.handler_mut().offer = Some(Piece { region, offset: 0, length: LENGTH });
             runtime.dial(self.0.place.addr())?;
         }
         runtime.run()?;

@@ -39,7 +39,7 @@ impl Program for Example {
             let memory = MapRequest::new(EXPOSED as usize).pages(Ask::Plain).shared(true).map()?;
             let region = worker.adopt(nic.register(memory, rights | Access::LOCAL_WRITE)?);
             let all = Piece { region, offset: 0, length: EXPOSED };
-            worker.handler().0 = Some(worker.outbox().remote_memory(all)?);
+            worker.handler_mut().0 = Some(worker.outbox().remote_memory(all)?);
             println!("listening on {}", runtime.listen(addr)?);
             runtime.stop_on_signals()?;
             runtime.run()?;
@@ -51,7 +51,8 @@ impl Program for Example {
         let mut runtime = Runtime::new(&nic, &Config::DEFAULT);
         let stop = runtime.stopper();
         let worker = runtime.add(Client { there: None, memory: None, stop })?;
-        worker.handler().memory = Some(worker.adopt_own(&nic, Mapping::plain(EXPOSED as usize)?)?);
+        worker.handler_mut().memory =
+            Some(worker.adopt_own(&nic, Mapping::plain(EXPOSED as usize)?)?);
         runtime.dial(addr)?;
         runtime.run()?;
         Ok(())

@@ -79,7 +79,7 @@ impl<P: Provider> Handler<P> for Server {
         {
             self.late.push_back(token);
             out.set_timer(out.now() + 5 * MILLISECOND, 0);
-            return Verdict::Keep;
+            return Verdict::Keep(token);
         }
         let written = rpc::answer(&mut message, square);
         written.map_or(Verdict::Done, |len| Verdict::Reply { len })

@@ -61,6 +61,7 @@ fn refused(book: &mut Book, (conn, side): (usize, usize), error: SendError) {
         | SendError::NoCredit
         | SendError::NoBlock
         | SendError::TooMany
+        | SendError::NoTimer
         | SendError::NotConnected => book.note(Happening::Back { conn, from: side }),
         error => book.fail(format!("connection {conn}: side {side} cannot send: {error}")),
     }
@@ -237,7 +238,7 @@ impl<P: Provider> Handler<P> for Clerk {
             && let Some(token) = out.keep(&message)
         {
             self.kept.push((conn, token));
-            return Verdict::Keep;
+            return Verdict::Keep(token);
         }
         let end = &book.conns[conn].ends[self.side];
         if end.quiet || !book.prng.chance(odds) || book.replies_out(self.side, conn) {

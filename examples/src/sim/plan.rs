@@ -187,14 +187,17 @@ fn side(prng: &mut Prng, block_bytes: u32, conns: usize) -> SidePlan {
     let crowd = conns > 6;
     let workers = if crowd { 1 } else { prng.range(1, 3) as usize };
     let send_queue = prng.pick(&[4, 8, 16, 32]);
-    let recv_blocks = prng.range(8, if crowd { 256 } else { 64 }) as u32;
     let few = !crowd && prng.chance(100);
-    let refill = prng.range(1, u64::from(recv_blocks / 4)) as u32;
-    let most = recv_blocks.saturating_sub(refill * workers as u32 + 4);
-    let window = if most < 2 { 0 } else { prng.pick(&[0, 2, 3, 8, 30, 100]) };
+    // Sometimes too few, so that peers are turned away.
+    let peers = if few { 1 } else { conns as u32 + 2 };
+    // Sometimes hardly more than the windows of all peers need, so that these stay short.
+    let base = 2 * peers * workers as u32;
+    let recv_blocks = base + prng.range(8, if crowd { 256 } else { 64 }) as u32;
+    let refill = prng.range(1, u64::from((recv_blocks - base) / 4)) as u32;
+    let fits = refill * workers as u32 + base <= recv_blocks;
+    let window = if fits { prng.pick(&[0, 2, 3, 8, 30, 100]) } else { 0 };
     let config = Config {
-        // Sometimes too few, so that peers are refused.
-        peers: if few { 1 } else { conns as u32 + 2 },
+        peers,
         send_queue,
         block_bytes,
         recv_blocks,

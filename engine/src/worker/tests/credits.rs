@@ -3,7 +3,8 @@
 
 use super::*;
 
-const COUNTED: Config = Config { window: 24, window_min: 4, ..CONFIG };
+/// Four peers with a window of 14 each, all the time, and 8 receives for the refill list.
+const COUNTED: Config = Config { window: 14, window_min: 14, ..CONFIG };
 
 /// A random number for each call, the same in each run.
 struct Dice(u64);
@@ -42,7 +43,7 @@ fn two_sides_that_reply_to_each_other_never_stop() {
     for round in 0..150 {
         let configs = [any_config(&mut dice), any_config(&mut dice)];
         let (mut one, mut two) = (side(&configs[0], true), side(&configs[1], true));
-        let count = 1 + dice.below(2);
+        let count = 1 + dice.below(4);
         for _ in 0..count {
             connect(&mut one, &mut two);
         }
@@ -59,6 +60,10 @@ fn two_sides_that_reply_to_each_other_never_stop() {
                 // Now and then one is slower than the other for a while.
                 if dice.below(4) != 0 {
                     side.worker.turn();
+                }
+                // As after a long time: windows are asked back, and given back.
+                if dice.below(16) == 0 {
+                    (0..2).for_each(|_| side.worker.core.sender.settle_credits());
                 }
             }
         }
@@ -105,9 +110,11 @@ struct Hoarder {
 
 impl<P: Provider> Handler<P> for Hoarder {
     fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
-        if message.bytes().first() == Some(&1) && out.keep(&message).is_some() {
+        if message.bytes().first() == Some(&1)
+            && let Some(token) = out.keep(&message)
+        {
             self.kept += 1;
-            return Verdict::Keep;
+            return Verdict::Keep(token);
         }
         Verdict::Reply { len: message.len() }
     }
@@ -150,47 +157,133 @@ fn a_peer_that_floods_starves_nobody() {
     assert_eq!(server.worker.handler().kept, 14 - 1);
 }
 
-/// Promises add up to no more than there is. A promise that does not fit is refused with the
+/// A worker admits the peers that it names, each with its base window. More are refused with the
 /// numbers, and what is given back can be promised again.
 #[test]
-fn a_promise_beyond_the_sum_is_refused_with_the_numbers() {
-    let config = Config { peers: 100, ..COUNTED };
-    let one = side(&config, false);
-    let mut seats = Vec::new();
-    let error = loop {
-        match one.intake.reserve() {
-            Ok(grant) => seats.push(grant),
-            Err(error) => break error,
-        }
-    };
-    let windows: Vec<_> = seats.iter().map(CreditGrant::window).collect();
-    // 64 blocks, 8 of them set aside for the refill list; each peer gets a quarter of the rest, at
-    // least 4.
-    assert_eq!(windows[..3], [14, 10, 8]);
-    let sum: u32 = windows.iter().sum();
-    assert!(sum <= 56 && sum + config.window_min > 56, "{windows:?}");
+fn every_peer_that_is_named_has_its_receives() {
+    let one = side(&Config::DEFAULT, false);
+    let Config { peers, window_min, recv_blocks, refill, .. } = Config::DEFAULT;
+    let mut grants: Vec<_> = (0..peers).map(|_| one.intake.reserve().unwrap()).collect();
+    assert!(grants.iter().all(|grant| grant.window() == window_min));
+    // What is left for all of them to share.
+    let spare = || one.intake.shared.promises().spare();
+    assert_eq!(spare(), recv_blocks - refill - peers * window_min);
+    let Err(error) = one.intake.reserve() else { panic!("one more than there are slots") };
     let text = std::string::ToString::to_string(&error);
     assert_eq!(error.code(), Code::NoMemory);
-    for number in [4, 64, 56 - sum] {
-        assert!(text.contains(&std::format!("{number}")), "{number}: {text}");
-    }
-    seats.remove(0);
-    assert_eq!(one.intake.reserve().unwrap().window(), 4);
-    drop(seats);
-    assert_eq!(one.intake.reserve().unwrap().window(), 14);
-    // More workers than there are blocks to set aside.
+    assert!(text.contains("256") && text.contains("raise Config::peers"), "{text}");
+    grants.clear();
+    assert_eq!(spare(), recv_blocks - refill - peers * window_min);
+    assert_eq!(one.intake.reserve().unwrap().window(), window_min);
+    drop(one);
+}
+
+/// Workers that share a queue set aside what they name, and no worker is made that could not.
+#[test]
+fn what_would_break_the_sum_is_refused_with_the_numbers() {
+    let config = Config { peers: 4, window: 24, window_min: 2, refill: 6, ..CONFIG };
     let nic = Soft::new("soft0", Host::alone(clock), None);
-    let memory = shared(&nic, &COUNTED);
+    let memory = shared(&nic, &config);
     let mut workers = Vec::new();
     let refused = loop {
-        let own = Mapping::plain(COUNTED.send_bytes()).unwrap();
-        match Worker::new(&nic, &memory, own, Log::default(), &COUNTED) {
+        let own = Mapping::plain(config.send_bytes()).unwrap();
+        match Worker::new(&nic, &memory, own, Log::default(), &config) {
             Ok(worker) => workers.push(worker),
             Err(error) => break std::string::ToString::to_string(&error),
         }
     };
-    assert_eq!(workers.len(), 8);
-    assert!(refused.contains("refill = 8") && refused.contains("64 blocks"), "{refused}");
+    // 64 blocks; each worker takes 4 * 2 and 6.
+    assert_eq!(workers.len(), 4);
+    for said in ["4 peers, 2 each", "refill = 6", "of 64 blocks 8 are", "recv_blocks to 70"] {
+        assert!(refused.contains(said), "{said}: {refused}");
+    }
+    // A worker that goes leaves its peers' receives to another, but not its refill list.
+    drop(workers);
+    assert_eq!(memory.promises().spare(), 64 - 4 * 6);
+}
+
+/// A server with a worker of its own, and a client that has `count` connections to it.
+fn many(config: &Config, count: usize) -> (Side, Side, Vec<PeerId>) {
+    let (mut one, mut two) = (side(config, false), side(config, true));
+    for _ in 0..count {
+        connect(&mut one, &mut two);
+    }
+    let peers = one.worker.handler().up.clone();
+    (one, two, peers)
+}
+
+/// What the server of [`many`] promises to each peer, in the order in which they came.
+fn windows(two: &mut Side) -> Vec<u32> {
+    let peers = &mut two.worker.core.sender.peers;
+    (0..peers.slots()).filter_map(|slot| Some(peers.at(slot)?.grant.as_ref()?.window())).collect()
+}
+
+/// Each of those peers sends what it may, in every turn: how many echoes each has got.
+fn talk(one: &mut Side, two: &mut Side, peers: &[PeerId], turns: usize) -> Vec<usize> {
+    one.worker.handler_mut().got.clear();
+    for _ in 0..turns {
+        for peer in peers {
+            while one.worker.outbox().send(*peer, &[1; 40]).is_ok() {}
+        }
+        one.worker.turn();
+        two.worker.turn();
+    }
+    let mut got = vec![0; one.worker.peers()];
+    one.worker.handler().got.iter().for_each(|(peer, ..)| got[peer.index()] += 1);
+    assert_eq!(
+        (&one.worker.handler().down[..], &two.worker.handler().down[..]),
+        (&[][..], &[][..])
+    );
+    peers.iter().map(|peer| got[peer.index()]).collect()
+}
+
+/// On the defaults two hundred busy peers have the same window and the same rate, whichever came
+/// first; and the memory is what the configuration says.
+#[test]
+fn two_hundred_peers_on_the_defaults_get_the_same() {
+    let config = Config::DEFAULT;
+    let (mut one, mut two, peers) = many(&config, 200);
+    talk(&mut one, &mut two, &peers, 200);
+    let rates = talk(&mut one, &mut two, &peers, 2000);
+    let (least, most) = (*rates.iter().min().unwrap(), *rates.iter().max().unwrap());
+    assert!(least > 500 && (most - least) * 10 <= most, "{least} to {most}");
+    let all = windows(&mut two);
+    assert!(all.iter().all(|window| *window == all[0]), "{all:?}");
+    assert_eq!((config.recv_bytes(), config.send_bytes()), (1024 * 4160, 256 * 4160));
+}
+
+/// One busy peer has the longest window, and a few share what there is.
+#[test]
+fn few_peers_have_long_windows() {
+    for (count, window) in [(1, 128), (3, 128), (10, 2 + 48)] {
+        let (mut one, mut two, peers) = many(&Config::DEFAULT, count);
+        talk(&mut one, &mut two, &peers, 200);
+        assert!(windows(&mut two).iter().all(|now| *now == window), "{:?}", windows(&mut two));
+    }
+}
+
+/// Receives that peers no longer use go to those that do: first by what these are granted less, and
+/// what a quiet peer was told of it gives back when it is asked.
+#[test]
+fn receives_follow_the_load() {
+    let config = Config { peers: 8, recv_blocks: 64, window: 40, refill: 8, ..CONFIG };
+    let (mut one, mut two, peers) = many(&config, 8);
+    let (first, rest) = peers.split_at(2);
+    talk(&mut one, &mut two, first, 100);
+    assert_eq!(windows(&mut two), [22, 22, 2, 2, 2, 2, 2, 2]);
+    // All are busy: those two have less, though they never pause.
+    talk(&mut one, &mut two, &peers, 100);
+    assert_eq!(windows(&mut two), [7; 8]);
+    // Six are quiet for a while, but the two others keep both workers busy.
+    talk(&mut one, &mut two, first, 100_000);
+    assert_eq!(windows(&mut two), [22, 22, 2, 2, 2, 2, 2, 2]);
+    // And those are quiet in turn.
+    talk(&mut one, &mut two, rest, 100_000);
+    assert_eq!(windows(&mut two), [2, 2, 8, 8, 8, 8, 8, 8]);
+    // After a quiet time each gets on at once, however short its window is.
+    let echoes = talk(&mut one, &mut two, &peers, 50);
+    assert!(echoes.iter().all(|echoes| *echoes > 40), "{echoes:?}");
+    assert_eq!(windows(&mut two), [7; 8]);
 }
 
 /// A grant comes back with its peer, however the peer ends.

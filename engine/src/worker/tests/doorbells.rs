@@ -146,9 +146,9 @@ fn idle_peers_strand_nothing() {
 #[test]
 fn the_completion_queue_does_not_count_every_send_of_every_peer() {
     let many = Config { peers: 10_000, ..Config::DEFAULT };
-    assert_eq!(many.cq_depth(u32::MAX), 512 + (1 << 14) + 10_000);
+    assert_eq!(many.cq_depth(u32::MAX), 1024 + (1 << 14) + 10_000);
     let few = Config { peers: 2, ..Config::DEFAULT };
-    assert_eq!(few.cq_depth(u32::MAX), 512 + 2 * 257 + 2);
+    assert_eq!(few.cq_depth(u32::MAX), 1024 + 2 * 257 + 2);
     assert_eq!(many.cq_depth(1000), 1000);
 }
 

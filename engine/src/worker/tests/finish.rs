@@ -99,7 +99,7 @@ impl<P: Provider> Handler<P> for Holder {
         match out.keep(&message) {
             Some(token) => {
                 self.tokens.push(token);
-                Verdict::Keep
+                Verdict::Keep(token)
             }
             None => Verdict::Done,
         }
@@ -130,7 +130,7 @@ fn replies_without_credit_hold_up_the_end() {
     turns(&mut one, &mut two);
     assert_eq!((one.worker.handler().got, two.worker.handler().down.len()), (4, 0));
     while one.worker.handler().got < 10 {
-        let tokens = std::mem::take(&mut one.worker.handler().tokens);
+        let tokens = std::mem::take(&mut one.worker.handler_mut().tokens);
         assert!(!tokens.is_empty(), "no more comes");
         for token in tokens {
             one.worker.outbox().give_back(token);

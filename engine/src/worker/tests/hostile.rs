@@ -68,7 +68,7 @@ impl<P: Provider> Handler<P> for Wild {
                 match out.keep(&message) {
                     Some(token) => {
                         self.kept.push((token, peer, bytes));
-                        Verdict::Keep
+                        Verdict::Keep(token)
                     }
                     None => Verdict::Done,
                 }
@@ -151,9 +151,9 @@ impl Three {
                 self.ask(n);
             }
             let Side { worker, .. } = &mut self.sides[n];
-            let mut handler = std::mem::replace(worker.handler(), Wild::new(0));
+            let mut handler = std::mem::replace(worker.handler_mut(), Wild::new(0));
             handler.look_after(&mut worker.outbox());
-            *worker.handler() = handler;
+            *worker.handler_mut() = handler;
         }
         if self.third.worker.handler().got.len() == self.sent {
             let peer = self.third.only_peer();
@@ -175,7 +175,7 @@ impl Three {
         let request = Request { op, pieces, fence: false, token: self.asked };
         let side = &mut self.sides[n];
         if side.worker.outbox().request(self.peers[n], &request).is_ok() {
-            side.worker.handler().asked.push(self.asked);
+            side.worker.handler_mut().asked.push(self.asked);
         }
     }
 
@@ -222,7 +222,7 @@ fn live(seed: u64, totals: &mut [u32; 3]) {
         (side.worker.adopt(region), remote)
     });
     let honest = connect(&mut third, &mut sides[1]);
-    let handler = sides[1].worker.handler();
+    let handler = sides[1].worker.handler_mut();
     handler.honest = handler.up.last().copied();
     let [one, two] = &mut sides;
     let (nums, link, words) = connect_over_heap(one, two);

@@ -11,8 +11,8 @@ struct Keeper {
     full: usize,
     /// Asks for a token and then returns another verdict.
     fickle: bool,
-    /// Returns `Keep` without a token.
-    bare: bool,
+    /// Returns `Keep` with a token of another message.
+    stale: bool,
     down: Vec<Option<u8>>,
     fired: Vec<u64>,
     again: bool,
@@ -23,8 +23,9 @@ struct Keeper {
 impl<P: Provider> Handler<P> for Keeper {
     fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
         self.blocks.insert(message.bytes().as_ptr() as usize);
-        if self.bare {
-            return Verdict::Keep;
+        if let (true, Some(token)) = (self.stale, self.tokens.first()) {
+            let _ = out.keep(&message);
+            return Verdict::Keep(*token);
         }
         let Some(token) = out.keep(&message) else {
             self.full += 1;
@@ -32,7 +33,7 @@ impl<P: Provider> Handler<P> for Keeper {
         };
         assert!(out.kept(token).is_none(), "not before the verdict");
         self.tokens.push(token);
-        if self.fickle { Verdict::Done } else { Verdict::Keep }
+        if self.fickle { Verdict::Done } else { Verdict::Keep(token) }
     }
     fn on_peer_down(&mut self, _: PeerId, _: DownReason, out: &mut Outbox<'_, P>) {
         let first = |token: &Token| out.kept(*token).map(|message| message.bytes()[0]);
@@ -91,7 +92,7 @@ fn kept_messages_are_answered_later_each_once() {
     assert_eq!(heads, [(103, 200), (102, 200), (101, 200), (100, 200)]);
     // Their places are reused under other names.
     send(&mut one, &mut two, 0..2);
-    let new = two.worker.handler().tokens.split_off(4);
+    let new = two.worker.handler_mut().tokens.split_off(4);
     assert!(new.len() == 2 && new.iter().all(|token| !tokens.contains(token)));
     assert!(tokens.iter().all(|old| two.worker.outbox().kept(*old).is_none()));
     for token in new {
@@ -101,19 +102,30 @@ fn kept_messages_are_answered_later_each_once() {
     assert_all_receives_go_round(&mut one, &mut two);
 }
 
-/// A token without the verdict names nothing and costs nothing; a verdict without a token keeps
-/// nothing.
+/// A token that is not followed by the verdict names nothing, and costs nothing.
 #[test]
-fn a_token_without_the_verdict_keeps_nothing_and_nor_does_the_verdict_alone() {
-    for (fickle, bare) in [(true, false), (false, true)] {
-        let (mut one, mut two, _) = pair(Keeper { fickle, bare, ..Keeper::default() });
-        send(&mut one, &mut two, 0..100);
-        assert_eq!((two.worker.kept(), two.worker.handler().full), (0, 0));
-        for token in two.worker.handler().tokens.clone() {
-            assert!(two.worker.outbox().kept(token).is_none());
-        }
-        assert_all_receives_go_round(&mut one, &mut two);
+fn a_token_without_the_verdict_keeps_nothing() {
+    let (mut one, mut two, _) = pair(Keeper { fickle: true, ..Keeper::default() });
+    send(&mut one, &mut two, 0..100);
+    assert_eq!((two.worker.kept(), two.worker.handler().full), (0, 0));
+    for token in two.worker.handler().tokens.clone() {
+        assert!(two.worker.outbox().kept(token).is_none());
     }
+    assert_all_receives_go_round(&mut one, &mut two);
+}
+
+/// The verdict with the token of another message keeps nothing, though one was asked for in the
+/// same call; the other message stays as it is.
+#[test]
+fn a_verdict_with_the_token_of_another_message_keeps_nothing() {
+    let (mut one, mut two, _) = pair(Keeper { stale: true, ..Keeper::default() });
+    send(&mut one, &mut two, 0..100);
+    assert_eq!((two.worker.kept(), two.worker.handler().tokens.len()), (1, 1));
+    let token = two.worker.handler().tokens[0];
+    assert_eq!(two.worker.outbox().kept(token).unwrap().bytes(), &[0; 300]);
+    assert!(two.worker.outbox().give_back(token));
+    two.worker.handler_mut().stale = false;
+    assert_all_receives_go_round(&mut one, &mut two);
 }
 
 /// Lost tokens leak nothing: the kept messages of a peer can be read when it goes, and come home.
@@ -128,15 +140,15 @@ fn kept_messages_of_a_lost_peer_come_home() {
     assert_eq!((two.worker.kept(), two.worker.peers()), (0, 0));
     let token = two.worker.handler().tokens[0];
     assert!(two.worker.outbox().reply(token, 1) == Err(SendError::NotConnected));
-    two.worker.handler().tokens.clear();
+    two.worker.handler_mut().tokens.clear();
     connect(&mut one, &mut two);
     assert_all_receives_go_round(&mut one, &mut two);
 }
 
 /// No receive block is missing: one message after the other uses all of them.
 fn assert_all_receives_go_round(one: &mut Side, two: &mut Side<Keeper>) {
-    two.worker.handler().fickle = true;
-    two.worker.handler().blocks.clear();
+    two.worker.handler_mut().fickle = true;
+    two.worker.handler_mut().blocks.clear();
     send(one, two, 0..150);
     assert_eq!(two.worker.handler().blocks.len(), CONFIG.recv_blocks as usize);
 }
@@ -156,7 +168,7 @@ fn timers_fire_once_and_in_order() {
     assert_eq!((two.worker.outbox().now(), two.worker.advance(3)), (25, 0), "time stays");
     assert_eq!(two.worker.advance(40), 1);
     assert_eq!(two.worker.handler().fired, [10, 20, 30]);
-    two.worker.handler().again = true;
+    two.worker.handler_mut().again = true;
     two.worker.outbox().set_timer(0, 100).unwrap();
     assert_eq!((two.worker.advance(41), two.worker.advance(41)), (1, 1));
     assert_eq!(two.worker.handler().fired[3..], [100, 101]);
@@ -171,7 +183,7 @@ fn blocks_given_back_between_turns_are_posted_with_the_next() {
     connect(&mut one, &mut two);
     for round in 0..5 {
         send(&mut one, &mut two, 0..8);
-        let tokens = std::mem::take(&mut two.worker.handler().tokens);
+        let tokens = std::mem::take(&mut two.worker.handler_mut().tokens);
         (0..round).for_each(|_| assert_eq!(two.worker.turn(), 0));
         for token in tokens {
             assert!(two.worker.outbox().give_back(token));

@@ -78,11 +78,11 @@ impl<P: Provider> Handler<P> for Hands {
 }
 
 fn hands() -> Side<Hands> {
-    let config = Config { window: 20, window_min: 4, requests: 2, ..CONFIG };
+    let config = Config { window: 14, window_min: 14, requests: 2, ..CONFIG };
     let mut side = side_of(&config, Hands::default());
     let memory = Mapping::plain(BYTES).unwrap();
     let region = side.nic.register(memory, Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap();
-    side.worker.handler().region = Some(side.worker.adopt(region));
+    side.worker.handler_mut().region = Some(side.worker.adopt(region));
     side
 }
 
@@ -102,10 +102,10 @@ fn turns(one: &mut Side<Hands>, two: &mut Side<Hands>, count: usize) {
 /// Calls and outbox at once, from outside the handler.
 fn offer(side: &mut Side<Hands>, offset: usize, length: u32, key: u64) -> Result<(), SendError> {
     let (peer, region) = (side.worker.handler().up[0], side.worker.handler().region.unwrap());
-    let mut large = std::mem::replace(&mut side.worker.handler().large, Large::new(0, 0));
+    let mut large = std::mem::replace(&mut side.worker.handler_mut().large, Large::new(0, 0));
     let piece = Piece { region, offset, length };
     let result = large.offer(&mut side.worker.outbox(), peer, piece, key, key + 1000);
-    side.worker.handler().large = large;
+    side.worker.handler_mut().large = large;
     result
 }
 
@@ -132,7 +132,7 @@ fn large_messages_arrive_whole() {
     let mut done = one.worker.handler().done.clone();
     done.sort_unstable();
     assert_eq!(done, [0, 1, 2, 3].map(|key| (key, true)));
-    let mut taken = std::mem::take(&mut two.worker.handler().taken);
+    let mut taken = std::mem::take(&mut two.worker.handler_mut().taken);
     taken.sort_unstable_by_key(|arrived| arrived.key);
     let all: Vec<_> = taken.iter().map(|a| (a.key, a.offer.length(), a.result)).collect();
     let key = |n: usize| (1000 + n as u64, lengths[n], Ok(()));
@@ -145,7 +145,7 @@ fn large_messages_arrive_whole() {
 #[test]
 fn a_message_without_room_is_declined() {
     let (mut one, mut two, _) = pair();
-    two.worker.handler().next = BYTES - 100;
+    two.worker.handler_mut().next = BYTES - 100;
     offer(&mut one, 0, 101, 1).unwrap();
     offer(&mut one, 0, 100, 2).unwrap();
     assert_eq!(offer(&mut one, BYTES - 1, 2, 3), Err(SendError::OutOfBounds));

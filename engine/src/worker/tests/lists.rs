@@ -44,7 +44,7 @@ fn a_list_goes_as_so_many_sends() {
             }
         }
         settle(&mut [&mut one, &mut two]);
-        let got: Vec<_> = two.worker.handler().got.drain(..).map(|got| got.1).collect();
+        let got: Vec<_> = two.worker.handler_mut().got.drain(..).map(|got| got.1).collect();
         assert!(got == want, "{} of {}", got.len(), want.len());
         assert!(uncounted_singles > 10, "{uncounted_singles}");
         let stats = one.worker.stats();
@@ -117,7 +117,7 @@ fn a_list_rings_as_its_messages_do() {
 /// the next.
 #[test]
 fn a_list_says_how_much_of_it_went() {
-    let config = Config { window: 8, send_queue: 64, ..CONFIG };
+    let config = Config { window: 8, window_min: 8, send_queue: 64, ..CONFIG };
     let (mut one, mut two) = (side(&config, false), side(&config, false));
     connect(&mut one, &mut two);
     let peer = one.only_peer();

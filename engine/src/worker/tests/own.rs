@@ -59,7 +59,7 @@ impl Pair {
     fn ask(&mut self, op: SendOp, piece: OwnPiece) {
         let worker = &mut self.here.worker;
         let peer = worker.handler().up[0];
-        worker.handler().piece = Some(piece);
+        worker.handler_mut().piece = Some(piece);
         let request = Request { op, pieces: &[piece.into()], fence: false, token: 1 };
         worker.outbox().request(peer, &request).unwrap();
     }

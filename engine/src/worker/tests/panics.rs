@@ -36,7 +36,7 @@ fn turn(side: &mut Side<Shaky>) -> bool {
 #[test]
 fn a_panic_costs_no_message_and_no_block() {
     let plain = Config { send_queue: 64, ..CONFIG };
-    let counted = Config { window: 20, refill: 4, ..plain };
+    let counted = Config { window: 14, window_min: 14, refill: 4, ..plain };
     for (config, echo) in [(plain, false), (counted, false), (plain, true), (counted, true)] {
         let mut one = side(&config, false);
         let mut two = side_of(&config, Shaky { echo, ..Shaky::default() });

@@ -74,7 +74,7 @@ impl Pair {
 
     fn told(&mut self, side: usize) -> Vec<Told> {
         self.turns();
-        std::mem::take(&mut self.sides[side].worker.handler().told)
+        std::mem::take(&mut self.sides[side].worker.handler_mut().told)
     }
 
     fn remote(&mut self, side: usize, offset: usize) -> Remote {
@@ -107,7 +107,7 @@ impl Pair {
 }
 
 fn configs() -> [Config; 2] {
-    [CONFIG, Config { window: 20, window_min: 4, ..CONFIG }]
+    [CONFIG, Config { window: 14, window_min: 14, ..CONFIG }]
 }
 
 /// Sends without a copy, in one piece or gathered from several, between sends of copies: they
@@ -142,7 +142,7 @@ fn sends_from_registered_memory_keep_their_order() {
 #[test]
 fn a_send_during_a_reservation_uses_a_credit_of_its_own() {
     for requests in [true, false] {
-        let mut pair = Pair::new(&Config { window: 8, ..CONFIG });
+        let mut pair = Pair::new(&Config { window: 8, window_min: 8, ..CONFIG });
         let peer = pair.sides[0].worker.handler().up[0];
         let pieces = [pair.piece(0, 2), pair.piece(8, 2)];
         let mut went = 0;

@@ -8,7 +8,7 @@ use crate::rpc::{self, CallId, Calls, Incoming};
 const MOST: u32 = 8;
 const TIMERS: u64 = 1000;
 
-const CALLING: Config = Config { timers: 16, window: 20, window_min: 4, ..CONFIG };
+const CALLING: Config = Config { timers: 16, window: 14, window_min: 14, ..CONFIG };
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl<P: Provider> Handler<P> for Both {
                     && let Some(token) = out.keep(&message)
                 {
                     self.kept.push(token);
-                    return Verdict::Keep;
+                    return Verdict::Keep(token);
                 }
                 if payload.first() == Some(&2) {
                     return Verdict::Done;
@@ -122,9 +122,9 @@ fn with_calls<T>(
     side: &mut Side<Both>,
     act: impl FnOnce(&mut Calls, &mut Outbox<'_, Soft>) -> T,
 ) -> T {
-    let mut calls = std::mem::replace(&mut side.worker.handler().calls, Calls::new(0, 0, 0));
+    let mut calls = std::mem::replace(&mut side.worker.handler_mut().calls, Calls::new(0, 0, 0));
     let result = act(&mut calls, &mut side.worker.outbox());
-    side.worker.handler().calls = calls;
+    side.worker.handler_mut().calls = calls;
     result
 }
 
@@ -153,7 +153,7 @@ fn answers_come_in_any_order() {
     assert_eq!(call(&mut one, (0, 99), None), Err(SendError::TooMany));
     turns(&mut one, &mut two);
     assert_eq!((one.worker.handler().ends.len(), two.worker.kept()), (4, 4));
-    while let Some(token) = two.worker.handler().kept.pop() {
+    while let Some(token) = two.worker.handler_mut().kept.pop() {
         let mut out = two.worker.outbox();
         let length = answer(&mut out.kept(token).unwrap());
         out.reply(token, length).unwrap();
@@ -212,7 +212,7 @@ fn each_call_ends_once() {
             }
             if dice(5) == 0 && !two.worker.handler().kept.is_empty() {
                 let some = dice(two.worker.handler().kept.len() as u64) as usize;
-                let token = two.worker.handler().kept.swap_remove(some);
+                let token = two.worker.handler_mut().kept.swap_remove(some);
                 let mut out = two.worker.outbox();
                 let length = answer(&mut out.kept(token).unwrap());
                 out.reply(token, length).unwrap();
@@ -245,13 +245,13 @@ fn answered_calls_are_measured() {
     call(&mut one, (0, 1), None).unwrap();
     turns(&mut one, &mut two);
     assert_eq!(one.worker.handler().calls.latency(), None);
-    one.worker.handler().calls.measure();
+    one.worker.handler_mut().calls.measure();
     for (key, takes) in [(2, 0), (3, 5), (4, 12)] {
         call(&mut one, (u8::from(takes > 0), key), None).unwrap();
         turns(&mut one, &mut two);
         let now = one.worker.outbox().now();
         one.worker.advance(now + takes);
-        if let Some(token) = two.worker.handler().kept.pop() {
+        if let Some(token) = two.worker.handler_mut().kept.pop() {
             let mut out = two.worker.outbox();
             let length = answer(&mut out.kept(token).unwrap());
             out.reply(token, length).unwrap();

@@ -85,7 +85,7 @@ impl Bed {
 #[test]
 fn no_wake_up_is_lost() {
     const ROUNDS: u64 = 20_000;
-    let mut one = side_of(&CONFIG, Doer::default());
+    let one = side_of(&CONFIG, Doer::default());
     let (handle, stop) = (one.worker.handle(), AtomicBool::new(false));
     let (bed, done) = (Arc::new(Bed::default()), one.worker.handler().done.clone());
     let waking = bed.clone();
@@ -130,7 +130,7 @@ fn no_wake_up_is_lost() {
 fn work_keeps_a_worker_from_resting() {
     let mut one = side_of(&Config { work: 1, ..CONFIG }, Doer::default());
     let handle = one.worker.handle();
-    one.worker.handler().again = Some(handle.clone());
+    one.worker.handler_mut().again = Some(handle.clone());
     let done = one.worker.handler().done.clone();
     assert!(handle.submit(0));
     // Each key submits the next, in the turn that arming takes.
@@ -180,7 +180,7 @@ fn a_worker_announces_its_sleep_before_its_last_poll() {
     one.worker.set_waker(Box::new(wake));
     for key in 0..100 {
         one.worker.turn();
-        one.worker.handler().idle = Some((key, handle.clone()));
+        one.worker.handler_mut().idle = Some((key, handle.clone()));
         let _ = one.worker.arm();
         assert!(one.worker.handler().idle.is_none(), "arming takes a turn");
         assert_eq!(wakes.load(Ordering::Relaxed), key + 1);

@@ -1,0 +1,87 @@
+//! The receives of a shared queue, as they are promised to peers: the sum that never exceeds what
+//! there is.
+//!
+//! Each receive counts as often as it may be promised (`Config::overcommit`). A worker sets aside,
+//! when it is made, what its refill list may hold and the base window of each peer it has a slot
+//! for. The rest is the *surplus*. Peers that use their windows borrow it in equal shares,
+//! whichever came first, and give it back when they fall idle.
+
+use super::config::Config;
+use crate::sync::{AtomicU32, Ordering};
+
+/// See above. Shared by the workers of the queue.
+pub(super) struct Promises {
+    /// The surplus, lent or not.
+    surplus: AtomicU32,
+    /// The part of it that is not lent.
+    spare: AtomicU32,
+    /// Peers that share it.
+    borrowers: AtomicU32,
+}
+
+impl Promises {
+    pub(super) fn new(config: &Config) -> Promises {
+        let all = config.recv_blocks.saturating_mul(config.overcommit);
+        Promises {
+            surplus: AtomicU32::new(all),
+            spare: AtomicU32::new(all),
+            borrowers: AtomicU32::new(0),
+        }
+    }
+
+    /// Takes `count` out of the surplus for good.
+    ///
+    /// # Errors
+    /// What there is, if that is less.
+    pub(super) fn set_aside(&self, count: u32) -> Result<(), u32> {
+        self.take(|spare| spare.checked_sub(count))?;
+        self.surplus.fetch_sub(count, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Ends [`Promises::set_aside`].
+    pub(super) fn put_back(&self, count: u32) {
+        self.surplus.fetch_add(count, Ordering::Relaxed);
+        self.give_back(count);
+    }
+
+    /// Borrows up to `count`: how many.
+    pub(super) fn take_up_to(&self, count: u32) -> u32 {
+        let before = self.take(|spare| Some(spare.saturating_sub(count))).unwrap_or_default();
+        before.min(count)
+    }
+
+    /// Acquire pairs with the Release in `give_back`: the receives that another worker gave back
+    /// are posted, before a peer of this one hears of them.
+    fn take(&self, less: impl FnMut(u32) -> Option<u32>) -> Result<u32, u32> {
+        self.spare.fetch_update(Ordering::Acquire, Ordering::Relaxed, less)
+    }
+
+    /// Gives back what was borrowed. The receives are posted, or in a refill list that was set
+    /// aside for.
+    pub(super) fn give_back(&self, count: u32) {
+        self.spare.fetch_add(count, Ordering::Release);
+    }
+
+    /// What is not lent.
+    pub(super) fn spare(&self) -> u32 {
+        self.spare.load(Ordering::Relaxed)
+    }
+
+    /// One more peer shares the surplus.
+    pub(super) fn join(&self) {
+        // Relaxed, here and below: a figure that only steers.
+        self.borrowers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One peer less does.
+    pub(super) fn leave(&self) {
+        self.borrowers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// What each of those peers may borrow.
+    pub(super) fn share(&self) -> u32 {
+        let surplus = self.surplus.load(Ordering::Relaxed);
+        surplus / self.borrowers.load(Ordering::Relaxed).max(1)
+    }
+}
