@@ -244,7 +244,7 @@ fn a_program_decides_who_connects_and_to_which_worker<F: Fabric>(nic: &F) {
             _ => Answer::refuse("who are you? I do not know your name at all"),
         }
     });
-    let roomy = Config { peers: 8, ..CONFIG };
+    let roomy = Config { peers: 7, ..CONFIG };
     let mut dialing = Side::new(nic, &roomy, Who::default());
     let mut dialer = Dialer::new(nic).expect("a dialer");
     let results = beside(&mut listener, || {
