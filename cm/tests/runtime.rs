@@ -398,11 +398,12 @@ fn the_end_sends_what_was_accepted_and_says_goodbye() {
     ends(|| {
         for _ in 0..20 {
             let nic = SoftDevice::open().unwrap();
-            let mut server = Runtime::new(&nic, &Config { recv_blocks: 512, ..CONFIG });
+            let burst = Config { peers: 2, window_min: 64, ..CONFIG };
+            let mut server = Runtime::new(&nic, &burst);
             let stop = server.stopper();
             server.add(Count(stop, 0, None)).unwrap();
             let addr = server.listen(ANYWHERE).unwrap();
-            let mut burst = Runtime::new(&nic, &CONFIG);
+            let mut burst = Runtime::new(&nic, &burst);
             burst.add(Burst(burst.stopper())).unwrap();
             burst.drain_within(Duration::from_secs(60));
             burst.dial(addr).unwrap();

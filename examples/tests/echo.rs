@@ -43,7 +43,7 @@ fn a_client_ends_with_its_server() {
 #[test]
 fn a_worker_too_many_ends_the_server_with_the_numbers() {
     let server = Running::start(program(ECHO).args(["server", "--workers", "17"]));
-    server.ends_with(1, "of 512 blocks 0 are not promised");
+    server.ends_with(1, "of 1024 blocks 0 are not promised");
 }
 
 #[test]

@@ -31,8 +31,8 @@ pub const PIECES_MAX: usize = 4;
 /// (`ulimit -l`), which a NIC's memory counts against.
 ///
 /// **Windows.** Each peer may have as many messages under way as its window says. Every peer has
-/// `window_min` receives from the beginning to the end, which the worker sets aside when it is
-/// made: a worker admits all the peers it names. The receives beyond those are shared. Peers that
+/// `window_min` receives from the beginning to the end, which are set aside for `peers` peers when
+/// the queue is made: a worker admits all the peers it names. The receives beyond those are shared. Peers that
 /// use their windows have equal parts, up to `window` each, whichever came first. A peer that falls
 /// idle loses its part when others need it. With the defaults each of 256 peers has 2 receives, and
 /// 480 are shared: each of 3 busy peers has a window of 128, each of 10 has 50, and each of 200 has
@@ -45,16 +45,17 @@ pub const PIECES_MAX: usize = 4;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct Config {
-    /// Peers at a time, at most 65 536. Each has receives and tables set aside. Default: 256, so
-    /// that all memory stays below 8 MiB.
+    /// Peers of a worker at a time, at most 65 536. Workers that share a receive queue have receives
+    /// for this many together; they admit more as long as receives are left. Default: 256, so that
+    /// all memory stays below 8 MiB.
     pub peers: u32,
     /// Sends outstanding per peer; a power of two. Default: 256.
     pub send_queue: u32,
     /// Bytes of one block: the longest message that is sent or received. Default: 4096.
     pub block_bytes: u32,
-    /// Blocks of a shared receive queue, over all workers that share it. For each of these workers
-    /// at least `window_min` for each of its peers, and `refill`. Default: 1024, four for each
-    /// peer: half of them are shared by those that are busy.
+    /// Blocks of a shared receive queue, over all workers that share it: at least `window_min` for
+    /// each of `peers`, and `refill` for each worker. Default: 1024, four for each peer: half of
+    /// them are shared by those that are busy.
     pub recv_blocks: u32,
     /// Blocks of one worker for sends that are not inline. Default: 256.
     pub send_blocks: u32,
@@ -228,8 +229,8 @@ impl Config {
         }
     }
 
-    /// Receives that a worker sets aside for the base windows of its peers, each as often as it may
-    /// be promised.
+    /// Receives that are set aside for the base windows of the peers, each as often as it may be
+    /// promised.
     pub(super) fn reserved(&self) -> u32 {
         self.peers.saturating_mul(self.window_min)
     }

@@ -86,7 +86,7 @@ impl Default for ConfigBuilder {
 }
 
 impl ConfigBuilder {
-    /// Peers of each worker at a time, 1 to 65 536. Default: 256.
+    /// Peers at a time, of all workers that share the receive queue, 1 to 65 536. Default: 256.
     pub fn peers(self, peers: u32) -> ConfigBuilder {
         ConfigBuilder { peers, ..self }
     }
@@ -139,7 +139,7 @@ impl ConfigBuilder {
 
     /// As many blocks as there is memory for, but no more than peers can use.
     fn with_blocks(self, plain: Config, workers: u32) -> Result<Config, SetupError> {
-        let all = plain.peers.saturating_mul(workers);
+        let all = plain.peers;
         let count = |each: u32, more: u32| all.saturating_mul(each).saturating_add(more);
         let refills = plain.refill.saturating_mul(workers);
         // At least one busy peer gets the longest window, beside the base windows of all.
@@ -173,7 +173,7 @@ impl ConfigBuilder {
 
     fn report(self, config: &Config, workers: u32) -> Report {
         let Config { peers, recv_blocks, refill, window, window_min, .. } = *config;
-        let all = u64::from(peers) * u64::from(workers);
+        let all = u64::from(peers);
         let base = all * u64::from(window_min) + u64::from(refill) * u64::from(workers);
         let surplus = u64::from(recv_blocks).saturating_sub(base);
         let share = |busy: u64| (u64::from(window_min) + surplus / busy.max(1)) as u32;
@@ -285,7 +285,7 @@ mod tests {
                         }
                     };
                     assert!(report.bytes_per_worker() <= memory, "{config:?} {report}");
-                    let receives = workers * (config.reserved() + config.refill);
+                    let receives = config.reserved() + workers * config.refill;
                     assert!(receives <= config.recv_blocks, "{config:?}");
                 }
             }

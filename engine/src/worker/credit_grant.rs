@@ -2,7 +2,7 @@
 //! that the peer writes its credit to.
 #![expect(unsafe_code, reason = "memory of its own for a device to write to")]
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam::queue::ArrayQueue;
 use std_alloc::format;
@@ -12,25 +12,20 @@ use super::config::Config;
 use super::credit::{GOODBYE, Windows};
 use super::handshake::{Handshake, PeerData, PrivateData, Refusal};
 use super::message::PeerId;
-use super::promises::Promises;
+use super::promises::{Base, Promises};
 use super::shared_recv::SharedRecv;
 use crate::error::{Code, SetupError};
 use crate::provider::{Access, Provider, Region};
 
 const WORD: usize = size_of::<u64>();
 
-/// What a worker has for its connections: credit words, one for each, which peers may write to,
-/// and the receives that it has set aside for them.
+/// The credit words of a worker, one for each connection. Peers may write to them.
 pub(super) struct CreditWords<P: Provider> {
     region: P::Region,
     free: ArrayQueue<u32>,
     /// Which peer has each word: see [`PeerWatch`].
     holders: Arc<[AtomicU64]>,
     shared: SharedRecv<P>,
-    /// Receives set aside for base windows that no peer has yet; and the worker has ended, so that
-    /// they are not for its peers any more.
-    aside: AtomicU32,
-    ended: AtomicBool,
     /// [`Config::peers`], [`Config::window`], and [`Config::window_min`] or 0.
     peers: u32,
     most: u32,
@@ -38,10 +33,9 @@ pub(super) struct CreditWords<P: Provider> {
 }
 
 impl<P: Provider> CreditWords<P> {
-    /// Registers words for the peers' connections, and sets aside their base windows and the blocks
-    /// that the refill list may hold while peers already have credit for them. A connection has its
-    /// word from before it is made until its slot is free, so a worker never gets more queue pairs
-    /// than it has slots.
+    /// Registers words for the peers' connections, and sets aside the blocks that the refill list
+    /// may hold while peers already have credit for them. A connection has its word from before it
+    /// is made until its slot is free, so a worker never gets more queue pairs than it has slots.
     pub(super) fn new(
         nic: &P,
         shared: &SharedRecv<P>,
@@ -55,26 +49,17 @@ impl<P: Provider> CreditWords<P> {
             let _ = free.push(index);
         }
         let holders = (0..peers).map(|_| AtomicU64::new(0)).collect();
-        let (base, reserved, refills) = match most {
-            0 => (0, 0, 0),
-            _ => (window_min, config.reserved(), refill.saturating_mul(overcommit)),
-        };
-        let wanted = reserved.saturating_add(refills);
-        shared.promises().set_aside(wanted).map_err(|spare| {
-            let asked = format!(
-                "receives for {peers} peers, {window_min} each, and refill = {refill}, on a shared \
-                 receive queue"
-            );
-            let blocks = shared.blocks();
-            let answer = format!("of {blocks} blocks {} are not set aside", spare / overcommit);
-            let short = wanted.saturating_sub(spare).div_ceil(overcommit);
-            SetupError::new(Code::NoMemory, asked, answer).cure(format!(
+        let base = if most == 0 { 0 } else { window_min };
+        let refills = if most == 0 { 0 } else { refill.saturating_mul(overcommit) };
+        shared.promises().set_aside(refills).map_err(|spare| {
+            let asked = format!("a worker with refill = {refill} on a shared receive queue");
+            let short = refills.saturating_sub(spare).div_ceil(overcommit);
+            SetupError::new(Code::NoMemory, asked, shared.unpromised(spare)).cure(format!(
                 "raise Config::recv_blocks to {} at least, or lower Config::peers",
-                blocks.saturating_add(short)
+                shared.blocks().saturating_add(short)
             ))
         })?;
-        let (shared, aside, ended) = (shared.clone(), reserved.into(), false.into());
-        Ok(CreditWords { region, free, holders, shared, aside, ended, peers, most, base })
+        Ok(CreditWords { region, free, holders, shared: shared.clone(), peers, most, base })
     }
 
     /// The number of words.
@@ -90,41 +75,6 @@ impl<P: Provider> CreditWords<P> {
     }
 }
 
-impl<P: Provider> CreditWords<P> {
-    /// Takes a base window from those set aside. False: there is none.
-    fn take_base(&self) -> bool {
-        // SeqCst, here and below: a grant that comes back while the worker ends sees that it has,
-        // or the worker's end sees the grant's receives.
-        let (set, get) = (Ordering::SeqCst, Ordering::SeqCst);
-        let less = |aside: u32| aside.checked_sub(self.base);
-        self.aside.fetch_update(set, get, less).is_ok()
-    }
-
-    /// Sets a base window aside again, or gives it to other workers if this one has ended.
-    fn put_base(&self) {
-        self.aside.fetch_add(self.base, Ordering::SeqCst);
-        if self.ended.load(Ordering::SeqCst) {
-            self.end();
-        }
-    }
-
-    /// The worker has ended: what it had set aside for its peers is for other workers. What it had
-    /// set aside for its refill list is not: those blocks are gone with it.
-    fn end(&self) {
-        self.ended.store(true, Ordering::SeqCst);
-        self.shared.promises().put_back(self.aside.swap(0, Ordering::SeqCst));
-    }
-}
-
-/// What a worker holds of its words: see [`CreditWords::end`].
-pub(super) struct OwnWords<P: Provider>(pub(super) Arc<CreditWords<P>>);
-
-impl<P: Provider> Drop for OwnWords<P> {
-    fn drop(&mut self) {
-        self.0.end();
-    }
-}
-
 /// The resources that a worker gives a connection: a window of its receives, and a word for its
 /// credit. Make it before the connection, and hand it over with the queue pair. It gives both back
 /// when it is dropped.
@@ -132,35 +82,40 @@ pub struct CreditGrant<P: Provider> {
     words: Arc<CreditWords<P>>,
     index: u32,
     window: u32,
+    base: Base,
     /// The peer shares the surplus.
     is_borrower: bool,
 }
 
 impl<P: Provider> CreditGrant<P> {
     pub(super) fn new(words: &Arc<CreditWords<P>>) -> Result<Self, SetupError> {
-        let full = || {
+        let index = words.free.pop().ok_or_else(|| {
             let answer = format!("the worker has slots for {}, and all are taken", words.peers);
             SetupError::new(Code::NoMemory, "one more peer", answer).cure(
                 "raise Config::peers; or let the worker turn, if some of its peers have ended",
             )
-        };
-        let index = words.free.pop().ok_or_else(full)?;
-        // It fails only if the worker ends just now: there is one for each word.
-        if !words.take_base() {
+        })?;
+        let base = words.shared.promises().take_base(words.base).map_err(|spare| {
             let _ = words.free.push(index);
-            return Err(full());
-        }
+            let asked = format!("receives for one more peer, {} at least", words.base);
+            SetupError::new(Code::NoMemory, asked, words.shared.unpromised(spare))
+                .cure("raise Config::recv_blocks or Config::overcommit, or lower Config::window")
+        })?;
         // The last peer's queue pair is gone. A late word from it, or one from a peer that writes
         // where it should not, costs no more than a wait for receives.
         words.at(index).store(0, Ordering::Relaxed);
         PeerWatch::begin(&words.holders, index);
         let (words, window) = (words.clone(), words.base);
-        Ok(CreditGrant { words, index, window, is_borrower: false })
+        Ok(CreditGrant { words, index, window, base, is_borrower: false })
     }
 
     /// Why a grant was refused just now.
     pub(super) fn refusal(words: &CreditWords<P>) -> Refusal {
-        Refusal::no_slot(words.peers)
+        let shared = &words.shared;
+        match words.free.is_empty() {
+            true => Refusal::no_slot(words.peers),
+            false => Refusal::no_receives(shared.blocks(), shared.promises().spare()),
+        }
     }
 
     /// The private data that the peer must get with the connect or the accept, with the program's
@@ -243,7 +198,7 @@ impl<P: Provider> Drop for CreditGrant<P> {
         self.watch().end();
         self.set_borrower(false);
         self.shrink(u32::MAX);
-        self.words.put_base();
+        self.promises().put_base(self.window, self.base);
         let _ = self.words.free.push(self.index);
     }
 }

@@ -240,26 +240,30 @@ pub enum RefusalReason {
     NoWorker = 1,
     /// The worker has no slot left for a peer (`Config::peers`).
     NoSlot = 2,
+    /// All receives are promised to other peers (`Config::recv_blocks`, `Config::overcommit`): the
+    /// workers that share them have more than `Config::peers` together.
+    NoReceives = 3,
     /// The worker's mailbox is full, because it does not turn.
-    Busy = 3,
+    Busy = 4,
     /// The system or the device lacks something for a queue pair: descriptors, memory.
-    Resources = 4,
+    Resources = 5,
     /// The peers speak different versions of the handshake.
-    Version = 5,
+    Version = 6,
     /// One side sends inline messages that are longer than the blocks of the other.
-    Blocks = 6,
+    Blocks = 7,
     /// The handshake was damaged.
-    Malformed = 7,
+    Malformed = 8,
     /// The program refused: see [`Refusal::data`].
-    Program = 8,
+    Program = 9,
 }
 
 impl RefusalReason {
     /// All reasons, by number.
-    pub const ALL: [RefusalReason; 9] = [
+    pub const ALL: [RefusalReason; 10] = [
         RefusalReason::Unknown,
         RefusalReason::NoWorker,
         RefusalReason::NoSlot,
+        RefusalReason::NoReceives,
         RefusalReason::Busy,
         RefusalReason::Resources,
         RefusalReason::Version,
@@ -290,6 +294,10 @@ impl Refusal {
 
     pub(super) fn no_slot(peers: u32) -> Refusal {
         Refusal::new(RefusalReason::NoSlot, [peers, 0])
+    }
+
+    pub(super) fn no_receives(blocks: u32, spare: u32) -> Refusal {
+        Refusal::new(RefusalReason::NoReceives, [blocks, spare])
     }
 
     pub(super) fn blocks(inline: u32, block: u32) -> Refusal {
@@ -349,6 +357,9 @@ impl Refusal {
             RefusalReason::Unknown => "look at the log of the side that refused",
             RefusalReason::NoWorker => "feed() that listener with a worker before it runs",
             RefusalReason::NoSlot => "raise Config::peers there, or connect to another worker",
+            RefusalReason::NoReceives => {
+                "raise Config::recv_blocks or Config::overcommit there, or lower Config::window"
+            }
             RefusalReason::Busy => "try again; if it lasts, that worker does not turn",
             RefusalReason::Resources => "raise its limits on open files and locked memory",
             RefusalReason::Version => "build both sides with the same version of Doorbell",
@@ -369,6 +380,9 @@ impl fmt::Display for Refusal {
             RefusalReason::NoWorker => f.write_str("its listener has no worker"),
             RefusalReason::NoSlot => {
                 write!(f, "its worker has slots for {a} peers, and all are taken")
+            }
+            RefusalReason::NoReceives => {
+                write!(f, "of its {a} receive blocks, {b} are not promised to other peers")
             }
             RefusalReason::Busy => f.write_str("its worker's mailbox is full"),
             RefusalReason::Resources => write!(f, "it could not make a queue pair (errno {a})"),
@@ -491,7 +505,7 @@ mod tests {
         assert!(text.contains("version 2 of the handshake, not 7; build both"), "{text}");
         let of_another = PrivateData::new(7, KIND_REFUSAL, &rest, &data);
         let refusal = Refusal::parse(of_another.bytes()).unwrap();
-        assert_eq!((refusal.reason, refusal.figures), (RefusalReason::Busy, [1, 2]));
+        assert_eq!((refusal.reason, refusal.figures), (RefusalReason::NoReceives, [1, 2]));
         // A frame of a future version.
         let newer = PrivateData::new(7, KIND_REFUSAL, &[200], &data);
         assert_eq!(Refusal::parse(newer.bytes()).unwrap().reason, RefusalReason::Unknown);

@@ -172,7 +172,7 @@ fn late_letters_are_taken() {
 /// posted before that peer hears of them, and never lent twice.
 fn promises_are_kept() {
     check(|| {
-        let all = Config { recv_blocks: 4, overcommit: 1, ..Config::DEFAULT };
+        let all = Config { recv_blocks: 4, window: 0, ..Config::DEFAULT };
         let shared = Arc::new((Promises::new(&all), AtomicU32::new(0)));
         shared.0.set_aside(1).expect("there are four");
         assert_eq!(shared.0.take_up_to(4), 3);

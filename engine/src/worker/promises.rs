@@ -1,10 +1,11 @@
 //! The receives of a shared queue, as they are promised to peers: the sum that never exceeds what
 //! there is.
 //!
-//! Each receive counts as often as it may be promised (`Config::overcommit`). A worker sets aside,
-//! when it is made, what its refill list may hold and the base window of each peer it has a slot
-//! for. The rest is the *surplus*. Peers that use their windows borrow it in equal shares,
-//! whichever came first, and give it back when they fall idle.
+//! Each receive counts as often as it may be promised (`Config::overcommit`). The base windows of
+//! `Config::peers` peers are set aside when the queue is made, and each worker sets aside what its
+//! refill list may hold. The rest is the *surplus*. Peers that use their windows borrow it in equal
+//! shares, whichever came first, and give it back when they fall idle. Workers that share a queue
+//! may have more peers together: their base windows come out of the surplus while some is left.
 
 use super::config::Config;
 use crate::sync::{AtomicU32, Ordering};
@@ -17,15 +18,28 @@ pub(super) struct Promises {
     spare: AtomicU32,
     /// Peers that share it.
     borrowers: AtomicU32,
+    /// Receives set aside for base windows that no peer has.
+    aside: AtomicU32,
+}
+
+/// Where a base window comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Base {
+    /// From those that were set aside.
+    Aside,
+    /// From the surplus, because the workers of the queue have more peers together.
+    Surplus,
 }
 
 impl Promises {
     pub(super) fn new(config: &Config) -> Promises {
         let all = config.recv_blocks.saturating_mul(config.overcommit);
+        let aside = if config.window == 0 { 0 } else { config.reserved().min(all) };
         Promises {
-            surplus: AtomicU32::new(all),
-            spare: AtomicU32::new(all),
+            surplus: AtomicU32::new(all - aside),
+            spare: AtomicU32::new(all - aside),
             borrowers: AtomicU32::new(0),
+            aside: AtomicU32::new(aside),
         }
     }
 
@@ -39,10 +53,26 @@ impl Promises {
         Ok(())
     }
 
-    /// Ends [`Promises::set_aside`].
-    pub(super) fn put_back(&self, count: u32) {
-        self.surplus.fetch_add(count, Ordering::Relaxed);
-        self.give_back(count);
+    /// A base window of `count`, from those set aside or else from the surplus.
+    ///
+    /// # Errors
+    /// What is left of the surplus, if that is less.
+    pub(super) fn take_base(&self, count: u32) -> Result<Base, u32> {
+        // Relaxed: a count, which guards no other memory. Its receives are never lent.
+        let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
+        let less = |aside: u32| aside.checked_sub(count);
+        if self.aside.fetch_update(set, get, less).is_ok() {
+            return Ok(Base::Aside);
+        }
+        self.take(|spare| spare.checked_sub(count)).map(|_| Base::Surplus)
+    }
+
+    /// Gives a base window back to where it came from.
+    pub(super) fn put_base(&self, count: u32, base: Base) {
+        match base {
+            Base::Aside => drop(self.aside.fetch_add(count, Ordering::Relaxed)),
+            Base::Surplus => self.give_back(count),
+        }
     }
 
     /// Borrows up to `count`: how many.

@@ -10,7 +10,7 @@ use doorbell_alloc::{BlockPool, Mapping};
 use super::accounts::Accounts;
 use super::config::{Config, POLL_BATCH};
 use super::core::Core;
-use super::credit_grant::{CreditWords, OwnWords};
+use super::credit_grant::CreditWords;
 use super::datagrams::Datagrams;
 use super::handler::Handler;
 use super::in_flight::InFlight;
@@ -92,7 +92,6 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         let message_max = nic.caps().message_max;
         let core = Core::new(mailbox.clone(), accounts, datagrams, message_max, config);
         let caps = [config.qp_caps(), config.datagram_caps()];
-        let own_words = OwnWords(words.clone());
         let intake = Intake {
             mailbox,
             cq,
@@ -117,7 +116,6 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             publish_at: PUBLISH_TURNS,
             look_at: LOOK_TURNS,
             handler,
-            _words: own_words,
         };
         Ok((worker, intake))
     }

@@ -7,6 +7,7 @@ use core::ptr::NonNull;
 
 use doorbell_alloc::Mapping;
 use std_alloc::format;
+use std_alloc::string::String;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
@@ -30,6 +31,7 @@ struct Inner<P: Provider> {
     // The memory of the blocks, as long as anybody has a handle.
     _region: P::Region,
     promises: Promises,
+    overcommit: u32,
 }
 
 /// Where the blocks are: a copy in each handle, for the data path.
@@ -75,7 +77,12 @@ impl<P: Provider> SharedRecv<P> {
             bytes: config.block_bytes,
             lkey: region.lkey(),
         };
-        let inner = Inner { srq, _region: region, promises: Promises::new(config) };
+        let inner = Inner {
+            srq,
+            _region: region,
+            promises: Promises::new(config),
+            overcommit: config.overcommit,
+        };
         let shared = SharedRecv::<P> { inner: Arc::new(inner), blocks: places };
         let list: Vec<RecvWr> = (0..blocks).map(|block| shared.request(block)).collect();
         for part in list.chunks(256) {
@@ -92,6 +99,15 @@ impl<P: Provider> SharedRecv<P> {
     /// What is promised of them to peers.
     pub(super) fn promises(&self) -> &Promises {
         &self.inner.promises
+    }
+
+    /// For an error: how many blocks are neither set aside nor lent.
+    pub(super) fn unpromised(&self, spare: u32) -> String {
+        let blocks = self.blocks();
+        match self.inner.overcommit {
+            1 => format!("of {blocks} blocks {spare} are not promised to others"),
+            often => format!("of {blocks} blocks, promised {often} times each, {spare} are left"),
+        }
     }
 
     pub(super) fn srq(&self) -> &P::Srq {

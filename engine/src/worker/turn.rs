@@ -6,7 +6,6 @@ use std_alloc::vec::Vec;
 
 use super::admit;
 use super::core::Core;
-use super::credit_grant::OwnWords;
 use super::dispatch;
 use super::doorbell_policy::Cost;
 use super::drain;
@@ -67,8 +66,6 @@ pub struct Worker<P: Provider, H: Handler<P>> {
     /// The turn in which it looks next at control planes that are not stepped.
     pub(super) look_at: u64,
     pub(super) handler: H,
-    // After the core, whose peers have grants.
-    pub(super) _words: OwnWords<P>,
 }
 
 /// Completions that are being dispatched.

@@ -178,10 +178,11 @@ fn every_peer_that_is_named_has_its_receives() {
     drop(one);
 }
 
-/// Workers that share a queue set aside what they name, and no worker is made that could not.
+/// Workers that share a queue have the named peers together, and more while receives are left. No
+/// worker is made whose refill list would not be covered.
 #[test]
-fn what_would_break_the_sum_is_refused_with_the_numbers() {
-    let config = Config { peers: 4, window: 24, window_min: 2, refill: 6, ..CONFIG };
+fn a_promise_beyond_the_sum_is_refused_with_the_numbers() {
+    let config = Config { peers: 4, window: 24, window_min: 2, refill: 13, ..CONFIG };
     let nic = Soft::new("soft0", Host::alone(clock), None);
     let memory = shared(&nic, &config);
     let mut workers = Vec::new();
@@ -192,14 +193,23 @@ fn what_would_break_the_sum_is_refused_with_the_numbers() {
             Err(error) => break std::string::ToString::to_string(&error),
         }
     };
-    // 64 blocks; each worker takes 4 * 2 and 6.
+    // 64 blocks: 4 * 2 for peers, and 13 for each worker.
     assert_eq!(workers.len(), 4);
-    for said in ["4 peers, 2 each", "refill = 6", "of 64 blocks 8 are", "recv_blocks to 70"] {
+    for said in ["refill = 13", "of 64 blocks 4 are", "recv_blocks to 73"] {
         assert!(refused.contains(said), "{said}: {refused}");
     }
-    // A worker that goes leaves its peers' receives to another, but not its refill list.
-    drop(workers);
-    assert_eq!(memory.promises().spare(), 64 - 4 * 6);
+    // Four peers have what is set aside, and two more what is left.
+    let intake = |n: usize| &workers[n / 4].1;
+    let mut grants: Vec<_> = (0..6).map(|n| intake(n).reserve().unwrap()).collect();
+    let text = std::string::ToString::to_string(&intake(6).reserve().err().unwrap());
+    assert!(text.contains("of 64 blocks 0") && text.contains("Config::recv_blocks"), "{text}");
+    assert_eq!(intake(6).no_place().reason(), RefusalReason::NoReceives);
+    // Each goes back to where it came from.
+    grants.remove(0);
+    assert_eq!(memory.promises().spare(), 0);
+    grants.push(intake(6).reserve().unwrap());
+    drop(grants);
+    assert_eq!(memory.promises().spare(), 4);
 }
 
 /// A server with a worker of its own, and a client that has `count` connections to it.
