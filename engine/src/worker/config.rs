@@ -32,11 +32,11 @@ pub const PIECES_MAX: usize = 4;
 ///
 /// **Windows.** Each peer may have as many messages under way as its window says. Every peer has
 /// `window_min` receives from the beginning to the end, which are set aside for `peers` peers when
-/// the queue is made: a worker admits all the peers it names. The receives beyond those are shared. Peers that
-/// use their windows have equal parts, up to `window` each, whichever came first. A peer that falls
-/// idle loses its part when others need it. With the defaults each of 256 peers has 2 receives, and
-/// 480 are shared: each of 3 busy peers has a window of 128, each of 10 has 50, and each of 200 has
-/// 4.
+/// the queue is made: a worker admits all the peers it names. The receives beyond those are shared.
+/// A new peer gets a quarter of those that nobody has, for its first burst. Peers that use their
+/// windows have equal parts, up to `window` each, whichever came first. A peer that falls idle
+/// loses its part when others need it. With the defaults each of 256 peers has 2 receives, and 480
+/// are shared: each of 3 busy peers has a window of 128, each of 10 has 50, and each of 200 has 4.
 ///
 /// [`Config::builder`] chooses the numbers from what a program wants. With the feature `serde` a
 /// file can hold them: a field that is not there has its default, and one that does not exist is an
@@ -45,9 +45,9 @@ pub const PIECES_MAX: usize = 4;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct Config {
-    /// Peers of a worker at a time, at most 65 536. Workers that share a receive queue have receives
-    /// for this many together; they admit more as long as receives are left. Default: 256, so that
-    /// all memory stays below 8 MiB.
+    /// Peers of a worker at a time, at most 65 536. Workers that share a receive queue have
+    /// receives for this many together; they admit more as long as receives are left. Default: 256,
+    /// so that all memory stays below 8 MiB.
     pub peers: u32,
     /// Sends outstanding per peer; a power of two. Default: 256.
     pub send_queue: u32,

@@ -1,26 +1,27 @@
 //! Credit: how many messages a peer may send, so that each finds a posted receive.
 //!
 //! A worker promises each peer a *window* of its shared receives, and all windows add up to no more
-//! than there are (see [`super::promises`]). Each peer has a base window from the beginning. A
-//! window grows while its peer uses it, and shrinks when others need the receives.
+//! than there are (see [`super::promises`]). Each peer has a base window all the time. A window
+//! grows while its peer uses it, and shrinks when others need the receives.
 //!
-//! What a peer may send is counted from the beginning of the connection: the base window, and one
+//! What a peer may send is counted from the beginning of the connection: the first window, and one
 //! more for each of its messages whose block is free again. Where the window grows the receiver
 //! counts more, and where it shrinks less. The receiver writes that count into a word of the
 //! sender's memory, by an RDMA WRITE, half of the window at a time, and all there is when nothing
 //! has come for a while. The sender reads the word when it has used up what it knew of.
 //!
-//! A peer that has a longer window and does not use it may be asked to give back what is beyond the
-//! base window. A sender that is asked, and has sent nothing for a while, does so. It counts what
-//! it has given back in its own word. Until the receiver knows whether its peer has done so, it
-//! tells it of each half of a base window, so that the peer never waits.
+//! A peer that has a longer window and does not use it may be asked to give credit back. A sender
+//! that is asked, and has sent nothing for a while, keeps [`LEAST`] and counts the rest in its own
+//! word as given back. Until the receiver knows whether its peer has done so, it tells it of each
+//! message, so that the peer never waits; and it grants again what the peer gave back of its base
+//! window.
 //!
 //! **Why nothing is stuck for ever.** A message in a block that its handler replies to in place
 //! needs a receive at the other side to leave. If both sides' windows were full of such messages,
 //! none could. So a fresh message may not take the last credit and a reply may: when the last fresh
 //! message was taken, one receive was left over. Replies only move messages. A window shrinks only
 //! by receives beyond one that the peer is told of at the same time, and a sender that gives credit
-//! back keeps a base window, two at least. So one receive is always left over somewhere. Its owner
+//! back keeps two. So one receive is always left over somewhere. Its owner
 //! says so at once, not half a window later, when it has replies of its own that wait for this
 //! peer.
 
@@ -50,8 +51,9 @@ pub(super) struct Credit {
     pub(super) until_return: u32,
     step: u32,
     return_every: u32,
-    /// Messages the peer may send beyond its base window, counted from the beginning; and as many
-    /// as it was told of.
+    /// The first window. Messages the peer may send beyond it, counted from the beginning; and as
+    /// many as it was told of.
+    first: u32,
     granted: u32,
     told: u32,
     /// Messages of the peer that are done with.
@@ -74,14 +76,8 @@ pub(super) struct Credit {
     pub(super) due: bool,
 }
 
-/// The receives that a peer is promised.
-#[derive(Clone, Copy)]
-pub(super) struct Windows {
-    /// From the beginning, and always.
-    pub(super) base: u32,
-    /// With what it has borrowed.
-    pub(super) now: u32,
-}
+/// What a sender keeps when it gives credit back: one for a message, and one for a reply.
+const LEAST: u32 = 2;
 
 /// Bits of a word below [`GOODBYE`], see [`Credit::word`].
 const ASKS_BIT: u32 = 32;
@@ -92,12 +88,13 @@ const GIVEN_MASK: u32 = u32::MAX >> 2;
 pub(super) const WINDOW_MAX: u32 = u16::MAX as u32;
 
 impl Credit {
-    /// Of a connection with that base window for the peer.
+    /// Of a connection with that first window for the peer.
     pub(super) fn new(window: u32) -> Credit {
         let mut credit = Credit {
             flow: PeerCredit::Unknown,
             until_return: 0,
             step: 0,
+            first: window,
             return_every: 0,
             granted: 0,
             told: 0,
@@ -158,14 +155,14 @@ impl Credit {
         self.granted.wrapping_sub(self.told)
     }
 
-    /// The windows are those from now on, after the peer was granted so much more or less.
-    pub(super) fn change_window(&mut self, windows: Windows, more: u32, less: u32, eager: bool) {
+    /// The window is this from now on, after the peer was granted so much more or less.
+    pub(super) fn change_window(&mut self, window: u32, more: u32, less: u32, eager: bool) {
         self.granted = self.granted.wrapping_add(more).wrapping_sub(less);
         // More than the peer could send by the last word that asked: it has read a newer one.
         let used = self.done.wrapping_add(self.taken_back);
-        let beyond = used.wrapping_sub(self.asked.wrapping_add(windows.base)) as i32 > 0;
+        let beyond = used.wrapping_sub(self.asked.wrapping_add(self.first)) as i32 > 0;
         self.may_give &= self.asks || !beyond;
-        self.begin_step(if self.may_give { windows.base } else { windows.now }, eager);
+        self.begin_step(if self.may_give { LEAST } else { window }, eager);
     }
 
     /// Asks the peer to give credit back, with the next word. False: it is asked already.
@@ -207,12 +204,12 @@ impl Credit {
         more
     }
 
-    /// Gives back what may be sent beyond the base window, if the peer asks for it and nothing was
+    /// Gives back what may be sent beyond [`LEAST`], if the peer asks for it and nothing was
     /// sent since the last call. True if that is something.
     pub(super) fn give_back(&mut self, sent: u32, word: u64) -> bool {
         let is_quiet = core::mem::replace(&mut self.sent_before, sent) == sent;
-        let PeerCredit::Counted(base) = self.flow else { return false };
-        let more = self.left(sent, word).saturating_sub(base);
+        let PeerCredit::Counted(_) = self.flow else { return false };
+        let more = self.left(sent, word).saturating_sub(LEAST);
         let asks = word >> ASKS_BIT & 1 != 0;
         let gives = asks && is_quiet && more > 0 && self.peer_word.is_some();
         if gives {
@@ -285,8 +282,8 @@ mod tests {
         assert_eq!((plain.left(1000, 0), plain.spare(), plain.peer_word), (u32::MAX, 0, None));
     }
 
-    /// A sender that is asked and quiet gives back what is beyond the base window, once; the
-    /// receiver learns how much from the word, once.
+    /// A sender that is asked and quiet gives back all but two, once; the receiver learns how much
+    /// from the word, once.
     #[test]
     fn a_quiet_sender_gives_back_what_it_is_asked_for() {
         let (mut sender, mut receiver) = (counted(4), counted(4));
@@ -295,37 +292,40 @@ mod tests {
         assert!(!sender.give_back(10, 26), "it is not asked");
         assert_eq!(sender.left(10, asked), 20);
         assert!(sender.give_back(10, asked));
-        assert_eq!(sender.left(10, asked), 4);
+        assert_eq!(sender.left(10, asked), 2);
         assert!(!sender.give_back(10, asked), "nothing is left to give");
         let word = sender.word();
-        assert_eq!((receiver.take_back(word), receiver.take_back(word)), (16, 0));
-        assert_eq!(sender.left(10, 30), 8, "what comes after counts as ever");
+        assert_eq!((receiver.take_back(word), receiver.take_back(word)), (18, 0));
+        assert_eq!(sender.left(10, 30), 6, "what comes after counts as ever");
         let mut free = Credit::new(4);
         free.set_handshake(None);
         assert!(!free.give_back(0, asked));
     }
 
-    /// A peer that was asked to give credit back may have only its base window: it is told of half
-    /// of that, until it has sent more than it could without a later word.
+    /// A peer that was asked to give credit back may have only two: it is told of each message,
+    /// until it has sent more than it could without a later word.
     #[test]
     fn a_peer_that_may_have_given_back_is_told_often() {
-        let mut receiver = counted(4);
-        receiver.change_window(Windows { base: 4, now: 20 }, 16, 0, false);
+        let mut receiver = Credit::new(4);
+        receiver.change_window(20, 16, 0, false);
         receiver.was_told();
         assert_eq!(receiver.until_return, 10);
         assert!(receiver.ask_back() && !receiver.ask_back());
-        let windows = Windows { base: 4, now: 20 };
-        receiver.change_window(windows, 0, 0, false);
-        assert_eq!((receiver.until_return, receiver.word() >> ASKS_BIT), (2, 1));
+        receiver.change_window(20, 0, 0, false);
+        assert_eq!((receiver.until_return, receiver.word() >> ASKS_BIT), (1, 1));
         receiver.was_told();
-        for done in (2..24).step_by(2) {
-            receiver.until_return -= 2;
-            assert_eq!(receiver.begin_return(), 2);
-            receiver.change_window(windows, 0, 0, false);
+        for done in 1..24 {
+            receiver.until_return -= 1;
+            assert_eq!(receiver.begin_return(), 1);
+            receiver.change_window(20, 0, 0, false);
             receiver.was_told();
             assert_eq!(receiver.word(), 16 + done, "it is not asked any more");
-            let most = if done > 20 { 10 } else { 2 };
+            let most = if done > 20 { 10 } else { 1 };
             assert_eq!(receiver.until_return, most, "{done}");
+            if done > 20 {
+                return;
+            }
         }
+        panic!("it is told often for ever");
     }
 }

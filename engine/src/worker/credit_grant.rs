@@ -9,7 +9,7 @@ use std_alloc::format;
 use std_alloc::sync::Arc;
 
 use super::config::Config;
-use super::credit::{GOODBYE, Windows};
+use super::credit::GOODBYE;
 use super::handshake::{Handshake, PeerData, PrivateData, Refusal};
 use super::message::PeerId;
 use super::promises::{Base, Promises};
@@ -105,7 +105,11 @@ impl<P: Provider> CreditGrant<P> {
         // where it should not, costs no more than a wait for receives.
         words.at(index).store(0, Ordering::Relaxed);
         PeerWatch::begin(&words.holders, index);
-        let (words, window) = (words.clone(), words.base);
+        // A quarter of what nobody has: a first burst need not wait until the peer is known to use
+        // its window. If others need it, it is asked back.
+        let loan = (words.shared.promises().spare() / 4).min(words.most - words.base);
+        let window = words.base + words.shared.promises().take_up_to(loan);
+        let words = words.clone();
         Ok(CreditGrant { words, index, window, base, is_borrower: false })
     }
 
@@ -123,7 +127,7 @@ impl<P: Provider> CreditGrant<P> {
     pub fn handshake(&self, data: &PeerData) -> PrivateData {
         let word = self.words.region.remote(self.index as usize * WORD);
         let block_bytes = self.words.shared.block_bytes();
-        Handshake { window: self.words.base, word, block_bytes }.to_private_data(data)
+        Handshake { window: self.window, word, block_bytes }.to_private_data(data)
     }
 
     /// Tells other threads which peer this becomes.
@@ -164,11 +168,6 @@ impl<P: Provider> CreditGrant<P> {
     pub(super) fn target(&self) -> u32 {
         let share = if self.is_borrower { self.promises().share() } else { 0 };
         self.words.base.saturating_add(share).min(self.words.most)
-    }
-
-    /// The base window, and the window now.
-    pub(super) fn windows(&self) -> Windows {
-        Windows { base: self.words.base, now: self.window }
     }
 
     /// True if the window is longer than the base, and a peer that wants the longest finds too

@@ -19,7 +19,9 @@ impl<P: Provider> Peer<P> {
     fn adjust_window(&mut self) {
         let Some(grant) = &mut self.grant else { return };
         let untold = self.credit.begin_return();
-        grant.shrink(self.credit.take_back(grant.word()));
+        // What the peer has given back of its base window it gets again.
+        let given = self.credit.take_back(grant.word());
+        let again = given - grant.shrink(given);
         let window = grant.window();
         if self.credit.uses(window) {
             grant.set_borrower(true);
@@ -33,7 +35,8 @@ impl<P: Provider> Peer<P> {
             // Twice as long at most, so that a peer that says little borrows little.
             more = grant.grow((target - window).min(window));
         }
-        self.credit.change_window(grant.windows(), more, less, self.deferred > 0);
+        let eager = self.deferred > 0;
+        self.credit.change_window(grant.window(), more + again, less, eager);
     }
 
     /// Asks for what the peer does not use of its window, and gives back what this side does not.
@@ -47,9 +50,10 @@ impl<P: Provider> Peer<P> {
         if !uses && grant.is_wanted() {
             // Counting begins anew, so the peer is told of what was counted.
             tell = self.credit.begin_return() > 0;
-            grant.shrink(self.credit.take_back(grant.word()));
-            tell |= grant.is_wanted() && self.credit.ask_back();
-            self.credit.change_window(grant.windows(), 0, 0, self.deferred > 0);
+            let given = self.credit.take_back(grant.word());
+            let again = given - grant.shrink(given);
+            tell |= again > 0 || grant.is_wanted() && self.credit.ask_back();
+            self.credit.change_window(grant.window(), again, 0, self.deferred > 0);
         }
         let word = grant.word();
         if self.is_clear() && self.credit.give_back(self.sq.messages(), word) {

@@ -326,9 +326,9 @@ impl<P: Provider> Intake<P> {
     /// private data of the connect or the accept.
     ///
     /// # Errors
-    /// `NoMemory`: the worker has no slot left for a peer ([`Config::peers`]); or workers that share
-    /// the receives have more peers than that together, and no receives are left. `Reset`: the
-    /// worker has ended, or drains.
+    /// `NoMemory`: the worker has no slot left for a peer ([`Config::peers`]); or workers that
+    /// share the receives have more peers than that together, and no receives are left. `Reset`:
+    /// the worker has ended, or drains.
     ///
     /// [`Config::peers`]: super::Config::peers
     pub fn reserve(&self) -> Result<CreditGrant<P>, SetupError> {

@@ -164,17 +164,17 @@ fn every_peer_that_is_named_has_its_receives() {
     let one = side(&Config::DEFAULT, false);
     let Config { peers, window_min, recv_blocks, refill, .. } = Config::DEFAULT;
     let mut grants: Vec<_> = (0..peers).map(|_| one.intake.reserve().unwrap()).collect();
-    assert!(grants.iter().all(|grant| grant.window() == window_min));
-    // What is left for all of them to share.
+    assert!(grants.iter().all(|grant| grant.window() >= window_min));
     let spare = || one.intake.shared.promises().spare();
-    assert_eq!(spare(), recv_blocks - refill - peers * window_min);
+    let lent: u32 = grants.iter().map(|grant| grant.window() - window_min).sum();
+    assert_eq!(spare() + lent, recv_blocks - refill - peers * window_min);
     let Err(error) = one.intake.reserve() else { panic!("one more than there are slots") };
     let text = std::string::ToString::to_string(&error);
     assert_eq!(error.code(), Code::NoMemory);
     assert!(text.contains("256") && text.contains("raise Config::peers"), "{text}");
     grants.clear();
     assert_eq!(spare(), recv_blocks - refill - peers * window_min);
-    assert_eq!(one.intake.reserve().unwrap().window(), window_min);
+    assert_eq!(one.intake.reserve().unwrap().window(), window_min + 120);
     drop(one);
 }
 
@@ -182,7 +182,7 @@ fn every_peer_that_is_named_has_its_receives() {
 /// worker is made whose refill list would not be covered.
 #[test]
 fn a_promise_beyond_the_sum_is_refused_with_the_numbers() {
-    let config = Config { peers: 4, window: 24, window_min: 2, refill: 13, ..CONFIG };
+    let config = Config { peers: 4, window: 2, window_min: 2, refill: 13, ..CONFIG };
     let nic = Soft::new("soft0", Host::alone(clock), None);
     let memory = shared(&nic, &config);
     let mut workers = Vec::new();
@@ -279,7 +279,8 @@ fn receives_follow_the_load() {
     let config = Config { peers: 8, recv_blocks: 64, window: 40, refill: 8, ..CONFIG };
     let (mut one, mut two, peers) = many(&config, 8);
     let (first, rest) = peers.split_at(2);
-    talk(&mut one, &mut two, first, 100);
+    // What the others got for a first burst is asked back, to the last.
+    talk(&mut one, &mut two, first, 100_000);
     assert_eq!(windows(&mut two), [22, 22, 2, 2, 2, 2, 2, 2]);
     // All are busy: those two have less, though they never pause.
     talk(&mut one, &mut two, &peers, 100);
