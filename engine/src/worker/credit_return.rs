@@ -31,7 +31,7 @@ impl<P: Provider> Peer<P> {
         if target < window {
             // The peer is told of one receive at least: see `credit` for why.
             less = grant.shrink((window - target).min(untold.saturating_sub(1)));
-        } else if untold >= window.div_ceil(2) {
+        } else if untold >= (window / 2).max(1) {
             // Twice as long at most, so that a peer that says little borrows little.
             more = grant.grow((target - window).min(window));
         }

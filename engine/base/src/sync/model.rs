@@ -187,6 +187,18 @@ impl AtomicBool {
 
 impl AtomicU32 {
     #[track_caller]
+    pub fn fetch_add(&self, more: u32, asked: Ordering) -> u32 {
+        take_turn();
+        self.0.fetch_add(more, order(asked))
+    }
+
+    #[track_caller]
+    pub fn fetch_sub(&self, less: u32, asked: Ordering) -> u32 {
+        take_turn();
+        self.0.fetch_sub(less, order(asked))
+    }
+
+    #[track_caller]
     pub fn store(&self, value: u32, asked: Ordering) {
         take_turn();
         self.0.store(value, order(asked));

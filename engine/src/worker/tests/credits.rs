@@ -276,25 +276,36 @@ fn few_peers_have_long_windows() {
 /// what a quiet peer was told of it gives back when it is asked.
 #[test]
 fn receives_follow_the_load() {
-    let config = Config { peers: 8, recv_blocks: 64, window: 40, refill: 8, ..CONFIG };
+    let config =
+        Config { peers: 8, recv_blocks: 64, window: 40, window_min: 4, refill: 8, ..CONFIG };
     let (mut one, mut two, peers) = many(&config, 8);
     let (first, rest) = peers.split_at(2);
     // What the others got for a first burst is asked back, to the last.
     talk(&mut one, &mut two, first, 100_000);
-    assert_eq!(windows(&mut two), [22, 22, 2, 2, 2, 2, 2, 2]);
+    assert_eq!(windows(&mut two), [16, 16, 4, 4, 4, 4, 4, 4]);
     // All are busy: those two have less, though they never pause.
     talk(&mut one, &mut two, &peers, 100);
     assert_eq!(windows(&mut two), [7; 8]);
     // Six are quiet for a while, but the two others keep both workers busy.
     talk(&mut one, &mut two, first, 100_000);
-    assert_eq!(windows(&mut two), [22, 22, 2, 2, 2, 2, 2, 2]);
+    assert_eq!(windows(&mut two), [16, 16, 4, 4, 4, 4, 4, 4]);
     // And those are quiet in turn.
     talk(&mut one, &mut two, rest, 100_000);
-    assert_eq!(windows(&mut two), [2, 2, 8, 8, 8, 8, 8, 8]);
+    assert_eq!(windows(&mut two), [4, 4, 8, 8, 8, 8, 8, 8]);
     // After a quiet time each gets on at once, however short its window is.
     let echoes = talk(&mut one, &mut two, &peers, 50);
     assert!(echoes.iter().all(|echoes| *echoes > 40), "{echoes:?}");
     assert_eq!(windows(&mut two), [7; 8]);
+    // When all are quiet each side knows the same: nothing is lost on the way there and back.
+    for _ in 0..60_000 {
+        one.worker.turn();
+        two.worker.turn();
+    }
+    let windows = windows(&mut two);
+    for (peer, window) in peers.iter().zip(&windows) {
+        assert!(*window >= 4);
+        assert_eq!(one.worker.outbox().room(*peer), window - 1, "{windows:?}");
+    }
 }
 
 /// A grant comes back with its peer, however the peer ends.
