@@ -472,7 +472,7 @@
 //! let memory = Mapping::plain(config.send_bytes())?;
 //! let (mut worker, _intake) = Worker::new(&nic, &shared, memory, Pages { cache: None }, &config)?;
 //! let cache = worker.adopt_own(&nic, Mapping::plain(1 << 20)?)?;
-//! worker.handler().cache = Some(cache);
+//! worker.handler_mut().cache = Some(cache);
 //! # Ok(())
 //! # }
 //! ```
