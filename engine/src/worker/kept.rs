@@ -49,16 +49,18 @@ impl Kept {
         *generation = generation.wrapping_add(1);
         *place = Place::Asked(keeping);
         self.asked = Some(index);
-        Some(Token { index, generation: *generation })
+        Some(Token::new(index, *generation))
     }
 
     /// The verdict: block `block` is kept. False if the token is not one given for it in this call.
     pub(super) fn keep(&mut self, block: u32, token: Token) -> bool {
-        let Some((generation, place)) = self.places.get_mut(token.index as usize) else {
+        let Some((generation, place)) = self.places.get_mut(token.index() as usize) else {
             return false;
         };
         match *place {
-            Place::Asked(keeping) if keeping.block == block && *generation == token.generation => {
+            Place::Asked(keeping)
+                if keeping.block == block && *generation == token.generation() =>
+            {
                 *place = Place::Kept(keeping);
                 self.asked = None;
                 true
@@ -69,8 +71,8 @@ impl Kept {
 
     /// The message that a token names.
     pub(super) fn get(&self, token: Token) -> Option<KeptMessage> {
-        match self.places.get(token.index as usize) {
-            Some((generation, Place::Kept(keeping))) if *generation == token.generation => {
+        match self.places.get(token.index() as usize) {
+            Some((generation, Place::Kept(keeping))) if *generation == token.generation() => {
                 Some(*keeping)
             }
             _ => None,
@@ -80,7 +82,7 @@ impl Kept {
     /// Takes the message out: the token is used up.
     pub(super) fn take(&mut self, token: Token) -> Option<KeptMessage> {
         let keeping = self.get(token)?;
-        self.clear(token.index);
+        self.clear(token.index());
         Some(keeping)
     }
 
