@@ -10,11 +10,15 @@
 //! sender's memory, by an RDMA WRITE, half of the window at a time, and all there is when nothing
 //! has come for a while. The sender reads the word when it has used up what it knew of.
 //!
-//! A peer that has a longer window and does not use it may be asked to give credit back. A sender
-//! that is asked, and has sent nothing for a while, keeps [`LEAST`] and counts the rest in its own
-//! word as given back. Until the receiver knows whether its peer has done so, it tells it of each
-//! message, so that the peer never waits; and it grants again what the peer gave back of its base
-//! window.
+//! A peer that has a longer window and does not use it may be asked to give credit back, if others are
+//! busy. A sender that is asked, and has sent nothing for a while, keeps [`LEAST`] and counts the
+//! rest in its own word as given back. Until the receiver knows whether its peer has done so, it
+//! tells it of each message, so that the peer never waits; and it grants again what the peer gave
+//! back of its base window.
+//!
+//! A program may wait for room for several messages, and send nothing until then. If there is less
+//! room than in the beginning, the sender's word says that it *wants* credit. Such a peer counts as
+//! busy, gives nothing back, and gets its share at once.
 //!
 //! **Why nothing is stuck for ever.** A message in a block that its handler replies to in place
 //! needs a receive at the other side to leave. If both sides' windows were full of such messages,
@@ -70,6 +74,12 @@ pub(super) struct Credit {
     asks: bool,
     asked: u32,
     may_give: bool,
+    /// This side's program found less room than in the beginning, since the last review; and the
+    /// peer is told that it waits for more.
+    lacks: bool,
+    wants: bool,
+    /// This side has said goodbye.
+    pub(super) goodbye: bool,
     /// The word of its memory to write.
     pub(super) peer_word: Option<Remote>,
     /// It is to be told.
@@ -81,8 +91,9 @@ const LEAST: u32 = 2;
 
 /// Bits of a word below [`GOODBYE`], see [`Credit::word`].
 const ASKS_BIT: u32 = 32;
-const GIVEN_BIT: u32 = 33;
-const GIVEN_MASK: u32 = u32::MAX >> 2;
+const WANTS_BIT: u32 = 33;
+const GIVEN_BIT: u32 = 34;
+const GIVEN_MASK: u32 = u32::MAX >> 3;
 
 /// The longest window of receives for a peer.
 pub(super) const WINDOW_MAX: u32 = u16::MAX as u32;
@@ -106,6 +117,9 @@ impl Credit {
             asks: false,
             asked: 0,
             may_give: false,
+            lacks: false,
+            wants: false,
+            goodbye: false,
             peer_word: None,
             due: false,
         };
@@ -171,11 +185,19 @@ impl Credit {
         !core::mem::replace(&mut self.asks, true)
     }
 
-    /// What the peer is told: how many messages it may send beyond its base window, in 32 bits;
-    /// whether it is asked to give credit back, in one; and what this side has given back, in 30.
+    /// The peer keeps what it has.
+    pub(super) fn stop_asking(&mut self) {
+        self.asks = false;
+    }
+
+    /// What the peer is told: how many messages it may send beyond its first window, in 32 bits;
+    /// whether it is asked to give credit back, and whether this side wants more, in one bit each;
+    /// what this side has given back, in 29; and the goodbye.
     pub(super) fn word(&self) -> u64 {
-        let asks = u64::from(self.asks) << ASKS_BIT;
-        u64::from(self.given_back & GIVEN_MASK) << GIVEN_BIT | asks | u64::from(self.granted)
+        let bits = u64::from(self.asks) << ASKS_BIT | u64::from(self.wants) << WANTS_BIT;
+        let goodbye = if self.goodbye { GOODBYE } else { 0 };
+        let given = u64::from(self.given_back & GIVEN_MASK) << GIVEN_BIT;
+        goodbye | given | bits | u64::from(self.granted)
     }
 
     /// The peer has been told.
@@ -204,18 +226,36 @@ impl Credit {
         more
     }
 
-    /// Gives back what may be sent beyond [`LEAST`], if the peer asks for it and nothing was
-    /// sent since the last call. True if that is something.
-    pub(super) fn give_back(&mut self, sent: u32, word: u64) -> bool {
+    /// The peer says in its word that it waits for more credit.
+    pub(super) fn is_wanted(word: u64) -> bool {
+        word >> WANTS_BIT & 1 != 0
+    }
+
+    /// The program was told that it has that much credit.
+    pub(super) fn note_room(&mut self, left: u32) {
+        if let PeerCredit::Counted(first) = self.flow {
+            self.lacks |= left < first;
+        }
+    }
+
+    /// A review of what this side may send. If nothing was sent since the last one, it wants more
+    /// if the program found less room than in the beginning. Otherwise it gives back what may be
+    /// sent beyond [`LEAST`], if the peer asks for it. True if the peer is to be told.
+    pub(super) fn review_room(&mut self, sent: u32, word: u64) -> bool {
         let is_quiet = core::mem::replace(&mut self.sent_before, sent) == sent;
-        let PeerCredit::Counted(_) = self.flow else { return false };
+        let lacks = core::mem::take(&mut self.lacks);
+        if !matches!(self.flow, PeerCredit::Counted(_)) || self.peer_word.is_none() {
+            return false;
+        }
+        let wants = is_quiet && lacks;
+        let tell = core::mem::replace(&mut self.wants, wants) != wants;
         let more = self.left(sent, word).saturating_sub(LEAST);
         let asks = word >> ASKS_BIT & 1 != 0;
-        let gives = asks && is_quiet && more > 0 && self.peer_word.is_some();
-        if gives {
-            self.given_back = self.given_back.wrapping_add(more);
+        if !asks || !is_quiet || wants || more == 0 {
+            return tell;
         }
-        gives
+        self.given_back = self.given_back.wrapping_add(more);
+        true
     }
 
     /// Sets the peer's handshake; without one it is no worker. False: it was set before, and only
@@ -288,18 +328,35 @@ mod tests {
     fn a_quiet_sender_gives_back_what_it_is_asked_for() {
         let (mut sender, mut receiver) = (counted(4), counted(4));
         let asked = 26 | 1 << ASKS_BIT;
-        assert!(!sender.give_back(10, asked), "it has just sent");
-        assert!(!sender.give_back(10, 26), "it is not asked");
+        assert!(!sender.review_room(10, asked), "it has just sent");
+        assert!(!sender.review_room(10, 26), "it is not asked");
         assert_eq!(sender.left(10, asked), 20);
-        assert!(sender.give_back(10, asked));
+        assert!(sender.review_room(10, asked));
         assert_eq!(sender.left(10, asked), 2);
-        assert!(!sender.give_back(10, asked), "nothing is left to give");
+        assert!(!sender.review_room(10, asked), "nothing is left to give");
         let word = sender.word();
         assert_eq!((receiver.take_back(word), receiver.take_back(word)), (18, 0));
         assert_eq!(sender.left(10, 30), 6, "what comes after counts as ever");
         let mut free = Credit::new(4);
         free.set_handshake(None);
-        assert!(!free.give_back(0, asked));
+        assert!(!free.review_room(0, asked));
+    }
+
+    /// A sender that waits for more than it has says so, once, and gives nothing back meanwhile.
+    #[test]
+    fn a_sender_that_waits_for_room_wants_credit() {
+        let mut sender = counted(24);
+        let asked = 1 << ASKS_BIT;
+        for (found, told, wants) in [(24, true, false), (23, true, true), (2, false, true)] {
+            let mut sender = counted(24);
+            (sender.sent_before, sender.wants) = (1, found == 2);
+            sender.note_room(found);
+            assert_eq!(sender.review_room(1, asked), told, "{found}");
+            assert_eq!((Credit::is_wanted(sender.word()), sender.given_back > 0), (wants, !wants));
+        }
+        sender.note_room(3);
+        assert!(!sender.review_room(1, asked), "it has just sent");
+        assert!(!Credit::is_wanted(sender.word()));
     }
 
     /// A peer that was asked to give credit back may have only two: it is told of each message,

@@ -170,10 +170,14 @@ impl<P: Provider> CreditGrant<P> {
         self.words.base.saturating_add(share).min(self.words.most)
     }
 
-    /// True if the window is longer than the base, and a peer that wants the longest finds too
-    /// little.
+    /// True if the window is longer than the base, and others need what this peer does not use.
     pub(super) fn is_wanted(&self) -> bool {
-        self.window > self.words.base && self.promises().spare() < self.words.most
+        self.window > self.words.base && self.promises().are_wanted(self.words.most)
+    }
+
+    /// How much shorter the window is than it should be.
+    pub(super) fn missing(&self) -> u32 {
+        self.target().saturating_sub(self.window)
     }
 
     /// Grows the window by `count`, or by what there is: by how much.

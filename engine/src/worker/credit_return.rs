@@ -2,7 +2,7 @@
 //! says how much it may send.
 
 use super::batch::request;
-use super::credit::PeerCredit;
+use super::credit::{Credit, PeerCredit};
 use super::held::Held;
 use super::peers::{Peer, PeerState};
 use super::recv_blocks::Refill;
@@ -39,25 +39,35 @@ impl<P: Provider> Peer<P> {
         self.credit.change_window(grant.window(), more + again, less, eager);
     }
 
-    /// Asks for what the peer does not use of its window, and gives back what this side does not.
-    /// True if the peer is to be told, and was not to be already.
+    /// Reviews both windows. The peer is asked for what it does not use, or gets what it waits for;
+    /// and this side gives back what it does not use, or says that it waits for more. True if the
+    /// peer is to be told, and was not to be already.
     fn review_credit(&mut self) -> bool {
         let Some(grant) = &mut self.grant else { return false };
-        let uses = self.credit.uses(grant.window());
+        let word = grant.word();
+        let wants = Credit::is_wanted(word);
+        let uses = wants || self.credit.uses(grant.window());
         self.credit.end_review();
         grant.set_borrower(uses);
+        let asks = !uses && grant.is_wanted();
+        let gets = if wants { grant.missing() } else { 0 };
         let mut tell = false;
-        if !uses && grant.is_wanted() {
+        if asks || gets > 0 {
             // Counting begins anew, so the peer is told of what was counted.
             tell = self.credit.begin_return() > 0;
-            let given = self.credit.take_back(grant.word());
+            let given = self.credit.take_back(word);
             let again = given - grant.shrink(given);
-            tell |= again > 0 || grant.is_wanted() && self.credit.ask_back();
-            self.credit.change_window(grant.window(), again, 0, self.deferred > 0);
+            let more = if asks { 0 } else { grant.grow(gets) };
+            tell |= again + more > 0;
+            if asks && grant.is_wanted() {
+                tell |= self.credit.ask_back();
+            } else if more > 0 {
+                self.credit.stop_asking();
+            }
+            self.credit.change_window(grant.window(), again + more, 0, self.deferred > 0);
         }
-        let word = grant.word();
-        if self.is_clear() && self.credit.give_back(self.sq.messages(), word) {
-            // What is known of room says more than there is.
+        if self.is_clear() && self.credit.review_room(self.sq.messages(), word) {
+            // What is known of room may say more than there is.
             self.measure();
             self.sq.close_budget();
             tell = true;

@@ -8,7 +8,7 @@
 //! may have more peers together: their base windows come out of the surplus while some is left.
 
 use super::config::Config;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
 
 /// See above. Shared by the workers of the queue.
 pub(super) struct Promises {
@@ -18,6 +18,8 @@ pub(super) struct Promises {
     spare: AtomicU32,
     /// Peers that share it.
     borrowers: AtomicU32,
+    /// A peer found no base window. Set until somebody gives something back.
+    refused: AtomicBool,
     /// Receives set aside for base windows that no peer has.
     aside: AtomicU32,
 }
@@ -39,6 +41,7 @@ impl Promises {
             surplus: AtomicU32::new(all - aside),
             spare: AtomicU32::new(all - aside),
             borrowers: AtomicU32::new(0),
+            refused: AtomicBool::new(false),
             aside: AtomicU32::new(aside),
         }
     }
@@ -64,7 +67,11 @@ impl Promises {
         if self.aside.fetch_update(set, get, less).is_ok() {
             return Ok(Base::Aside);
         }
-        self.take(|spare| spare.checked_sub(count)).map(|_| Base::Surplus)
+        let taken = self.take(|spare| spare.checked_sub(count));
+        if taken.is_err() {
+            self.refused.store(true, Ordering::Relaxed);
+        }
+        taken.map(|_| Base::Surplus)
     }
 
     /// Gives a base window back to where it came from.
@@ -90,7 +97,18 @@ impl Promises {
     /// Gives back what was borrowed. The receives are posted, or in a refill list that was set
     /// aside for.
     pub(super) fn give_back(&self, count: u32) {
-        self.spare.fetch_add(count, Ordering::Release);
+        if count > 0 {
+            self.spare.fetch_add(count, Ordering::Release);
+            // Relaxed, here and below: it only steers.
+            self.refused.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// True if others need what a peer does not use: some are busy and there is less for them than
+    /// `most`, or one was turned away.
+    pub(super) fn are_wanted(&self, most: u32) -> bool {
+        let busy = self.borrowers.load(Ordering::Relaxed) > 0 && self.spare() < most;
+        busy || self.refused.load(Ordering::Relaxed)
     }
 
     /// What is not lent.

@@ -113,6 +113,7 @@ impl<P: Provider> Sender<P> {
         match self.peers.get(id) {
             Some(peer) if peer.is_up() && peer.deferred == 0 && !peer.finishing => {
                 let (slots, credits) = peer.measure();
+                peer.credit.note_room(credits);
                 let credits = credits.saturating_sub(peer.credit.spare());
                 // A caller that gets 0 waits for credit.
                 self.accounts.stats.credit_stalls += u64::from(credits == 0);
@@ -139,6 +140,7 @@ impl<P: Provider> Sender<P> {
             return Err(SendError::Full);
         }
         if credits <= spare {
+            peer.credit.note_room(credits);
             self.accounts.stats.credit_stalls += 1;
             probes::credit_stall(slot);
             return Err(SendError::NoCredit);

@@ -308,6 +308,58 @@ fn receives_follow_the_load() {
     }
 }
 
+/// The only peer of a worker keeps its window, however long it is quiet: nobody else needs it.
+#[test]
+fn a_quiet_peer_keeps_what_nobody_needs() {
+    let config = Config { peers: 1, recv_blocks: 128, refill: 16, window: 128, ..CONFIG };
+    let config = Config { send_queue: 256, ..config };
+    let (mut one, mut two, peers) = many(&config, 1);
+    let room = one.worker.outbox().room(peers[0]);
+    assert_eq!(room, 2 + 110 / 4 - 1);
+    for _ in 0..4 {
+        review(&mut one, &mut two, &[]);
+    }
+    assert_eq!(one.worker.outbox().room(peers[0]), room);
+    assert_eq!((one.worker.stats().credit_returns, two.worker.stats().credit_returns), (0, 0));
+}
+
+/// Those peers talk for a while, and then each side reviews all windows.
+fn review(one: &mut Side, two: &mut Side, busy: &[PeerId]) {
+    talk(one, two, busy, 60);
+    [one, two].map(|side| side.worker.core.sender.settle_credits());
+}
+
+/// A program that waits for as much room as it had in the beginning gets it, although all was asked
+/// back while it was quiet and others are busy all the time. It sends nothing before.
+#[test]
+fn a_peer_that_waits_for_room_gets_its_share() {
+    let config =
+        Config { peers: 6, recv_blocks: 128, window: 64, window_min: 2, refill: 8, ..CONFIG };
+    let config = Config { send_queue: 64, ..config };
+    let (mut one, mut two, peers) = many(&config, 6);
+    let (waiting, busy) = peers.split_at(2);
+    let rooms = |one: &mut Side| [0, 1].map(|n| one.worker.outbox().room(waiting[n]));
+    // The surplus is 108: a quarter of it, and of the rest, beside the base window of 2.
+    assert_eq!(rooms(&mut one), [27 + 1, 20 + 1]);
+    (0..8).for_each(|_| review(&mut one, &mut two, busy));
+    assert_eq!(windows(&mut two)[..2], [2, 2]);
+    assert_eq!(rooms(&mut one), [1, 1]);
+    // As long as four others are busy it is a sixth.
+    for _ in 0..8 {
+        review(&mut one, &mut two, busy);
+        rooms(&mut one);
+    }
+    assert_eq!(windows(&mut two), [20; 6]);
+    // With two others it is all that there was, or more.
+    let mut most = [0; 2];
+    for _ in 0..8 {
+        review(&mut one, &mut two, &busy[..2]);
+        let now = rooms(&mut one);
+        most = [0, 1].map(|n| most[n].max(now[n]));
+    }
+    assert_eq!(most, [27 + 1; 2]);
+}
+
 /// A grant comes back with its peer, however the peer ends.
 #[test]
 fn a_peer_that_goes_gives_its_promise_back() {
