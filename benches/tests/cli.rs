@@ -341,11 +341,12 @@ fn a_few_talk_in_a_crowd_and_each_has_its_share() {
             let number = |name: &str| record[name].as_u64().unwrap();
             assert_eq!(number("receives"), 64);
             assert!((1..=64).contains(&number("receives_out_most")), "{record:#}");
-            // More messages would be in flight than receives are promised.
+            // Each of the three has 16 of the 48 receives that are not in a refill list, and would
+            // have 40 messages in flight.
             positive(record, "/credit_stalls");
             let (least, most) = (number("least_messages"), number("most_messages"));
-            // With so few receives the first connection is promised twice what the last one is.
-            assert!(least >= most / 4 && most <= number("messages"), "{record:#}");
+            // Equal windows give equal rates: to a quarter, and two windows at the ends.
+            assert!(most - least <= most / 4 + 32 && most <= number("messages"), "{record:#}");
         }
     }
 }

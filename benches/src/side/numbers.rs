@@ -50,6 +50,9 @@ pub(crate) fn config(request: &Request, peers: u32, caps: &Caps) -> Result<Confi
     let refill = Config::DEFAULT.refill.min(recv_blocks / 4);
     // All windows are as long from the first message on, where there are receives for that.
     let each = (recv_blocks - refill) / peers.max(1);
+    // The busy ones have no more in flight than there are receives, however many are idle.
+    let busy = (recv_blocks - refill) / request.qps.max(1);
+    let window = window.min(busy.max(Config::DEFAULT.window_min));
     let window_min = each.min(window).max(Config::DEFAULT.window_min);
     Ok(Config {
         peers,
