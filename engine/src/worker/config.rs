@@ -35,8 +35,12 @@ pub const PIECES_MAX: usize = 4;
 /// the queue is made: a worker admits all the peers it names. The receives beyond those are shared.
 /// A new peer gets a quarter of those that nobody has, for its first burst. Peers that use their
 /// windows have equal parts, up to `window` each, whichever came first. A peer that falls idle
-/// loses its part when others need it. With the defaults each of 256 peers has 2 receives, and 480
+/// loses its part when others are busy. With the defaults each of 256 peers has 2 receives, and 480
 /// are shared: each of 3 busy peers has a window of 128, each of 10 has 50, and each of 200 has 4.
+///
+/// So a send may be refused at any time, with one message in flight too: try it again after a turn.
+/// A program that must find room for `n` messages at once sets `window_min` to `n + 1` at the
+/// receiving side. See [`Outbox::room`](super::Outbox::room).
 ///
 /// [`Config::builder`] chooses the numbers from what a program wants. With the feature `serde` a
 /// file can hold them: a field that is not there has its default, and one that does not exist is an

@@ -49,19 +49,20 @@ impl<P: Provider> Peer<P> {
         let uses = wants || self.credit.uses(grant.window());
         self.credit.end_review();
         grant.set_borrower(uses);
+        // What the peer has given back of its base window it gets again.
+        let given = self.credit.take_back(word);
+        let again = given - grant.shrink(given);
         let asks = !uses && grant.is_wanted();
         let gets = if wants { grant.missing() } else { 0 };
         let mut tell = false;
-        if asks || gets > 0 {
+        if asks || given > 0 || gets > 0 {
             // Counting begins anew, so the peer is told of what was counted.
             tell = self.credit.begin_return() > 0;
-            let given = self.credit.take_back(word);
-            let again = given - grant.shrink(given);
-            let more = if asks { 0 } else { grant.grow(gets) };
+            let more = grant.grow(gets);
             tell |= again + more > 0;
-            if asks && grant.is_wanted() {
+            if asks {
                 tell |= self.credit.ask_back();
-            } else if more > 0 {
+            } else if given + more > 0 {
                 self.credit.stop_asking();
             }
             self.credit.change_window(grant.window(), again + more, 0, self.deferred > 0);

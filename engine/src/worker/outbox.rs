@@ -247,6 +247,11 @@ impl<P: Provider> Outbox<'_, P> {
 
     /// Messages that may be sent to that peer now: the send queue has slots and the peer has
     /// promised receives. 0 for a peer that is gone.
+    ///
+    /// It comes back to the peer's [`Config::window_min`](super::Config::window_min) - 1 whenever
+    /// the peer has taken everything. For more, the peer's share of the receives counts: a program
+    /// that asks for room and sends nothing gets that share as a busy one does. If other peers are
+    /// busy the share may stay less than what there was room for when the peer came up.
     pub fn room(&mut self, peer: PeerId) -> u32 {
         self.core.sender.room(peer)
     }
