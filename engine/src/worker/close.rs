@@ -123,7 +123,7 @@ impl<P: Provider> Sender<P> {
                 && let Some(peer) = self.peers.at(slot)
             {
                 peer.sq.count_non_message();
-                peer.credit.goodbye = true;
+                peer.credit.say_goodbye();
                 finish.told = true;
             }
         }

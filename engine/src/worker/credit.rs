@@ -10,9 +10,9 @@
 //! sender's memory, by an RDMA WRITE, half of the window at a time, and all there is when nothing
 //! has come for a while. The sender reads the word when it has used up what it knew of.
 //!
-//! A peer that has a longer window and does not use it may be asked to give credit back, if others are
-//! busy. A sender that is asked, and has sent nothing for a while, keeps [`LEAST`] and counts the
-//! rest in its own word as given back. Until the receiver knows whether its peer has done so, it
+//! A peer that has a longer window and does not use it may be asked to give credit back, if others
+//! are busy. A sender that is asked, and has sent nothing for a while, keeps [`LEAST`] and counts
+//! the rest in its own word as given back. Until the receiver knows whether its peer has done so, it
 //! tells it of each message, so that the peer never waits; and it grants again what the peer gave
 //! back of its base window.
 //!
@@ -69,17 +69,14 @@ pub(super) struct Credit {
     /// At the last review: what was done with, and what was sent.
     done_before: u32,
     sent_before: u32,
-    /// The peer is asked to give credit back; it was asked in a word that granted `asked`; it may
-    /// still follow one.
-    asks: bool,
+    /// What the peer is told beside the count, see [`Credit::word`].
+    says: u64,
+    /// The peer was asked to give credit back in a word that granted `asked`; it may still follow
+    /// one.
     asked: u32,
     may_give: bool,
-    /// This side's program found less room than in the beginning, since the last review; and the
-    /// peer is told that it waits for more.
+    /// This side's program found less room than in the beginning, since the last review.
     lacks: bool,
-    wants: bool,
-    /// This side has said goodbye.
-    pub(super) goodbye: bool,
     /// The word of its memory to write.
     pub(super) peer_word: Option<Remote>,
     /// It is to be told.
@@ -90,8 +87,8 @@ pub(super) struct Credit {
 const LEAST: u32 = 2;
 
 /// Bits of a word below [`GOODBYE`], see [`Credit::word`].
-const ASKS_BIT: u32 = 32;
-const WANTS_BIT: u32 = 33;
+const ASKS: u64 = 1 << 32;
+const WANTS: u64 = 1 << 33;
 const GIVEN_BIT: u32 = 34;
 const GIVEN_MASK: u32 = u32::MAX >> 3;
 
@@ -114,12 +111,10 @@ impl Credit {
             taken_back: 0,
             done_before: 0,
             sent_before: 0,
-            asks: false,
+            says: 0,
             asked: 0,
             may_give: false,
             lacks: false,
-            wants: false,
-            goodbye: false,
             peer_word: None,
             due: false,
         };
@@ -145,7 +140,9 @@ impl Credit {
         }
         self.granted = self.granted.wrapping_add(done);
         self.done = self.done.wrapping_add(done);
-        self.asks &= done == 0;
+        if done > 0 {
+            self.says &= !ASKS;
+        }
         done
     }
 
@@ -175,35 +172,44 @@ impl Credit {
         // More than the peer could send by the last word that asked: it has read a newer one.
         let used = self.done.wrapping_add(self.taken_back);
         let beyond = used.wrapping_sub(self.asked.wrapping_add(self.first)) as i32 > 0;
-        self.may_give &= self.asks || !beyond;
+        self.may_give &= self.says & ASKS != 0 || !beyond;
         self.begin_step(if self.may_give { LEAST } else { window }, eager);
     }
 
     /// Asks the peer to give credit back, with the next word. False: it is asked already.
     pub(super) fn ask_back(&mut self) -> bool {
         self.may_give = true;
-        !core::mem::replace(&mut self.asks, true)
+        self.says(ASKS, true)
     }
 
     /// The peer keeps what it has.
     pub(super) fn stop_asking(&mut self) {
-        self.asks = false;
+        self.says(ASKS, false);
+    }
+
+    /// The peer is told from now on that this side has sent everything.
+    pub(super) fn say_goodbye(&mut self) {
+        self.says(GOODBYE, true);
+    }
+
+    /// Sets one of those bits, or clears it. True if that changes it.
+    fn says(&mut self, bit: u64, set: bool) -> bool {
+        let before = self.says;
+        self.says = if set { before | bit } else { before & !bit };
+        self.says != before
     }
 
     /// What the peer is told: how many messages it may send beyond its first window, in 32 bits;
     /// whether it is asked to give credit back, and whether this side wants more, in one bit each;
     /// what this side has given back, in 29; and the goodbye.
     pub(super) fn word(&self) -> u64 {
-        let bits = u64::from(self.asks) << ASKS_BIT | u64::from(self.wants) << WANTS_BIT;
-        let goodbye = if self.goodbye { GOODBYE } else { 0 };
-        let given = u64::from(self.given_back & GIVEN_MASK) << GIVEN_BIT;
-        goodbye | given | bits | u64::from(self.granted)
+        self.says | u64::from(self.granted)
     }
 
     /// The peer has been told.
     pub(super) fn was_told(&mut self) {
         (self.told, self.due) = (self.granted, false);
-        if self.asks {
+        if self.says & ASKS != 0 {
             self.asked = self.granted;
         }
     }
@@ -228,7 +234,7 @@ impl Credit {
 
     /// The peer says in its word that it waits for more credit.
     pub(super) fn is_wanted(word: u64) -> bool {
-        word >> WANTS_BIT & 1 != 0
+        word & WANTS != 0
     }
 
     /// The program was told that it has that much credit.
@@ -247,14 +253,17 @@ impl Credit {
         if !matches!(self.flow, PeerCredit::Counted(_)) || self.peer_word.is_none() {
             return false;
         }
-        let wants = is_quiet && lacks;
-        let tell = core::mem::replace(&mut self.wants, wants) != wants;
+        // While it sends, what it said before stays: a busy sender is busy either way.
+        let wants = if is_quiet { lacks } else { self.says & WANTS != 0 };
+        let tell = self.says(WANTS, wants);
         let more = self.left(sent, word).saturating_sub(LEAST);
-        let asks = word >> ASKS_BIT & 1 != 0;
+        let asks = word & ASKS != 0;
         if !asks || !is_quiet || wants || more == 0 {
             return tell;
         }
         self.given_back = self.given_back.wrapping_add(more);
+        let others = self.says & (GOODBYE | WANTS | ASKS);
+        self.says = u64::from(self.given_back & GIVEN_MASK) << GIVEN_BIT | others;
         true
     }
 
@@ -313,7 +322,7 @@ mod tests {
         assert!(credit.set_handshake(Some(handshake)) && !credit.set_handshake(None));
         assert_eq!((credit.left(0, 0), credit.left(20, 0)), (20, 0));
         assert_eq!(credit.left(20, 5), 5);
-        assert_eq!(credit.left(20, 5 | 7 << ASKS_BIT), 5, "the upper half is not for this");
+        assert_eq!(credit.left(20, 5 | 7 << 32), 5, "the upper half is not for this");
         assert_eq!(credit.left(u32::MAX - 1, 0u32.wrapping_sub(17).into()), 5);
         assert_eq!(credit.left(30, 5), 0);
         assert_eq!(credit.left(0, 1 << 30), WINDOW_MAX, "the longest window at most");
@@ -327,7 +336,7 @@ mod tests {
     #[test]
     fn a_quiet_sender_gives_back_what_it_is_asked_for() {
         let (mut sender, mut receiver) = (counted(4), counted(4));
-        let asked = 26 | 1 << ASKS_BIT;
+        let asked = 26 | ASKS;
         assert!(!sender.review_room(10, asked), "it has just sent");
         assert!(!sender.review_room(10, 26), "it is not asked");
         assert_eq!(sender.left(10, asked), 20);
@@ -346,17 +355,21 @@ mod tests {
     #[test]
     fn a_sender_that_waits_for_room_wants_credit() {
         let mut sender = counted(24);
-        let asked = 1 << ASKS_BIT;
+        let asked = ASKS;
         for (found, told, wants) in [(24, true, false), (23, true, true), (2, false, true)] {
             let mut sender = counted(24);
-            (sender.sent_before, sender.wants) = (1, found == 2);
+            (sender.sent_before, sender.says) = (1, if found == 2 { WANTS } else { 0 });
             sender.note_room(found);
             assert_eq!(sender.review_room(1, asked), told, "{found}");
             assert_eq!((Credit::is_wanted(sender.word()), sender.given_back > 0), (wants, !wants));
         }
-        sender.note_room(3);
-        assert!(!sender.review_room(1, asked), "it has just sent");
-        assert!(!Credit::is_wanted(sender.word()));
+        // In a stream it says nothing. It says that it wants no more when it is quiet again.
+        for (sent, found, told) in [(1, 3, false), (1, 3, true), (2, 3, false), (3, 24, false)] {
+            sender.note_room(found);
+            assert_eq!(sender.review_room(sent, asked), told, "{sent}");
+        }
+        assert!(Credit::is_wanted(sender.word()));
+        assert!(sender.review_room(3, 0) && !Credit::is_wanted(sender.word()));
     }
 
     /// A peer that was asked to give credit back may have only two: it is told of each message,
@@ -369,7 +382,7 @@ mod tests {
         assert_eq!(receiver.until_return, 10);
         assert!(receiver.ask_back() && !receiver.ask_back());
         receiver.change_window(20, 0, 0, false);
-        assert_eq!((receiver.until_return, receiver.word() >> ASKS_BIT), (1, 1));
+        assert_eq!((receiver.until_return, receiver.word() & ASKS != 0), (1, true));
         receiver.was_told();
         for done in 1..24 {
             receiver.until_return -= 1;
