@@ -30,6 +30,7 @@ pub(crate) const CONFIG: Config = Config {
     block_bytes: 1024,
     recv_blocks: 128,
     refill: 16,
+    window: 28,
     inline_bytes: 220,
     ..Config::DEFAULT
 };

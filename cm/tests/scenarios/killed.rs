@@ -61,9 +61,11 @@ impl<P: Provider> Handler<P> for Log {
     fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
         assert_ne!(message.bytes(), b"panic", "as the test wants it");
         self.got.push(message.bytes().to_vec());
-        if message.bytes() == b"keep" {
-            self.kept.extend(out.keep(&message));
-            return Verdict::Keep;
+        if message.bytes() == b"keep"
+            && let Some(token) = out.keep(&message)
+        {
+            self.kept.push(token);
+            return Verdict::Keep(token);
         }
         if self.silent { Verdict::Done } else { Verdict::Reply { len: message.len() } }
     }
