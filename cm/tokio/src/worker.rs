@@ -216,6 +216,6 @@ fn serve<F: Fabric, S: Service>(
         Some(error) => Ended::failed(&error.to_string()),
         None => Ended::asked(),
     };
-    let held = runtime.workers().iter_mut().flat_map(|worker| worker.handler().leave());
+    let held = runtime.workers().iter_mut().flat_map(|worker| worker.handler_mut().leave());
     crossing.end(why, held);
 }
