@@ -12,9 +12,9 @@
 //!
 //! A peer that has a longer window and does not use it may be asked to give credit back, if others
 //! are busy. A sender that is asked, and has sent nothing for a while, keeps [`LEAST`] and counts
-//! the rest in its own word as given back. Until the receiver knows whether its peer has done so, it
-//! tells it of each message, so that the peer never waits; and it grants again what the peer gave
-//! back of its base window.
+//! the rest in its own word as given back. Until the receiver knows whether its peer has done so,
+//! it tells the peer of each message, so that the peer never waits. It also grants again what the
+//! peer gave back of its base window.
 //!
 //! A program may wait for room for several messages, and send nothing until then. If there is less
 //! room than in the beginning, the sender's word says that it *wants* credit. Such a peer counts as
