@@ -373,7 +373,7 @@ fn a_peer_that_waits_for_room_gets_its_share() {
 /// The base window comes back too, if a peer gave back more than the others need by now.
 #[test]
 fn a_peer_that_waits_for_its_base_window_gets_it() {
-    let config = Config { peers: 3, recv_blocks: 64, window: 30, window_min: 10, ..CONFIG };
+    let config = Config { peers: 3, recv_blocks: 60, window: 14, window_min: 10, ..CONFIG };
     let config = Config { send_queue: 32, ..config };
     for rounds in 0..8 {
         let (mut one, mut two, peers) = many(&config, 3);
