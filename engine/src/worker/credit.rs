@@ -224,10 +224,18 @@ impl Credit {
         self.done_before = self.done;
     }
 
-    /// What the peer has given back since the last look at its word.
+    /// What the peer has given back since the last look at its word. A peer that says it gave back
+    /// more than it had gave back nothing: else it could have the receives of all others promised
+    /// to itself.
     pub(super) fn take_back(&mut self, word: u64) -> u32 {
         let before = self.taken_back;
         let more = ((word >> GIVEN_BIT) as u32).wrapping_sub(before) & GIVEN_MASK;
+        let used = self.done.wrapping_add(before);
+        let had = self.first.wrapping_add(self.told).wrapping_sub(used);
+        // Beyond half of the range the peer has used more than it was told of.
+        if more > had || had > u32::MAX / 2 {
+            return 0;
+        }
         self.taken_back = before.wrapping_add(more);
         more
     }
@@ -344,11 +352,35 @@ mod tests {
         assert_eq!(sender.left(10, asked), 2);
         assert!(!sender.review_room(10, asked), "nothing is left to give");
         let word = sender.word();
+        receiver.change_window(24, 16, 0, false);
+        assert_eq!(receiver.take_back(word), 0, "the peer was not told of so much");
+        receiver.was_told();
         assert_eq!((receiver.take_back(word), receiver.take_back(word)), (18, 0));
         assert_eq!(sender.left(10, 30), 6, "what comes after counts as ever");
         let mut free = Credit::new(4);
         free.set_handshake(None);
         assert!(!free.review_room(0, asked));
+    }
+
+    /// What the peer has given back is never more than it had: what it was told of, less what it
+    /// has used and given back.
+    #[test]
+    fn a_peer_gives_back_no_more_than_it_had() {
+        let given = |count: u32| u64::from(count & GIVEN_MASK) << GIVEN_BIT;
+        let mut receiver = counted(4);
+        for lie in [9, 1 << 28, u32::MAX] {
+            assert_eq!(receiver.take_back(given(lie)), 0, "{lie}");
+        }
+        assert_eq!(receiver.take_back(given(5)), 5);
+        assert_eq!(receiver.take_back(given(9)), 0, "three are left");
+        receiver.until_return -= 2;
+        receiver.begin_return();
+        assert_eq!(receiver.take_back(given(7)), 0, "two more are used");
+        assert_eq!(receiver.take_back(given(6)), 1);
+        // It sent more than it might.
+        receiver.until_return -= 2;
+        receiver.begin_return();
+        assert_eq!((receiver.take_back(given(7)), receiver.take_back(given(6))), (0, 0));
     }
 
     /// A sender that waits for more than it has says so, once, and gives nothing back meanwhile.
