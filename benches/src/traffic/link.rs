@@ -36,7 +36,7 @@ impl<F: Fabric> Links<F> {
         addr: SocketAddr,
         ledger: Ledger,
     ) -> Result<Links<F>, Failure> {
-        let mut session = Session::join(fabric, request, request.qps, addr, ledger)?;
+        let session = Session::join(fabric, request, request.qps, addr, ledger)?;
         let mut peers = session.worker.handler().peers.clone();
         peers.sort_unstable_by_key(|peer| peer.index());
         if peers.iter().enumerate().any(|(link, peer)| peer.index() != link) {
@@ -65,6 +65,6 @@ impl<F: Fabric> Carrier for Links<F> {
 
     #[inline(always)]
     fn ledger(&mut self) -> &mut Ledger {
-        &mut self.session.worker.handler().order
+        &mut self.session.worker.handler_mut().order
     }
 }

@@ -61,7 +61,7 @@ pub(crate) fn serve<F: Fabric>(
         let (received, wrong) = match line.hear::<Next>()? {
             Some(Next::Doorbell) => {
                 served.run(wire::END)?;
-                served.worker.handler().work.take_counts()
+                served.worker.handler_mut().work.take_counts()
             }
             Some(Next::Naive) => {
                 naive.run();
@@ -88,7 +88,7 @@ impl<F: Fabric> Served<F> {
     /// Turns until every peer has sent that word.
     fn run(&mut self, word: u32) -> Result<(), Failure> {
         let mut idle = 0;
-        while !self.worker.handler().have_all_said(word) {
+        while !self.worker.handler_mut().have_all_said(word) {
             if self.worker.turn() != 0 {
                 idle = 0;
                 continue;
