@@ -191,6 +191,7 @@ impl Program for Rows<'_> {
         };
         let traffic = Traffic { document, seed: self.plan.seed, cache_counters };
         self.out.tell(&record::to_json(&traffic)?, &traffic.text())?;
+        notes(self.common, &traffic.document.machine);
         lost(traffic.document.results.iter().map(|figures| figures.wrong).sum())
     }
 }
@@ -211,6 +212,13 @@ fn beside<F: Fabric>(
             Other::thread(move |line| _ = serve::serve(&fabric, &place, line))
         }
         false => Other::process(&fabric.caps().device, &place),
+    }
+}
+
+/// With `--verbose`, prints what the memory lacks.
+fn notes(common: &Common, machine: &Machine) {
+    if common.verbose {
+        machine.notes.iter().for_each(|note| error::complain(&format_args!("note: {note}")));
     }
 }
 
@@ -308,11 +316,7 @@ impl Main<'_> {
     fn tell(self, document: &Document) -> Result<(), Failure> {
         let (json, is_standard) = (record::to_json(document)?, self.out.is_standard());
         self.out.tell(&json, &table::text(document))?;
-        if self.common.verbose {
-            for note in &document.machine.notes {
-                error::complain(&format_args!("note: {note}"));
-            }
-        }
+        notes(self.common, &document.machine);
         if let Some(sheets) = self.report {
             let paths = sheets.write(&json, &page::html(document, &self.plan.commands))?;
             if !is_standard {

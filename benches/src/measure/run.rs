@@ -129,7 +129,7 @@ impl<F: Fabric> Bench<'_, F> {
     }
 
     /// Notes what both sides know of their memory.
-    fn note(&mut self, ours: &Tally, theirs: &Tally) {
+    pub(crate) fn note(&mut self, ours: &Tally, theirs: &Tally) {
         self.machine.pages = match ours.pages == theirs.pages {
             true => ours.pages.clone(),
             false => format!("{} here, {} on the serving side", ours.pages, theirs.pages),

@@ -8,6 +8,7 @@ use doorbell::worker::PeerId;
 use crate::ask::request::Request;
 use crate::error::Failure;
 use crate::machine::clock;
+use crate::meet::tally::Tally;
 use crate::meet::wire;
 use crate::side::caller::Order;
 use crate::side::session::Session;
@@ -43,6 +44,11 @@ impl<F: Fabric> Links<F> {
             return Err(Failure::new("the peers of a new worker are not numbered from 0: a bug"));
         }
         Ok(Links { session, peers })
+    }
+
+    /// What this side knows of its memory.
+    pub(crate) fn memory(&self) -> &Tally {
+        &self.session.tally
     }
 
     /// Tells the serving side that this run is over.

@@ -17,6 +17,7 @@ use crate::machine::counters::Counter;
 use crate::measure::record::{Placement, SCHEMA, round};
 use crate::measure::run::{Bench, bar};
 use crate::meet::line::{Answer, Line};
+use crate::meet::tally::Tally;
 use crate::traffic::drive::{Carrier, Driver};
 use crate::traffic::ledger::Ledger;
 use crate::traffic::link::Links;
@@ -130,7 +131,7 @@ fn measure<F: Fabric>(
     let (fabric, clock) = (bench.fabric, bench.clock);
     let mut figures = blank(row, plan, &fabric.caps().device, &bench.cores, bench.other.sides);
     let (ask_floor, asked) = mpsc::channel();
-    thread::scope(|scope| {
+    let ours = thread::scope(|scope| {
         let (tell_floor, told) = mpsc::channel();
         let (memory, figures, request) = (&memory, &mut figures, &request);
         let measuring = scope.spawn(move || {
@@ -148,7 +149,8 @@ fn measure<F: Fabric>(
         }
         measuring.join().map_err(|_| Failure::new("the measuring thread broke off"))?
     })?;
-    let Answer::Done(_) = bench.other.line.answer()? else { return Err(other_version()) };
+    let Answer::Done(theirs) = bench.other.line.answer()? else { return Err(other_version()) };
+    bench.note(&ours, &Tally::sum(theirs.iter()));
     figures.conclude(row.is_half());
     Ok(figures)
 }
@@ -236,8 +238,13 @@ impl<'a, F: Fabric> Contest<'a, F> {
         Ok(Contest { links, naive, plan, row, n, clock: *clock, payload, counter })
     }
 
-    /// All rounds.
-    fn run(mut self, line: &mut Line, probe: &Probe, figures: &mut Figures) -> Result<(), Failure> {
+    /// All rounds. Returns what is known of this side's memory.
+    fn run(
+        mut self,
+        line: &mut Line,
+        probe: &Probe,
+        figures: &mut Figures,
+    ) -> Result<Tally, Failure> {
         let mut offered = None;
         if let Shape::Open { trace, percent } = self.row.shape {
             let (ours, naive) = self.peaks(trace, line, figures)?;
@@ -266,7 +273,7 @@ impl<'a, F: Fabric> Contest<'a, F> {
         }
         // The serving side waits until the connections are gone, as they are when this returns.
         line.say(&Next::Nobody);
-        Ok(())
+        Ok(self.links.memory().clone())
     }
 
     /// Messages per tick of both, with many in flight.

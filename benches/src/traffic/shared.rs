@@ -103,8 +103,10 @@ fn refused(error: &io::Error) -> Failure {
 pub(crate) struct Lane {
     memory: Arc<Memory>,
     start: usize,
+    /// A power of two.
     slots: u64,
     bytes_max: usize,
+    stride: usize,
     /// Messages written, or taken.
     next: u64,
     /// As far as the writer knows, the messages that the reader has taken.
@@ -127,13 +129,25 @@ impl Lane {
         let bytes = Lane::bytes(slots, bytes_max);
         let start = Memory::LANES + n * bytes;
         assert!(start + bytes <= memory.bytes, "inside the memory");
-        Lane { memory: Arc::clone(memory), start, slots, bytes_max, next: 0, taken: 0 }
+        assert!(slots.is_power_of_two(), "a slot is chosen by a mask");
+        let (memory, stride) = (Arc::clone(memory), Lane::stride(bytes_max));
+        Lane { memory, start, slots, bytes_max, stride, next: 0, taken: 0 }
+    }
+
+    /// A word of the lane: the one that the reader publishes, or the first two of a slot.
+    #[inline(always)]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.memory.bytes);
+        // SAFETY: the lane is inside the memory and begins at a multiple of a line (checked by
+        // `new`), and these words are apart from the bytes of messages. Both sides touch them by
+        // atomics alone.
+        unsafe { AtomicU64::from_ptr(self.memory.start.as_ptr().add(offset).cast()) }
     }
 
     #[inline(always)]
     fn slot(&self) -> usize {
-        let slot = if self.slots == 1 { 0 } else { self.next % self.slots };
-        self.start + 2 * LINE + slot as usize * Lane::stride(self.bytes_max)
+        let slot = self.next & (self.slots - 1);
+        self.start + 2 * LINE + slot as usize * self.stride
     }
 
     /// Writes a message. False if every slot is taken.
@@ -142,7 +156,7 @@ impl Lane {
         assert!(bytes.len() <= self.bytes_max, "inside a slot");
         if self.slots > 1 && self.next - self.taken == self.slots {
             // Acquire: the reader has read the slot before it is written again.
-            self.taken = self.memory.word(self.start).load(Ordering::Acquire);
+            self.taken = self.word(self.start).load(Ordering::Acquire);
             if self.next - self.taken == self.slots {
                 return false;
             }
@@ -155,10 +169,10 @@ impl Lane {
             let to = self.memory.start.as_ptr().add(slot + LINE);
             ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
         }
-        self.memory.word(slot + 8).store(bytes.len() as u64, Ordering::Relaxed);
+        self.word(slot + 8).store(bytes.len() as u64, Ordering::Relaxed);
         self.next += 1;
         // Release: whoever sees the flag sees the length and the bytes.
-        self.memory.word(slot).store(self.next, Ordering::Release);
+        self.word(slot).store(self.next, Ordering::Release);
         true
     }
 
@@ -167,10 +181,10 @@ impl Lane {
     pub(crate) fn get(&self) -> Option<&[u8]> {
         let slot = self.slot();
         // Acquire: pairs with the flag's store in `put`.
-        if self.memory.word(slot).load(Ordering::Acquire) != self.next + 1 {
+        if self.word(slot).load(Ordering::Acquire) != self.next + 1 {
             return None;
         }
-        let length = self.memory.word(slot + 8).load(Ordering::Relaxed) as usize;
+        let length = self.word(slot + 8).load(Ordering::Relaxed) as usize;
         // SAFETY: the bytes are inside the slot, and the writer leaves them alone until `done`,
         // which needs `&mut self` and so ends this borrow.
         Some(unsafe {
@@ -185,7 +199,7 @@ impl Lane {
         self.next += 1;
         if self.slots > 1 {
             // Release: the bytes have been read before the slot is free.
-            self.memory.word(self.start).store(self.next, Ordering::Release);
+            self.word(self.start).store(self.next, Ordering::Release);
         }
     }
 }

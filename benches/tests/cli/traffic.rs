@@ -11,7 +11,7 @@ fn rows(options: &str, names: &[&str]) -> Value {
     let results = document["results"].as_array().unwrap();
     let found: Vec<&str> = results.iter().map(|row| row["row"].as_str().unwrap()).collect();
     assert_eq!(found, names);
-    for path in ["/machine/cpu", "/commit", "/command", "/cache_counters"] {
+    for path in ["/machine/cpu", "/machine/pages", "/command", "/cache_counters"] {
         assert!(document.pointer(path).is_some_and(Value::is_string), "{path}");
     }
     document
