@@ -241,5 +241,10 @@ pub(crate) const STEPS: &[Step] = &[
         &[],
         Work::Able(asan::lacks, asan::check),
     ),
-    step("sim", "2000 simulations hold, and find what is planted", &[], Work::Own(sim::check)),
+    step(
+        "sim",
+        "2000 simulations hold, and new ones, and find what is planted",
+        &[],
+        Work::Own(sim::check),
+    ),
 ];

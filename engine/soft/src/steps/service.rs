@@ -5,7 +5,7 @@ use crate::event::{AsyncKind, Object};
 use crate::model::cq::{CompletionQueue, Retire, Sink};
 use crate::model::send_queue::Sent;
 use crate::provider::QpType;
-use crate::room::Take;
+use crate::room::{Room, Take};
 use crate::shm::layout::{Header, KIND_WRITE, RecordFlags, WRITE_OPERANDS};
 use crate::state::completion::error_wc;
 use crate::state::domain_state::DomainState;
@@ -33,24 +33,23 @@ impl DomainState {
         }
     }
 
-    /// Serves the service queue while there is room for completions.
+    /// Serves the service queue while there is room for completions. A queue pair that is not done
+    /// goes to the end: one whose receives are posted as fast as they are flushed keeps no other
+    /// waiting.
     #[cold]
     #[inline(never)]
     pub(crate) fn run_service_queue<S: Sink>(&mut self, sink: &mut S) {
         let (links, Transport { qps, res }) = (&mut self.links, &mut self.transport);
-        let mut at = 0;
-        while let Some(num) = res.service_queue.get(at).copied()
-            && sink.room() > 0
-        {
-            let Some(qp) = qps.get_mut(num) else {
-                res.service_queue.take_at(at);
-                continue;
-            };
+        for _ in 0..res.service_queue.len() {
+            if sink.room() == 0 {
+                return;
+            }
+            let Some(num) = res.service_queue.take_out(0) else { return };
+            let Some(qp) = qps.get_mut(num) else { continue };
             if res.service(links, qp, sink) {
                 qp.is_scheduled = false;
-                res.service_queue.take_at(at);
             } else {
-                at += 1;
+                res.service_queue.put(num);
             }
         }
     }

@@ -399,6 +399,36 @@ fn mr_2_a_bad_send_key_fails_in_its_turn() {
     assert_eq!(got.len(), 1);
 }
 
+/// SM-2: a queue pair in ERR whose receives are posted as fast as they are flushed does not keep
+/// the flush of another one waiting.
+#[test]
+fn sm_2_a_queue_pair_in_err_does_not_hold_up_others() {
+    let (mut one, two) = pair(CAPS, false);
+    let mut other = make_qp(&one.nic, &one.cq, None, CAPS);
+    let mut far = make_qp(&two.nic, &two.cq, None, CAPS);
+    join(&mut other, &mut far, 7);
+    let wr = SendWr {
+        wr_id: 99,
+        op: SendOp::Send,
+        flags: SendFlags::empty(),
+        sge: one.sge(0, 8),
+        more: &[],
+    };
+    unsafe { other.post(&[wr]) }.unwrap();
+    one.qp.fail();
+    other.fail();
+    (0..8).for_each(|n| one.recv(n, 0, 8));
+    let mut out = [Wc::default(); 4];
+    for _ in 0..20 {
+        let taken = one.poller.poll(&mut out);
+        if out[..taken].iter().any(|wc| wc.wr_id == 99) {
+            return;
+        }
+        out[..taken].iter().for_each(|wc| one.recv(wc.wr_id, 0, 8));
+    }
+    panic!("the other queue pair waits for ever");
+}
+
 /// SM-2: going to ERR flushes sends and the own receive queue in posting order, signalled or not;
 /// posts in ERR are accepted and flushed; receives of a shared queue stay.
 #[test]
