@@ -4,7 +4,9 @@ use core::sync::atomic::AtomicBool;
 use std::thread;
 
 use super::*;
+use crate::shm::layout::{Header, KIND_SEND, RecordFlags};
 use crate::wc::{Status, WcFlags, WcOpcode};
+use crate::wire::{Asking, Port, Psn, Record, Taking, Way};
 
 /// CP-6: a thread that arms and then polls sees what came before, including the refusal of a send
 /// that asked for no completion, however long nothing had come.
@@ -427,6 +429,49 @@ fn sm_2_a_queue_pair_in_err_does_not_hold_up_others() {
         out[..taken].iter().for_each(|wc| one.recv(wc.wr_id, 0, 8));
     }
     panic!("the other queue pair waits for ever");
+}
+
+/// SQ-3: a wire asks a queue pair that has failed how far it has read. The answer is the only
+/// refusal of that queue pair, so the wire knows that later messages are refused, too.
+#[test]
+fn sq_3_a_message_after_a_refused_question_is_refused() {
+    let mut one = end(CAPS, true);
+    let mut port = Port::over(mapping(LINK_BYTES), None, None).unwrap();
+    one.qp.attach(port.link());
+    let wiring = Wiring {
+        peer: 77,
+        peer_rnr_retry: 7,
+        rnr_timer_ns: 1000,
+        initiator_depth: 4,
+        responder_depth: 4,
+    };
+    one.qp.connect(port.link(), wiring);
+    one.recv(1, 0, 64);
+    let way = |n| Way { conn: 3, psn: Psn::new(n) };
+    let write = |port: &mut Port, qp, n: u32, asking| {
+        let flags = RecordFlags::FIRST | RecordFlags::LAST;
+        let header = Header::new(KIND_SEND, flags, 8, qp);
+        let record = Record { header, imm: 0, payload: [n as u8; 8].into() };
+        assert!(port.write(&record, Some(way(n)), asking));
+        port.publish();
+    };
+    write(&mut port, one.qp.num(), 0, Asking::Later { now: 0 });
+    one.poll();
+    one.qp.fail();
+    one.poll();
+    port.urge(0);
+    port.publish();
+    let mut takings = Vec::new();
+    for n in 1..3 {
+        write(&mut port, one.qp.num(), n, Asking::Now);
+        // The domain says no more before the port has read its refusal.
+        for _ in 0..3 {
+            one.poll();
+            takings.extend(core::iter::from_fn(|| port.next_taking()));
+        }
+    }
+    let refused = |n| Taking::Refused { way: way(n), status: Status::RetryExceeded };
+    assert_eq!(takings, [Taking::Taken { way: way(0), asks: false }, refused(1), refused(2)]);
 }
 
 /// SM-2: going to ERR flushes sends and the own receive queue in posting order, signalled or not;

@@ -59,6 +59,8 @@ struct Written {
     end: u64,
     /// `None` if nobody waits to hear about the record.
     way: Option<Way>,
+    /// The connection of a question, see [`Port::urge`].
+    urged: Option<usize>,
     asks: bool,
 }
 
@@ -113,8 +115,11 @@ pub struct Port {
     /// The last record written to the domain asks for no acknowledgement: since then the domain may
     /// be silent.
     silent_since: Option<u64>,
-    /// The queue pairs of such records.
-    silent: Vec<u32>,
+    /// The queue pairs of such records, and their connections.
+    silent: Vec<(u32, usize)>,
+    /// Connections of which the domain refused a question, and where: it refuses a queue pair once,
+    /// and takes what comes after that without a word.
+    refused: Vec<(usize, Refusal)>,
     /// Queue pairs of which a request or a response is written without its end.
     halves: Vec<u32>,
     /// The positions that the domain was last told: read, and done.
@@ -154,6 +159,7 @@ impl Port {
             safe: 0,
             silent_since: None,
             silent: Vec::new(),
+            refused: Vec::new(),
             halves: Vec::new(),
             told: (0, 0),
             peer_left: false,
@@ -264,6 +270,7 @@ impl Port {
     /// Both queue pairs of a connection are gone: nobody waits for its records any more.
     pub fn forget(&mut self, conn: usize) {
         self.waiting(conn).for_each(|read| read.stand = Stand::Done);
+        self.refused.retain(|(refused, _)| *refused != conn);
     }
 
     fn show_refusal(&mut self) {
@@ -326,7 +333,7 @@ impl Port {
             self.link.tx.put_bytes(header, record.imm, &record.payload);
         }
         let (end, asks) = (self.link.tx.at, record.asks());
-        self.written.push_back(Written { at, end, way, asks });
+        self.written.push_back(Written { at, end, way, urged: None, asks });
         self.halves.retain(|qp| *qp != header.qp());
         if !record.is_last() {
             self.halves.push(header.qp());
@@ -336,7 +343,7 @@ impl Port {
             Asking::Now => self.note_asked(),
             Asking::Later { now } => {
                 self.silent_since = Some(now);
-                self.silent.push(header.qp());
+                self.silent.extend(way.map(|way| (header.qp(), way.conn)));
             }
         }
         true
@@ -356,11 +363,14 @@ impl Port {
             if let Some(refusal) = self.link.look_at_taken() {
                 self.link.settle_refusal();
                 let found = self.written.iter().find(|written| written.at == refusal.at);
-                let Some(&Written { way, .. }) = found else {
+                let Some(&Written { way, urged, .. }) = found else {
                     self.broken = Some("a refusal of a record that is not outstanding");
                     return None;
                 };
-                let Some(way) = way else { continue };
+                let Some(way) = way else {
+                    self.refused.extend(urged.map(|conn| (conn, refusal)));
+                    continue;
+                };
                 return Some(Taking::Refused { way, status: refusal.status });
             }
             let first = self.written.front()?;
@@ -368,8 +378,13 @@ impl Port {
                 return None;
             }
             let taken = self.written.pop_front();
-            if let Some(Written { way: Some(way), asks, .. }) = taken {
-                return Some(Taking::Taken { way, asks });
+            if let Some(Written { at, way: Some(way), asks, .. }) = taken {
+                let is_after =
+                    |(conn, refusal): &&(usize, Refusal)| *conn == way.conn && refusal.at < at;
+                return Some(match self.refused.iter().find(is_after) {
+                    Some((_, refusal)) => Taking::Refused { way, status: refusal.status },
+                    None => Taking::Taken { way, asks },
+                });
             }
         }
         self.note_asked();
@@ -389,8 +404,12 @@ impl Port {
     /// Asks the domain how far it has read, if it may be asked now; if not, [`Port::silent_since`]
     /// is `now`. The question goes to a queue pair with a silent record, and between two requests.
     pub fn urge(&mut self, now: u64) {
-        let qp = self.silent.iter().copied().find(|qp| !self.halves.contains(qp));
-        let asked = qp.is_some_and(|qp| self.write(&Record::urge(qp), None, Asking::Now));
+        let whole = |(qp, _): &(u32, usize)| !self.halves.contains(qp);
+        let silent = self.silent.iter().copied().find(whole);
+        let asked = silent.is_some_and(|(qp, _)| self.write(&Record::urge(qp), None, Asking::Now));
+        if let (true, Some((_, conn)), Some(urge)) = (asked, silent, self.written.back_mut()) {
+            urge.urged = Some(conn);
+        }
         if !asked {
             self.urge_later(now);
         }
