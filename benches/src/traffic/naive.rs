@@ -51,7 +51,7 @@ pub(crate) struct Naive {
     from: Vec<Lane>,
     ledger: Ledger,
     in_vain: u32,
-    /// When this side first noticed that it polls in vain, since a message came.
+    /// Since when this side has waited in vain for a message.
     idle_since: Option<Instant>,
 }
 
@@ -72,8 +72,12 @@ impl Naive {
     #[inline(never)]
     fn look(&mut self) -> Result<(), Failure> {
         self.in_vain = 0;
+        if self.ledger.back == self.ledger.sent {
+            self.idle_since = None;
+            return Ok(());
+        }
         let since = *self.idle_since.get_or_insert_with(Instant::now);
-        if self.ledger.back < self.ledger.sent && since.elapsed() > PATIENCE {
+        if since.elapsed() > PATIENCE {
             let seconds = PATIENCE.as_secs();
             return Err(Failure::new(format!("the naive ring brought nothing for {seconds} s")));
         }
