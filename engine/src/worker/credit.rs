@@ -206,6 +206,12 @@ impl Credit {
         self.says | u64::from(self.granted)
     }
 
+    /// A word that says so much was given back, and nothing else.
+    #[cfg(test)]
+    pub(super) fn says_given(count: u32) -> u64 {
+        u64::from(count & GIVEN_MASK) << GIVEN_BIT
+    }
+
     /// The peer has been told.
     pub(super) fn was_told(&mut self) {
         (self.told, self.due) = (self.granted, false);
@@ -226,11 +232,16 @@ impl Credit {
 
     /// What the peer has given back since the last look at its word. A peer that says it gave back
     /// more than it had gave back nothing: else it could have the receives of all others promised
-    /// to itself.
-    pub(super) fn take_back(&mut self, word: u64) -> u32 {
+    /// to itself. `held` counts its messages that still have a block: they used credit, too.
+    pub(super) fn take_back(&mut self, word: u64, held: impl FnOnce() -> u32) -> u32 {
         let before = self.taken_back;
         let more = ((word >> GIVEN_BIT) as u32).wrapping_sub(before) & GIVEN_MASK;
-        let used = self.done.wrapping_add(before);
+        if more == 0 {
+            return 0;
+        }
+        // Some are done with and not counted yet.
+        let done = self.done.wrapping_add(self.step.wrapping_sub(self.until_return));
+        let used = done.wrapping_add(held()).wrapping_add(before);
         let had = self.first.wrapping_add(self.told).wrapping_sub(used);
         // Beyond half of the range the peer has used more than it was told of.
         if more > had || had > u32::MAX / 2 {
@@ -353,9 +364,9 @@ mod tests {
         assert!(!sender.review_room(10, asked), "nothing is left to give");
         let word = sender.word();
         receiver.change_window(24, 16, 0, false);
-        assert_eq!(receiver.take_back(word), 0, "the peer was not told of so much");
+        assert_eq!(receiver.take_back(word, || 0), 0, "the peer was not told of so much");
         receiver.was_told();
-        assert_eq!((receiver.take_back(word), receiver.take_back(word)), (18, 0));
+        assert_eq!((receiver.take_back(word, || 0), receiver.take_back(word, || 0)), (18, 0));
         assert_eq!(sender.left(10, 30), 6, "what comes after counts as ever");
         let mut free = Credit::new(4);
         free.set_handshake(None);
@@ -369,18 +380,27 @@ mod tests {
         let given = |count: u32| u64::from(count & GIVEN_MASK) << GIVEN_BIT;
         let mut receiver = counted(4);
         for lie in [9, 1 << 28, u32::MAX] {
-            assert_eq!(receiver.take_back(given(lie)), 0, "{lie}");
+            assert_eq!(receiver.take_back(given(lie), || 0), 0, "{lie}");
         }
-        assert_eq!(receiver.take_back(given(5)), 5);
-        assert_eq!(receiver.take_back(given(9)), 0, "three are left");
+        assert_eq!(receiver.take_back(given(5), || 0), 5);
+        assert_eq!(receiver.take_back(given(9), || 0), 0, "three are left");
         receiver.until_return -= 2;
         receiver.begin_return();
-        assert_eq!(receiver.take_back(given(7)), 0, "two more are used");
-        assert_eq!(receiver.take_back(given(6)), 1);
+        assert_eq!(receiver.take_back(given(7), || 0), 0, "two more are used");
+        assert_eq!(receiver.take_back(given(6), || 0), 1);
+        receiver.was_told();
+        assert_eq!(receiver.take_back(given(8), || 2), 0, "two are held, and none is left");
+        receiver.until_return -= 2;
+        assert_eq!(receiver.take_back(given(8), || 0), 0, "done with, and not counted yet");
+        receiver.until_return += 2;
+        assert_eq!(receiver.take_back(given(8), || 0), 2);
         // It sent more than it might.
         receiver.until_return -= 2;
         receiver.begin_return();
-        assert_eq!((receiver.take_back(given(7)), receiver.take_back(given(6))), (0, 0));
+        assert_eq!(
+            (receiver.take_back(given(9), || 0), receiver.take_back(given(8), || 0)),
+            (0, 0)
+        );
     }
 
     /// A sender that waits for more than it has says so, once, and gives nothing back meanwhile.

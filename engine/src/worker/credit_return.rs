@@ -4,6 +4,8 @@
 use super::batch::request;
 use super::credit::{Credit, PeerCredit};
 use super::held::Held;
+use super::kept::Kept;
+use super::message::PeerId;
 use super::peers::{Peer, PeerState};
 use super::recv_blocks::Refill;
 use super::sender::Sender;
@@ -16,11 +18,12 @@ const REVIEW_CALLS: u32 = 256;
 
 impl<P: Provider> Peer<P> {
     /// Before the peer is told: how long its window is from now on.
-    fn adjust_window(&mut self) {
+    fn adjust_window(&mut self, id: PeerId, kept: &Kept) {
         let Some(grant) = &mut self.grant else { return };
         let untold = self.credit.begin_return();
         // What the peer has given back of its base window it gets again.
-        let given = self.credit.take_back(grant.word());
+        let held = || kept.count_of(id) + self.deferred + self.sq.held_recv_blocks();
+        let given = self.credit.take_back(grant.word(), held);
         let again = given - grant.shrink(given);
         let window = grant.window();
         if self.credit.uses(window) {
@@ -42,7 +45,7 @@ impl<P: Provider> Peer<P> {
     /// Reviews both windows. The peer is asked for what it does not use, or gets what it waits for;
     /// and this side gives back what it does not use, or says that it waits for more. True if the
     /// peer is to be told, and was not to be already.
-    fn review_credit(&mut self) -> bool {
+    fn review_credit(&mut self, id: PeerId, kept: &Kept) -> bool {
         let Some(grant) = &mut self.grant else { return false };
         let word = grant.word();
         let wants = Credit::is_wanted(word);
@@ -50,7 +53,8 @@ impl<P: Provider> Peer<P> {
         self.credit.end_review();
         grant.set_borrower(uses);
         // What the peer has given back of its base window it gets again.
-        let given = self.credit.take_back(word);
+        let held = || kept.count_of(id) + self.deferred + self.sq.held_recv_blocks();
+        let given = self.credit.take_back(word, held);
         let again = given - grant.shrink(given);
         let asks = !uses && grant.is_wanted();
         let gets = if wants { grant.missing() } else { 0 };
@@ -82,9 +86,9 @@ impl<P: Provider> Sender<P> {
     /// of half a window. One that waits for more than half a window would wait for ever.
     #[cold]
     #[inline(never)]
-    pub(super) fn settle_credits(&mut self) {
+    pub(super) fn settle_credits(&mut self, kept: &Kept) {
         for slot in 0..self.peers.slots() {
-            self.review(slot);
+            self.review(slot, kept);
             let Some(peer) = self.peers.at(slot) else { continue };
             if peer.is_up() && peer.credit_falls_due() {
                 self.accounts.credit_due.put(slot);
@@ -93,18 +97,18 @@ impl<P: Provider> Sender<P> {
     }
 
     /// Reviews the windows of a few peers: others may need what they do not use.
-    pub(super) fn review_some(&mut self) {
+    pub(super) fn review_some(&mut self, kept: &Kept) {
         let slots = self.peers.slots();
         for _ in 0..slots.div_ceil(REVIEW_CALLS) {
             self.reviewed = if self.reviewed + 1 < slots { self.reviewed + 1 } else { 0 };
-            self.review(self.reviewed);
+            self.review(self.reviewed, kept);
         }
     }
 
-    fn review(&mut self, slot: u32) {
+    fn review(&mut self, slot: u32, kept: &Kept) {
         self.end_reservation(slot);
         let Some(peer) = self.peers.at(slot) else { return };
-        if peer.is_up() && peer.review_credit() {
+        if peer.is_up() && peer.review_credit(peer.id(slot), kept) {
             self.accounts.credit_due.put(slot);
         }
     }
@@ -112,7 +116,7 @@ impl<P: Provider> Sender<P> {
     /// Tells peers how much they may send by now.
     #[cold]
     #[inline(never)]
-    pub(super) fn return_credits(&mut self) {
+    pub(super) fn return_credits(&mut self, messages: &Kept) {
         // The receives they are told of must be there: all but those set aside for the refill.
         self.accounts.recv.refill(Refill::Batch, &mut self.accounts.stats);
         if self.accounts.recv.is_refill_due() {
@@ -122,7 +126,7 @@ impl<P: Provider> Sender<P> {
         let mut n = 0;
         while let Some(slot) = self.accounts.credit_due.get(n).copied() {
             n += 1;
-            if !self.return_credit(slot)
+            if !self.return_credit(slot, messages)
                 && let Some(place) = self.accounts.credit_due.get_mut(kept)
             {
                 *place = slot;
@@ -133,7 +137,7 @@ impl<P: Provider> Sender<P> {
     }
 
     /// Writes the word of one peer. False: later, because its send queue has no slot.
-    fn return_credit(&mut self, slot: u32) -> bool {
+    fn return_credit(&mut self, slot: u32, kept: &Kept) -> bool {
         let Some(peer) = self.peers.at(slot) else { return true };
         if matches!(peer.state, PeerState::Free | PeerState::Closing { .. }) {
             peer.credit.due = false;
@@ -147,7 +151,7 @@ impl<P: Provider> Sender<P> {
         if peer.sq.is_full_for_credit() {
             return false;
         }
-        peer.adjust_window();
+        peer.adjust_window(peer.id(slot), kept);
         let bytes = peer.credit.word().to_ne_bytes();
         // The word concerns no message, so it need not wait for those before it.
         let flags = SendFlags::INLINE | SendFlags::UNORDERED;

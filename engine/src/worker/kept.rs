@@ -103,6 +103,12 @@ impl Kept {
         self.places.iter().any(|(_, place)| of(place))
     }
 
+    /// The number of messages of that peer that are kept.
+    pub(super) fn count_of(&self, peer: PeerId) -> u32 {
+        let of = |place: &Place| matches!(place, Place::Kept(keeping) if keeping.peer == peer);
+        self.places.iter().filter(|(_, place)| of(place)).count() as u32
+    }
+
     fn clear(&mut self, index: u32) {
         if let Some((generation, place)) = self.places.get_mut(index as usize) {
             *generation = generation.wrapping_add(1);

@@ -5,7 +5,7 @@ use std_alloc::boxed::Box;
 use std_alloc::vec;
 
 use super::config::{Config, SEND_BATCH};
-use super::held::Held;
+use super::held::{Held, Holds};
 use super::wr_id::{self, INDEX_MASK};
 use crate::wr::{SendFlags, SendWr};
 
@@ -261,6 +261,16 @@ impl SendQueue {
         self.holds_until.wrapping_sub(self.retired) as i32 > 0
     }
 
+    /// The number of received blocks that sends hold until they are over.
+    pub(super) fn held_recv_blocks(&self) -> u32 {
+        let held = |n: u32| {
+            let at = self.retired.wrapping_add(n) as usize & (self.held.len() - 1);
+            let held = self.held.get(at).map(|held| held.holds());
+            u32::from(matches!(held, Some(Holds::RecvBlock(_))))
+        };
+        if self.holds_any() { (0..self.outstanding()).map(held).sum() } else { 0 }
+    }
+
     /// Notes what send `index` holds.
     #[inline(always)]
     pub(super) fn hold(&mut self, index: u32, held: Held) {
@@ -313,6 +323,19 @@ mod tests {
         let mut sq = queue(100);
         (sq.signal_at, sq.pending) = (90, SEND_BATCH as u32 - 2);
         assert_eq!(sq.begin_reservation(100), 2);
+    }
+
+    /// Only received blocks count, and only until their sends are over.
+    #[test]
+    fn received_blocks_are_held_until_their_sends_are_over() {
+        let mut sq = queue(100);
+        assert_eq!(sq.held_recv_blocks(), 0);
+        for held in [Held::recv_block(1), Held::send_block(2), Held::recv_block(3)] {
+            sq.hold(sq.pushed, held);
+            sq.push();
+        }
+        let left = [2, 1, 1, 0].map(|left| (sq.held_recv_blocks() == left, sq.retire_one()).0);
+        assert_eq!(left, [true; 4]);
     }
 
     #[test]

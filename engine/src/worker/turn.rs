@@ -249,7 +249,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             drain::report_drained(core, handler);
         }
         if !core.sender.accounts.credit_due.is_empty() {
-            core.sender.return_credits();
+            core.sender.return_credits(&core.kept);
         }
         if core.sender.doorbells.turn_ends(taken) {
             core.flush();
@@ -299,7 +299,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             self.publish_stats();
         }
         if self.idle == SETTLE_IDLE_TURNS {
-            self.core.sender.settle_credits();
+            self.core.sender.settle_credits(&self.core.kept);
         }
         if self.idle.is_multiple_of(HEALTH_IDLE_TURNS) {
             self.check_health();
@@ -312,7 +312,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     #[inline(never)]
     fn look_around(&mut self) {
         self.publish_stats();
-        self.core.sender.review_some();
+        self.core.sender.review_some(&self.core.kept);
     }
 
     #[cold]

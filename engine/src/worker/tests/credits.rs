@@ -2,6 +2,10 @@
 //! when its peer has no receive, so one message too many ends the connection.
 
 use super::*;
+use crate::worker::batch::request;
+use crate::worker::credit::Credit;
+use crate::worker::held::Held;
+use crate::wr::{SendFlags, SendOp, Sge};
 
 /// Four peers with a window of 14 each, all the time, and 8 receives for the refill list.
 const COUNTED: Config = Config { window: 14, window_min: 14, ..CONFIG };
@@ -17,6 +21,11 @@ impl Dice {
     fn pick(&mut self, from: &[u32]) -> u32 {
         from[self.below(from.len() as u64) as usize]
     }
+}
+
+fn settle_credits<H: Handler<Soft>>(side: &mut Side<H>) {
+    let core = &mut side.worker.core;
+    core.sender.settle_credits(&core.kept);
 }
 
 fn any_config(dice: &mut Dice) -> Config {
@@ -63,7 +72,7 @@ fn two_sides_that_reply_to_each_other_never_stop() {
                 }
                 // As after a long time: windows are asked back, and given back.
                 if dice.below(16) == 0 {
-                    (0..2).for_each(|_| side.worker.core.sender.settle_credits());
+                    (0..2).for_each(|_| settle_credits(side));
                 }
             }
         }
@@ -155,6 +164,49 @@ fn a_peer_that_floods_starves_nobody() {
     assert_eq!(server.worker.handler().down, 0);
     // Its window, less the credit that a reply would need.
     assert_eq!(server.worker.handler().kept, 14 - 1);
+}
+
+/// A peer whose messages the server keeps has used its credit. It says again and again in its
+/// credit word that it gave that credit back: it gets no second window, and another peer is served
+/// as usual.
+#[test]
+fn a_peer_gives_back_nothing_that_it_has_used() {
+    let config = Config { keeps: 64, ..COUNTED };
+    let mut server = side_of(&config, Hoarder::default());
+    let (mut liar, mut other) = (side(&COUNTED, false), side(&COUNTED, false));
+    connect(&mut liar, &mut server);
+    connect(&mut other, &mut server);
+    let (lying, calm) = (liar.only_peer(), other.only_peer());
+    let word = liar.worker.core.sender.peers.get(lying).unwrap().credit.peer_word.unwrap();
+    let turn = |liar: &mut Side, server: &mut Side<Hoarder>, other: &mut Side| {
+        for _ in 0..100 {
+            liar.worker.turn();
+            server.worker.turn();
+            other.worker.turn();
+        }
+    };
+    let mut sent = 0;
+    for n in 0..8 {
+        while liar.worker.outbox().send(lying, &[1; 40]).is_ok() {
+            sent += 1;
+        }
+        turn(&mut liar, &mut server, &mut other);
+        let lie = Credit::says_given(sent).to_ne_bytes();
+        let write = request(SendOp::Write(word), SendFlags::INLINE, Sge::inline(&lie));
+        let sender = &mut liar.worker.core.sender;
+        assert!(sender.post_one(lying.slot, write, Held::NOTHING));
+        sender.peers.get(lying).unwrap().sq.count_non_message();
+        turn(&mut liar, &mut server, &mut other);
+        settle_credits(&mut server);
+        turn(&mut liar, &mut server, &mut other);
+        let asked = other.worker.outbox().send(calm, &payload(n as usize, 40));
+        assert_eq!(asked, Ok(()), "round {n}: the other peer, after {sent} of the liar");
+        turn(&mut liar, &mut server, &mut other);
+        let kept = server.worker.handler().kept;
+        assert!(kept <= 14, "round {n}: {kept} receives for a peer that was promised 14");
+        assert_eq!(other.worker.handler().got.len(), n as usize + 1, "round {n}");
+    }
+    assert_eq!(other.worker.handler().down, []);
 }
 
 /// A worker admits the peers that it names, each with its base window. More are refused with the
@@ -335,7 +387,7 @@ fn a_quiet_peer_keeps_what_nobody_needs() {
 fn review(one: &mut Side, two: &mut Side, busy: &[PeerId]) {
     talk(one, two, busy, 60);
     for side in [one, two] {
-        side.worker.core.sender.settle_credits();
+        settle_credits(side);
     }
 }
 
