@@ -188,11 +188,11 @@ impl<F: Fabric> CompletionQueue<F> {
         let fds = self.wake_fds().ok_or_else(|| {
             CmError::new(Code::NotSupported, asked, "nobody can be woken on this device")
         })?;
-        let fds = [fds.device, fds.queue.unwrap_or(fds.device)];
+        let fds = fds.all();
         let end = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            let ready = readable(&fds, left).map_err(|error| CmError::from_io(asked, &error))?;
+            let ready = readable(fds, left).map_err(|error| CmError::from_io(asked, &error))?;
             if lock(&self.0.reader).poller.waker().woken() {
                 return Ok(true);
             }

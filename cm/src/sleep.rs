@@ -67,7 +67,7 @@ pub fn run_sleeping<P: Provider, H: Handler<P>>(
             let wait = timer.map_or(limit, |left| limit.min(Duration::from_nanos(left)));
             // However the wait ends, the worker turns, and sleeps again if there is nothing.
             match armed.fds() {
-                Some(fds) => drop(readable(&fds.all(), Some(wait))),
+                Some(fds) => drop(readable(fds.all(), Some(wait))),
                 None => thread::park_timeout(wait),
             }
         }

@@ -63,11 +63,13 @@ impl AsRawFd for WakeFd {
 }
 
 /// Waits until one of the descriptors is readable, or `limit` is over (none: for ever). True if one
-/// is.
-pub(crate) fn readable(fds: &[RawFd], limit: Option<Duration>) -> io::Result<bool> {
+/// is. It allocates nothing.
+pub(crate) fn readable<const N: usize>(
+    fds: [RawFd; N],
+    limit: Option<Duration>,
+) -> io::Result<bool> {
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
-    let entry = |fd: &RawFd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 };
-    let mut entries: Vec<libc::pollfd> = fds.iter().map(entry).collect();
+    let mut entries = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     loop {
         let left = |end: Instant| end.saturating_duration_since(Instant::now());
         let wait = end.map(left).map(|left| libc::timespec {
@@ -76,7 +78,7 @@ pub(crate) fn readable(fds: &[RawFd], limit: Option<Duration>) -> io::Result<boo
         });
         let wait = wait.as_ref().map_or(ptr::null(), ptr::from_ref);
         let (entry, count) = (entries.as_mut_ptr(), entries.len() as libc::nfds_t);
-        // SAFETY: the vector holds as many entries as said; the time is a local value or none.
+        // SAFETY: the array has as many entries as said; the time is a local value or none.
         let got = unsafe { libc::ppoll(entry, count, wait, ptr::null()) };
         match got {
             0 if end.is_some_and(|end| left(end).is_zero()) => return Ok(false),
@@ -102,11 +104,11 @@ mod tests {
     fn a_wait_ends_with_something_to_read_or_with_its_limit() {
         let (reader, mut writer) = io::pipe().unwrap();
         let fds = [reader.as_raw_fd()];
-        assert!(!readable(&fds, Some(Duration::ZERO)).unwrap());
+        assert!(!readable(fds, Some(Duration::ZERO)).unwrap());
         let begin = Instant::now();
-        assert!(!readable(&fds, Some(Duration::from_millis(20))).unwrap());
+        assert!(!readable(fds, Some(Duration::from_millis(20))).unwrap());
         assert!(begin.elapsed() >= Duration::from_millis(20));
         writer.write_all(&[1]).unwrap();
-        assert!(readable(&fds, None).unwrap());
+        assert!(readable(fds, None).unwrap());
     }
 }
