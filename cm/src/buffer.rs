@@ -67,8 +67,9 @@ impl<P: Provider> Buffer<P> {
     pub fn many(device: &P, count: usize, len: usize) -> Result<Vec<Buffer<P>>, CmError> {
         let Cut { stride, bytes, .. } = Cut::new(count, len)?;
         let memory = MapRequest::new(bytes.max(stride)).pages(Ask::Plain).map();
-        let memory = memory
-            .map_err(|error| CmError::new(Code::NoMemory, asked(count, len), error.to_string()))?;
+        let memory = memory.map_err(|error| {
+            CmError::new(Code::from_errno(error.errno()), asked(count, len), error.to_string())
+        })?;
         Buffer::over(device, memory, count, len)
     }
 

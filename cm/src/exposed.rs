@@ -27,7 +27,7 @@ pub(crate) fn map(len: usize) -> Result<Mapping, CmError> {
         .pages(Ask::Plain)
         .shared(true)
         .map()
-        .map_err(|error| CmError::new(Code::NoMemory, asked(), error.to_string()))
+        .map_err(|error| CmError::new(Code::from_errno(error.errno()), asked(), error.to_string()))
 }
 
 /// What a region for that is registered for.

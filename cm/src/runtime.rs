@@ -428,7 +428,7 @@ fn spawn<'scope>(
 fn map(what: &str, bytes: usize) -> Result<Mapping, CmError> {
     Mapping::huge(bytes).map_err(|error| {
         let asked = format!("{bytes} bytes of {what} memory for workers");
-        CmError::new(Code::NoMemory, asked, error.to_string())
+        CmError::new(Code::from_errno(error.errno()), asked, error.to_string())
     })
 }
 

@@ -76,6 +76,17 @@ pub enum MapError {
     },
 }
 
+impl MapError {
+    /// The errno that says best what is missing: that of the system call that failed, such as
+    /// EMFILE (24) if no descriptor is left for shared memory; else ENOMEM (12).
+    pub fn errno(&self) -> i32 {
+        match self {
+            MapError::System { source, .. } => source.raw_os_error().unwrap_or(libc::ENOMEM),
+            _ => libc::ENOMEM,
+        }
+    }
+}
+
 impl fmt::Debug for MapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -117,6 +128,16 @@ pub enum MemfdError {
 impl fmt::Debug for MemfdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+impl MemfdError {
+    /// As [`MapError::errno`]; EINVAL (22) if the descriptor is not what it should be.
+    pub fn errno(&self) -> i32 {
+        match self {
+            MemfdError::Map(error) => error.errno(),
+            _ => libc::EINVAL,
+        }
     }
 }
 

@@ -29,7 +29,8 @@ impl Recorded {
         // In memory if possible: tens of thousands of small files are slow on a disk.
         let memory = Path::new("/dev/shm");
         let place = if memory.is_dir() { memory } else { Path::new(env!("CARGO_TARGET_TMPDIR")) };
-        let folder = place.join(format!("doorbell-{own}"));
+        // Not `doorbell-`: a test of this machine's leftovers may run meanwhile, and counts those.
+        let folder = place.join(format!("recorded-{own}"));
         fs::create_dir_all(&folder).unwrap();
         Recorded { folder }
     }

@@ -42,11 +42,13 @@ impl CarrierEnd {
     pub(super) fn new(host: &Host, qp: &QpControl) -> Result<CarrierEnd, CmError> {
         let asked = || format!("{LINK_BYTES} bytes of memory for a connection");
         let memory = MapRequest::new(LINK_BYTES).pages(Ask::Plain).map();
-        let memory =
-            memory.map_err(|error| CmError::new(Code::NoMemory, asked(), error.to_string()))?;
+        let memory = memory.map_err(|error| {
+            CmError::new(Code::from_errno(error.errno()), asked(), error.to_string())
+        })?;
         let notifier = (host.notifier)();
         let notifier = notifier.ok_or_else(|| {
-            CmError::new(Code::NoMemory, "wake a carrier", "no descriptors are left")
+            CmError::new(Code::Errno(libc::EMFILE), "wake a carrier", "no descriptors are left")
+                .cure("close files, or raise ulimit -n")
         })?;
         let port = Port::over(memory, qp.notifier(), Some(notifier.clone()))?;
         qp.attach(port.link());

@@ -146,7 +146,11 @@ impl Directory {
         let other = file.try_clone().map_err(|error| failed(&error))?;
         let mapping =
             Mapping::from_memfd(OwnedFd::from(file), DIRECTORY_BYTES).map_err(|error| {
-                CmError::new(Code::NoMemory, "a table of regions", error.to_string())
+                CmError::new(
+                    Code::from_errno(error.errno()),
+                    "a table of regions",
+                    error.to_string(),
+                )
             })?;
         // The mapping just made stays writable; later ones are not.
         seal(&other, libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL).map_err(|e| failed(&e))?;

@@ -97,7 +97,7 @@ impl Links {
         let memory = MapRequest::new(LINK_BYTES).pages(Ask::Plain).shared(true).map();
         let memory = memory.map_err(|error| {
             let asked = format!("{LINK_BYTES} bytes of shared memory for a connection");
-            CmError::new(Code::NoMemory, asked, error.to_string())
+            CmError::new(Code::from_errno(error.errno()), asked, error.to_string())
         })?;
         let map = remote_map(ends.peer_pid, directory);
         let notifier = notifier.and_then(files::notifier_from_peer);

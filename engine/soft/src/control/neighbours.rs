@@ -35,7 +35,11 @@ pub(super) fn neighbours() -> Neighbours {
 fn memory(len: usize) -> Result<Mapping, SetupError> {
     let request = MapRequest::new(len).pages(Ask::Plain).shared(true).lock(false);
     request.map().map_err(|error| {
-        SetupError::new(Code::NoMemory, format!("{len} bytes of shared memory"), error.to_string())
+        SetupError::new(
+            Code::from_errno(error.errno()),
+            format!("{len} bytes of shared memory"),
+            error.to_string(),
+        )
     })
 }
 
