@@ -19,6 +19,7 @@ cases! {
     sq_05_a_read_sees_the_write_before_it
     sq_05_a_fence_waits_for_reads
     sq_05_a_fence_waits_for_reads_through_a_window
+    sq_05_a_response_passes_messages_that_find_no_receive
     sq_06_writes_of_every_size_land_whole_and_unheard
     sq_06_written_bytes_are_there_when_the_next_message_arrives
     sq_07_more_reads_than_may_be_in_flight_complete_in_order
@@ -132,6 +133,23 @@ fn sq_05_a_fence_waits_for_reads_through_a_window<F: Fabric>(bed: &Bed<F>) {
     let sides = (&mut one, &mut two);
     let from = crate::windows::bind(sides, &mut window, &memory, 0..1 << 20, rights);
     fence_waits(bed, (&mut one, &mut two), &memory, from);
+}
+
+/// A side without receives gets the responses to its own requests.
+fn sq_05_a_response_passes_messages_that_find_no_receive<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = bed.pair(&bed.small());
+    let memory = exposed(bed, 64);
+    two.queues().post_send(bed.filled(8, 1), 8, SendOp::Send, SIGNALED).expect("a message");
+    assert!(one.queues().next_recv(A_WHILE).is_err(), "it finds no receive");
+    for n in 0..3 {
+        let op = SendOp::FetchAdd { at: memory.remote(0), add: 1 };
+        let done = run((&mut one, &mut two), bed.filled(8, 9), op).ok().expect("an addition");
+        assert_eq!(done.bytes(), u64::to_ne_bytes(n));
+    }
+    assert!(two.queues().next_send(Duration::ZERO).is_err());
+    one.queues().post_recv(bed.filled(8, 0)).expect("a receive");
+    assert_eq!(received(&mut one).buffer.expect("its buffer")[..], [1; 8]);
+    assert_eq!(sent(&mut two, &mut one).opcode, WcOpcode::Send);
 }
 
 fn sq_06_writes_of_every_size_land_whole_and_unheard<F: Fabric>(bed: &Bed<F>) {

@@ -28,6 +28,11 @@ pub(crate) const NAME: &str = "toy0";
 /// With this many bytes of records that the peer's domain has not taken, the thread reads no more.
 const WINDOW: u64 = 16 << 10;
 
+/// With this many bytes for the socket, the thread reads no more responses of its domain; with this
+/// many responses for its domain, it reads no more of the socket.
+const OUT_MAX: usize = 64 << 10;
+const RESPONSES_MAX: usize = 16;
+
 /// How long a thread sleeps at most, in milliseconds: a domain that leaves its link wakes nobody.
 const DOZE: i32 = 20;
 
@@ -95,6 +100,8 @@ enum Kind {
     Taken,
     /// The number of the record that the domain has refused, and the status.
     Refused,
+    /// An encoded response, which waits for no record.
+    Response,
     /// The domain has left the link and sends nothing more.
     Left,
 }
@@ -109,6 +116,8 @@ struct Pump {
     come: Vec<u8>,
     /// Records from the peer for which the domain's ring has no space yet.
     ready: VecDeque<(Psn, Record)>,
+    /// The same for responses.
+    responses: VecDeque<Record>,
     /// The number of the next record to the peer, of the first that the peer's domain has not
     /// taken, and of the next from the peer.
     next: Psn,
@@ -131,6 +140,7 @@ impl Pump {
             out: Vec::new(),
             come: Vec::new(),
             ready: VecDeque::new(),
+            responses: VecDeque::new(),
             next: first,
             settled: first,
             expected: first,
@@ -152,17 +162,20 @@ impl Pump {
     }
 
     fn is_over(&self) -> bool {
-        let delivered = self.ready.is_empty() || self.end.port.domain_has_left();
+        let nothing_left = self.ready.is_empty() && self.responses.is_empty();
+        let delivered = nothing_left || self.end.port.domain_has_left();
         let done = self.end.port.is_over() && self.told && self.out.is_empty();
         done || self.closed && delivered
     }
 
     /// Does all current work; false if there was none.
     fn turn(&mut self) -> io::Result<bool> {
-        let before = (self.next, self.out.len(), self.ready.len());
+        let before = (self.next, self.out.len(), self.ready.len() + self.responses.len());
         let mut busy = self.hear_domain();
         self.read_domain();
-        busy |= self.read_socket()?;
+        if self.reads_socket() {
+            busy |= self.read_socket()?;
+        }
         self.write_domain();
         let left = self.end.port.domain_has_left();
         if left && !self.told && self.next == before.0 {
@@ -170,7 +183,13 @@ impl Pump {
             self.told = true;
         }
         self.write_socket()?;
-        Ok(busy || before != (self.next, self.out.len(), self.ready.len()))
+        let after = (self.next, self.out.len(), self.ready.len() + self.responses.len());
+        Ok(busy || before != after)
+    }
+
+    /// False while the domain does not take the responses that have come.
+    fn reads_socket(&self) -> bool {
+        self.responses.len() < RESPONSES_MAX
     }
 
     /// Sends back what the domain reports about the peer's records.
@@ -210,14 +229,25 @@ impl Pump {
             // Relaxed: a number for the test alone.
             self.carried.fetch_add(1, Ordering::Relaxed);
         }
+        while self.out.len() < OUT_MAX
+            && let Some(record) = self.end.port.next_response()
+        {
+            self.out.push(Kind::Response as u8);
+            record.encode(&mut self.out);
+        }
         if let Some(rule) = self.end.port.broken() {
             // The thread ends here, and its connection with it.
             panic!("the domain broke a rule: {rule}");
         }
     }
 
-    /// Writes received records to the domain's ring, as far as there is space.
+    /// Writes received records and responses to the domain's rings, as far as there is space.
     fn write_domain(&mut self) {
+        while let Some(record) = self.responses.front()
+            && self.end.port.write_response(record)
+        {
+            self.responses.pop_front();
+        }
         while let Some((psn, record)) = self.ready.front() {
             let way = Way { conn: 0, psn: *psn };
             if !self.end.port.write(record, Some(way), Asking::Amid) {
@@ -260,6 +290,12 @@ impl Pump {
                 let Some((record, length)) = record else { return Ok(None) };
                 self.ready.push_back((self.expected, record));
                 self.expected = self.expected.plus(1);
+                Ok(Some(1 + length))
+            }
+            (kind, ..) if kind == Kind::Response as u8 => {
+                let record = Record::decode(rest).map_err(|_| wrong())?;
+                let Some((record, length)) = record else { return Ok(None) };
+                self.responses.push_back(record);
                 Ok(Some(1 + length))
             }
             (kind, Some(psn), _) if kind == Kind::Taken as u8 => {
@@ -310,7 +346,8 @@ impl Pump {
         port.fall_asleep(*barrier);
         let look = self.turn();
         if matches!(look, Ok(false)) && !self.is_over() {
-            let events = libc::POLLIN | if self.out.is_empty() { 0 } else { libc::POLLOUT };
+            let reads = if self.reads_socket() { libc::POLLIN } else { 0 };
+            let events = reads | if self.out.is_empty() { 0 } else { libc::POLLOUT };
             let socket = libc::pollfd { fd: self.socket.as_raw_fd(), events, revents: 0 };
             let notifier =
                 libc::pollfd { fd: self.end.notifier.fd(), events: libc::POLLIN, revents: 0 };

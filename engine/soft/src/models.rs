@@ -10,8 +10,8 @@ use loom::thread;
 use super::sync::{Ordering, reads, wrote};
 use crate::model::buffers::Target;
 use crate::shm::layout::{
-    Ends, FRAGMENT, Header, JUMP_BYTES, KIND_SEND, LINK_BYTES, LinkHeader, RecordFlags, SEGMENT,
-    Side, split,
+    Direction, Ends, FRAGMENT, Header, JUMP_BYTES, KIND_SEND, LINK_BYTES, LinkHeader, RecordFlags,
+    SEGMENT, Side, split, split_responses,
 };
 use crate::shm::peer_waker::PeerWaker;
 use crate::shm::reader::Rx;
@@ -26,6 +26,7 @@ pub(crate) const SMALL_MODELS: &[Model] = &[
     ("the next lap, the line says so", || reuse(Answer::Line)),
     ("the next lap, the slot says so", || reuse(Answer::In(Place::Slot))),
     ("the next lap, the ring says so", || reuse(Answer::In(Place::Ring))),
+    ("a full ring of responses", full_of_responses),
     ("refusals", refusals),
     ("two in the ring", || exchange([Place::Ring; 2], false)),
     ("two in the slot", || exchange([Place::Slot; 2], false)),
@@ -47,6 +48,11 @@ fn ends(side: Side) -> Ends {
     MEMORY.with(|memory| split(memory, side).expect("enough"))
 }
 
+/// The rings of its responses.
+fn responses(side: Side) -> (Direction, Direction) {
+    MEMORY.with(|memory| split_responses(memory, side).expect("enough"))
+}
+
 /// The memory of a link, as both sides have it.
 struct Shared([LinkShared; 2]);
 
@@ -57,7 +63,9 @@ impl Shared {
         // Loom must know all words before there are threads.
         let (out, input, header) = ends(Side::Maker);
         (0..32).for_each(|n| out.slot_word(n).store(0, Ordering::Relaxed));
-        for way in [&out, &input] {
+        let (responses, back) = responses(Side::Maker);
+        for way in [&out, &input, &responses, &back] {
+            way.slot_tail().store(0, Ordering::Relaxed);
             way.tail().store(0, Ordering::Relaxed);
             (0..8).for_each(|n| way.taken(n).store(0, Ordering::Relaxed));
         }
@@ -73,7 +81,16 @@ impl Shared {
 
     fn end(&self, side: Side) -> End {
         let (out, input, header) = ends(side);
-        let peer_waker = || PeerWaker::new(&header, side.peer(), None);
+        Shared::over((out, input), &header, side)
+    }
+
+    /// The same for responses.
+    fn response_end(&self, side: Side) -> End {
+        Shared::over(responses(side), &self.header(), side)
+    }
+
+    fn over((out, input): (Direction, Direction), header: &LinkHeader, side: Side) -> End {
+        let peer_waker = || PeerWaker::new(header, side.peer(), None);
         let (tx, rx) = (Tx::new(out, peer_waker()), Rx::new(input, peer_waker()));
         End { tx, rx, side, said: 0, heard: 0 }
     }
@@ -182,9 +199,15 @@ fn fill_segment(tx: &mut Tx) {
 /// Reads everything that is published.
 fn drain(rx: &mut Rx) {
     let mut to = [0; FRAGMENT as usize];
-    assert!(rx.look() && rx.advance());
+    if rx.look() {
+        assert!(rx.advance(), "a tail that no sender writes");
+    }
     while !rx.caught_up() {
         let header = rx.header().expect("a header that a sender wrote");
+        if header == Header::JUMP {
+            assert!(rx.jump(), "where no sender jumps");
+            continue;
+        }
         rx.fetch_into(header, &mut to[..header.length() as usize]);
         rx.consume(header);
     }
@@ -345,6 +368,43 @@ fn models_space_is_used_again() {
     reuse(Answer::In(Place::Slot));
     reuse(Answer::In(Place::LongSlot));
     reuse(Answer::In(Place::Ring));
+}
+
+/// A side finds no space for a response and falls asleep. It learns of the space that the receiver
+/// gives back, or is woken, and writes only where the receiver has read.
+fn full_of_responses() {
+    model(|| {
+        let shared = Shared::new();
+        let (mut from, mut to) =
+            (shared.response_end(Side::Maker), shared.response_end(Side::Taker));
+        fill_segment(&mut from.tx);
+        let last = header(16);
+        from.tx.put_header(last);
+        from.tx.publish(0);
+        let reader = thread::spawn(move || {
+            drain(&mut to.rx);
+            to.rx.write_ack(to.rx.at);
+            to
+        });
+        shared.0[0].set_asleep(true);
+        before_last_look(|| ());
+        from.tx.read_taken();
+        let fits = from.tx.find(last.record(), true);
+        if fits {
+            from.say(Place::Ring);
+        }
+        let mut to = reader.join().expect("the reader");
+        let rung = shared.header().asleep(Side::Maker).load(Ordering::Relaxed) == 0;
+        assert!(fits || rung, "asleep for good");
+        drain(&mut to.rx);
+        assert_eq!(to.rx.at, from.tx.at, "each record once");
+    });
+}
+
+/// Responses wait for space, and use it again.
+#[test]
+fn models_responses_find_space_again() {
+    full_of_responses();
 }
 
 /// A receiver refuses a record, and refuses another when the sender has settled that.

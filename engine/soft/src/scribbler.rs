@@ -14,7 +14,7 @@ use std::vec::Vec;
 use doorbell_alloc::{Mapping, Pages};
 
 use crate::shm::inbox::{INBOX_BYTES, SLOTS};
-use crate::shm::layout::{AREA, Direction, Header, KIND_JUMP, LINE, RECORD_MAX, SEGMENT};
+use crate::shm::layout::{Direction, Header, KIND_JUMP, LINE, RECORD_MAX, SEGMENT};
 use crate::state::link::LinkShared;
 
 /// Heap memory of exactly the requested size, so that a sanitizer notices an access beyond it.
@@ -144,19 +144,21 @@ pub enum Part {
 pub fn areas_of(link: &LinkShared, part: Part) -> Vec<Area> {
     let base = NonNull::new(link.memory().as_ptr()).unwrap();
     // The test keeps the link for as long as the areas are used.
-    let [one, two] = link.directions();
+    let ways = link.directions();
     let line = |at: *mut u8, lines: usize| Area::new(at, lines * 8);
-    let each = |of: fn(&Direction) -> *mut u8, lines| [one, two].map(|way| line(of(way), lines));
+    let each = |of: fn(&Direction) -> *mut u8, lines| ways.map(|way| line(of(way), lines));
     let tail = |way: &Direction| core::ptr::from_ref(way.tail()).cast_mut().cast();
     let taken = |way: &Direction| core::ptr::from_ref(way.taken(0)).cast_mut().cast();
-    let data = |way: &Direction| way.data_from(0).at(0);
     let records = || {
-        let area = |at| Area { holds: Holds::Records, ..Area::new(at, AREA as usize / 8) };
-        [data(one), data(two)].map(area).to_vec()
+        let area = |way: &Direction| {
+            let words = way.area() as usize / 8;
+            Area { holds: Holds::Records, ..Area::new(way.data_from(0).at(0), words) }
+        };
+        ways.map(area).to_vec()
     };
     match part {
         Part::Header => [line(base.as_ptr(), 2)].into(),
-        Part::Slot => [line(one.slot_line(0).as_ptr(), 4)].into(),
+        Part::Slot => [line(ways[0].slot_line(0).as_ptr(), 4)].into(),
         Part::Tails => each(tail, 2).into(),
         Part::Taken => each(taken, 2).into(),
         Part::Records => records(),

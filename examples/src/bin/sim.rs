@@ -58,21 +58,17 @@ struct Arguments {
 /// Names of the two worlds of a seed.
 const WORLDS: [&str; 2] = ["workers", "queue pairs"];
 
-/// Both simulations of a seed; `None` for one that cannot find the planted mistake.
+/// Both simulations of a seed; without the second if the first fails.
 fn simulate(
     seed: u64,
     planted: Option<Planted>,
     tell: bool,
 ) -> Result<[Option<Report>; 2], SetupError> {
-    let workers = match planted {
-        None => Some(run(seed, None, tell)?),
-        Some(Planted::Device(plant)) => Some(run(seed, Some(plant), tell)?),
-        Some(Planted::Wire(_)) => None,
-    };
-    if workers.as_ref().is_some_and(|report| report.failure.is_some()) {
-        return Ok([workers, None]);
+    let workers = run(seed, planted, tell)?;
+    if workers.failure.is_some() {
+        return Ok([Some(workers), None]);
     }
-    Ok([workers, Some(bare::run(seed, planted, tell)?)])
+    Ok([Some(workers), Some(bare::run(seed, planted, tell)?)])
 }
 
 /// The current seed, for a panic to name.

@@ -380,18 +380,13 @@ impl Book {
         Some((conn, stream))
     }
 
-    /// True if replies of a side hold too many of its receive blocks for one more on that
-    /// connection. With credits that never happens. Without credits, two sides whose receives are
-    /// all in replies to each other wait for ever. Handlers that reply on both sides must keep some
-    /// back, as these do: they count replies that have not arrived, and send none behind a request
-    /// whose response may itself stand behind messages that wait for a receive.
-    pub fn replies_out(&self, side: usize, conn: usize) -> bool {
+    /// True if replies of a side hold too many of its receive blocks for one more. With credits
+    /// that never happens. Without credits, two sides whose receives are all in replies to each
+    /// other wait for ever. Handlers that reply on both sides must keep some back, as these do:
+    /// they count replies that have not arrived.
+    pub fn replies_out(&self, side: usize) -> bool {
         if self.plan.counted() {
             return false;
-        }
-        let busy = &self.places[self.conns[conn].ends[side].desk].busy;
-        if busy.values().any(|(on, errand)| *on == conn && *errand != Errand::Message) {
-            return true;
         }
         let reply = Stream::Reply as usize;
         let up = self.conns.iter().filter(|conn| conn.ends[side].state == State::Up);

@@ -181,7 +181,7 @@ impl Clerk {
                 }
                 continue;
             };
-            if up && !book.still && !book.replies_out(self.side, conn) {
+            if up && !book.still && !book.replies_out(self.side) {
                 let length = self.write(book, conn, &mut message);
                 if out.reply(token, length).is_err() {
                     // Its peer is failing, which the handler has not been told yet.
@@ -241,7 +241,7 @@ impl<P: Provider> Handler<P> for Clerk {
             return Verdict::Keep(token);
         }
         let end = &book.conns[conn].ends[self.side];
-        if end.quiet || !book.prng.chance(odds) || book.replies_out(self.side, conn) {
+        if end.quiet || !book.prng.chance(odds) || book.replies_out(self.side) {
             return Verdict::Done;
         }
         Verdict::Reply { len: self.write(&mut book, conn, &mut message) }

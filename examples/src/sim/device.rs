@@ -33,7 +33,7 @@ pub(super) fn wrapped(device: &Device, qp: SoftQp, cq: &DeviceCq) -> DeviceQp {
 pub enum Planted {
     /// In the device, below both worlds.
     Device(Plant),
-    /// In the wire, below the world without workers.
+    /// In the wire, below both worlds.
     Wire(Mistake),
 }
 
@@ -54,6 +54,7 @@ pub const PLANTS: &[(&str, Planted)] = &[
     ("replayed-atomic", Planted::Wire(Mistake::ReplayedAtomic)),
     ("stale-read", Planted::Wire(Mistake::StaleRead)),
     ("late-write", Planted::Wire(Mistake::LateWrite)),
+    ("response-behind-messages", Planted::Wire(Mistake::ResponseBehindMessages)),
     ("short-datagram", Planted::Wire(Mistake::ShortDatagram)),
     ("wrong-sender", Planted::Wire(Mistake::WrongSender)),
 ];

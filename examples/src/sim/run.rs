@@ -1,11 +1,12 @@
 //! One simulation from its first step to its final account.
 
 use doorbell::error::SetupError;
-use doorbell::provider::fault::{DOZE_MAX, Odds, Plant};
+use doorbell::provider::fault::{DOZE_MAX, Odds};
 use doorbell::soft::sim;
 
 use super::book::{Counts, Happening, State};
 use super::clerk;
+use super::device::Planted;
 use super::trace::now;
 use super::world::World;
 
@@ -34,8 +35,8 @@ pub struct Report {
 ///
 /// # Errors
 /// The plan could not be built.
-pub fn run(seed: u64, plant: Option<Plant>, tell: bool) -> Result<Report, SetupError> {
-    let mut run = Run { world: World::new(seed, plant, tell)? };
+pub fn run(seed: u64, planted: Option<Planted>, tell: bool) -> Result<Report, SetupError> {
+    let mut run = Run { world: World::new(seed, planted, tell)? };
     if tell {
         println!("{:#?}", run.world.plan);
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use doorbell::error::SetupError;
-use doorbell::provider::fault::{Fault, Plant};
+use doorbell::provider::fault::Fault;
 use doorbell::provider::trace::Trace as Recorded;
 use doorbell::provider::{Access, Provider, QpType, Region};
 use doorbell::soft::sim::{Event, Prng, Wire};
@@ -15,7 +15,7 @@ use doorbell::worker::{CreditGrant, Greeting, Intake, PeerData, SharedRecv, Work
 
 use super::book::{Book, Conn, End, Happening, Places, SHELF, State, shelf};
 use super::clerk::Clerk;
-use super::device::{Device, DeviceQp, memory, wrapped};
+use super::device::{Device, DeviceQp, Planted, memory, wrapped};
 use super::plan::Plan;
 use super::trace::{Trace, now, set_now};
 
@@ -75,11 +75,19 @@ impl World {
     ///
     /// # Errors
     /// Too little memory, or a configuration that the engine refuses.
-    pub fn new(seed: u64, plant: Option<Plant>, tell: bool) -> Result<World, SetupError> {
+    pub fn new(seed: u64, planted: Option<Planted>, tell: bool) -> Result<World, SetupError> {
         set_now(0);
         let mut prng = Prng::new(seed);
         let plan = Plan::draw(&mut prng);
-        let wire = Wire::new(prng.fork(), plan.weather, plan.patience, memory);
+        let mut wire = Wire::new(prng.fork(), plan.weather, plan.patience, memory);
+        let plant = match planted {
+            Some(Planted::Device(plant)) => Some(plant),
+            Some(Planted::Wire(mistake)) => {
+                wire.plant(mistake);
+                None
+            }
+            None => None,
+        };
         let book = Book::new(seed, prng.fork(), plan, Trace::new(tell));
         let book = Rc::new(RefCell::new(book));
         let devices = [(); 2].map(|()| {

@@ -22,6 +22,8 @@ pub(crate) struct Reads {
     /// The next request waits for a response: it is fenced, or the maximum is in flight. Until a
     /// response comes the queue pair is in no backlog.
     pub(crate) waits: bool,
+    /// Nobody waits for the responses of those in flight any more.
+    given_up: bool,
 }
 
 impl Reads {
@@ -35,6 +37,11 @@ impl Reads {
     pub(crate) fn note_done(&mut self) {
         self.done = self.done.wrapping_add(1);
         self.response_bytes = 0;
+    }
+
+    /// The queue pair has failed, or goes away. Returns how many responses were awaited.
+    pub(crate) fn give_up(&mut self) -> u32 {
+        if core::mem::replace(&mut self.given_up, true) { 0 } else { self.in_flight() }
     }
 
     /// How many are in flight.

@@ -4,11 +4,15 @@
 //! link:       header 2 lines  users; which sides sleep
 //!             slot   4 lines  both sides write; words 0 and 1 = each side's tail | acknowledgement
 //!                             of the other direction, then the last record posted alone
-//!             direction 0, direction 1
+//!             direction 0, direction 1, then responses 0 and 1
 //! direction:  tail   2 lines  sender writes    word 0 = as in the slot
 //!             taken  2 lines  receiver writes  how far it has read, and what it refused
 //!             data   1024 lines                sender writes; records, 8-byte aligned
+//! responses:  as a direction, with 256 lines of data
 //! ```
+//! Responses to one-sided requests have rings of their own. In the ring of the messages they would
+//! wait behind a message for which the receiver has no receive.
+//!
 //! A record is one header word, an immediate word if flagged, and the payload padded to 8. The
 //! payload of a one-sided record begins with operand words: address and key, then others it needs.
 //! A record never wraps: a jump, which is a header alone, says that the next record is at the start
@@ -64,11 +68,16 @@ const TAIL: usize = 0;
 const TAKEN: usize = 2 * LINE;
 const DATA: usize = 4 * LINE;
 const DIRECTION: usize = DATA + AREA as usize;
+const RESPONSES: usize = DIRECTIONS + 2 * DIRECTION;
+/// Bytes of data of a ring of responses.
+const RESPONSE_AREA: u32 = SEGMENT;
+const RESPONSE_DIRECTION: usize = DATA + RESPONSE_AREA as usize;
 
 /// Bytes of memory a link needs.
-pub const LINK_BYTES: usize = DIRECTIONS + 2 * DIRECTION;
+pub const LINK_BYTES: usize = RESPONSES + 2 * RESPONSE_DIRECTION;
 
 const _: () = assert!(DIRECTION.is_multiple_of(2 * LINE));
+const _: () = assert!(RESPONSE_DIRECTION.is_multiple_of(2 * LINE));
 const _: () = assert!(RecordFlags::IMM.bits() == 1, "of_request sets it from a bool");
 const _: () = assert!(FRAGMENT.is_multiple_of(8), "fragments but the last fill whole words");
 
@@ -260,6 +269,8 @@ pub(crate) struct Direction {
     slot: NonNull<u8>,
     /// The slot's word that belongs to this direction's sender.
     slot_tail: NonNull<u8>,
+    /// Bytes of its data.
+    area: u32,
     /// Marks the seals of this direction, since both senders write to the slot. Positions are
     /// multiples of 8, so the low bits are free.
     mark: u64,
@@ -293,13 +304,44 @@ pub(crate) unsafe fn split_at(base: NonNull<u8>, side: Side, keep: Option<&Arc<M
     let direction = |n: usize| unsafe {
         let slot = base.add(SLOT);
         let (base, slot_tail) = (base.add(DIRECTIONS + n * DIRECTION), slot.add(n * 8));
-        Direction { base, slot, slot_tail, mark: n as u64, _memory: keep.cloned() }
+        Direction { base, slot, slot_tail, area: AREA, mark: n as u64, _memory: keep.cloned() }
     };
     let (first, second) = (direction(0), direction(1));
     let header = LinkHeader { base, memory: keep.cloned() };
     match side {
         Side::Maker => (first, second, header),
         Side::Taker => (second, first, header),
+    }
+}
+
+/// The rings of the responses, as in [`split`]: (out, in).
+pub(crate) fn split_responses(memory: &Arc<Mapping>, side: Side) -> Option<(Direction, Direction)> {
+    let base = NonNull::new(memory.as_ptr())?;
+    let fits = memory.len() >= LINK_BYTES && base.addr().get().is_multiple_of(2 * LINE);
+    // SAFETY: length and alignment are right, and the result keeps the mapping.
+    fits.then(|| unsafe { split_responses_at(base, side, Some(memory)) })
+}
+
+/// # Safety
+/// As for [`split_at`].
+pub(crate) unsafe fn split_responses_at(
+    base: NonNull<u8>,
+    side: Side,
+    keep: Option<&Arc<Mapping>>,
+) -> (Direction, Direction) {
+    // SAFETY: all offsets lie inside the LINK_BYTES the caller vouches for. Nobody writes to the
+    // slot of such a direction: in its place are the second line of the tail and what follows it,
+    // where a slot has room.
+    let direction = |n: usize| unsafe {
+        let base = base.add(RESPONSES + n * RESPONSE_DIRECTION);
+        let slot = base.add(TAIL + LINE);
+        let (area, mark) = (RESPONSE_AREA, n as u64);
+        Direction { base, slot, slot_tail: slot, area, mark, _memory: keep.cloned() }
+    };
+    let (first, second) = (direction(0), direction(1));
+    match side {
+        Side::Maker => (first, second),
+        Side::Taker => (second, first),
     }
 }
 
@@ -362,6 +404,11 @@ impl LinkHeader {
 }
 
 impl Direction {
+    /// Bytes of its data.
+    pub(crate) fn area(&self) -> u32 {
+        self.area
+    }
+
     /// Tail and acknowledgement (low halves) of records that are in the ring alone.
     #[inline(always)]
     pub(crate) fn tail(&self) -> &AtomicU64 {
@@ -469,7 +516,7 @@ impl Data {
         Data { origin }
     }
 
-    /// The address of a position, valid up to the end of the lap's [`AREA`] bytes.
+    /// The address of a position, valid up to the end of the data.
     #[inline(always)]
     pub(crate) fn at(self, at: u64) -> *mut u8 {
         self.origin.wrapping_add(at as usize)

@@ -54,7 +54,7 @@ pub(crate) struct Rx {
 
 impl Rx {
     pub(crate) fn new(dir: Direction, peer_waker: PeerWaker) -> Rx {
-        let (data, end) = (dir.data_from(0), u64::from(AREA));
+        let (data, end) = (dir.data_from(0), dir.area().into());
         Rx {
             dir,
             data,
@@ -301,7 +301,7 @@ impl Rx {
             return false;
         }
         self.at = behind;
-        (self.data, self.end) = (self.dir.data_from(self.at), self.at + u64::from(AREA));
+        (self.data, self.end) = (self.dir.data_from(self.at), self.at + u64::from(self.dir.area()));
         self.prefetch((self.tail - self.at) as u32);
         true
     }

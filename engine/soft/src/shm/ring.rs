@@ -134,7 +134,7 @@ impl Until {
 
 impl Tx {
     pub(crate) fn new(dir: Direction, peer_waker: PeerWaker) -> Tx {
-        let (wrap, data) = (WrapPolicy::new(0), dir.data_from(0));
+        let (wrap, data) = (WrapPolicy::new(0, dir.area().into()), dir.data_from(0));
         Tx {
             dir,
             data,

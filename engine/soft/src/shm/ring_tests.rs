@@ -298,7 +298,8 @@ fn a_slot_from_4_gib_ago_is_not_taken() {
         let before = tx.at - u64::from(header(length).record());
         let later = before + (1 << 32);
         (tx.at, tx.published, tx.freed) = (later, later, later);
-        (tx.wrap, tx.data, tx.limit) = (WrapPolicy::new(later), tx.dir.data_from(later), later);
+        (tx.wrap, tx.data, tx.limit) =
+            (WrapPolicy::new(later, AREA.into()), tx.dir.data_from(later), later);
         (rx.at, rx.tail, rx.due) = (later, later, later);
         (rx.data, rx.end) = (rx.dir.data_from(later), later + u64::from(AREA));
         assert!(tx.find(RECORD_MAX, true));

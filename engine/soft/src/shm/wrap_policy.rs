@@ -11,7 +11,7 @@
 //!
 //! The receiver needs no policy: it knows the area, and finds the jumps among the records.
 
-use crate::shm::layout::{AREA, JUMP_BYTES, RECORD_MAX, SEGMENT};
+use crate::shm::layout::{JUMP_BYTES, RECORD_MAX, SEGMENT};
 
 /// Bytes that must be free at the front before the sender jumps: a record fits there, and a sender
 /// that goes on at the same pace need not wait for an acknowledgement.
@@ -27,15 +27,17 @@ pub(crate) struct WrapPolicy {
     soft: u64,
     /// A lap that may grow has at least this many bytes, because shorter ones were too short.
     least: u64,
+    /// Bytes of the ring's data.
+    area: u64,
 }
 
 /// Each jump takes this off `least`: eight laps without a wait make it a segment less.
 const LESS: u64 = SEGMENT as u64 / 8;
 
 impl WrapPolicy {
-    /// The lap that begins at `base`, with nothing in flight.
-    pub(crate) fn new(base: u64) -> WrapPolicy {
-        WrapPolicy { base, before: 0, soft: base + u64::from(SEGMENT - JUMP_BYTES), least: 0 }
+    /// The lap that begins at `base`, with nothing in flight, in a ring of `area` bytes.
+    pub(crate) fn new(base: u64, area: u64) -> WrapPolicy {
+        WrapPolicy { base, before: 0, soft: base + u64::from(SEGMENT - JUMP_BYTES), least: 0, area }
     }
 
     /// True if that position is in this lap.
@@ -57,7 +59,7 @@ impl WrapPolicy {
 
     /// Goes on into the next segment, if there is one.
     pub(crate) fn go_on(&mut self) -> bool {
-        let goes = self.soft + u64::from(SEGMENT) < self.base + u64::from(AREA);
+        let goes = self.soft + u64::from(SEGMENT) < self.base + self.area;
         if goes {
             self.soft += u64::from(SEGMENT);
         }
@@ -67,13 +69,13 @@ impl WrapPolicy {
     /// Begins the next lap, behind a jump that ends at that position.
     pub(crate) fn jump(&mut self, at: u64) {
         let (before, least) = (at - self.base, self.least.saturating_sub(LESS));
-        *self = WrapPolicy { before, least, ..WrapPolicy::new(at) };
+        *self = WrapPolicy { before, least, ..WrapPolicy::new(at, self.area) };
     }
 
     /// There was no space: the previous lap was too short for the bytes in flight.
     pub(crate) fn was_full(&mut self) {
         let longer = self.before.next_multiple_of(SEGMENT.into()) + u64::from(SEGMENT);
-        self.least = longer.min(u64::from(AREA)) - u64::from(JUMP_BYTES);
+        self.least = longer.min(self.area) - u64::from(JUMP_BYTES);
     }
 
     /// The position up to which there is space: the end of the segment, or the oldest byte that is

@@ -79,6 +79,11 @@ impl Sender {
         self.kept.len() - self.received
     }
 
+    /// True if the far domain has not taken some packet.
+    pub(super) fn has_untaken(&self) -> bool {
+        !self.dead && !self.kept.is_empty()
+    }
+
     pub(super) fn deadline(&self) -> Option<u64> {
         if self.dead { None } else { self.deadline }
     }

@@ -16,6 +16,8 @@ pub enum Mistake {
     StaleRead,
     /// A message overtakes the WRITE before it.
     LateWrite,
+    /// A response waits until the far domain has taken all messages of its line.
+    ResponseBehindMessages,
     /// A datagram arrives without its end.
     ShortDatagram,
     /// A datagram names the sender of the previous one as its own.

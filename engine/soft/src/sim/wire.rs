@@ -1,5 +1,7 @@
 //! The wire: ports, connections, and the network between them, driven by a clock of the caller.
 
+mod responses;
+
 use std_alloc::collections::VecDeque;
 use std_alloc::vec::Vec;
 
@@ -17,7 +19,7 @@ use crate::wc::Status;
 use crate::{LinkShared, QpControl, Wiring};
 
 /// Events on the wire. Sides are 0 and 1; a packet is named by its connection, its sending side and
-/// its number.
+/// its number. Responses are numbered apart from all other records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A packet set out, for the first time or again.
@@ -100,18 +102,38 @@ enum Word {
 #[derive(Clone)]
 enum Packet {
     /// For one side of a connection.
-    Flow { conn: usize, to: usize, word: Word },
+    Flow { conn: usize, to: usize, lane: Lane, word: Word },
     /// For a datagram.
     Datagram { relay: usize, datagram: Datagram },
 }
 
-/// One connection: two queue pairs and a flow each way, by sending side.
+/// The flows of a connection. No response waits for a record of another kind.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lane {
+    /// Messages and one-sided requests.
+    Requests,
+    /// Responses to one-sided requests.
+    Responses,
+}
+
+/// A flow each way, by sending side.
+struct Flows {
+    senders: [Sender; 2],
+    receivers: [Receiver; 2],
+}
+
+impl Flows {
+    fn new(firsts: [Psn; 2]) -> Flows {
+        Flows { senders: firsts.map(Sender::new), receivers: firsts.map(Receiver::new) }
+    }
+}
+
+/// One connection: two queue pairs and their flows.
 struct Conn {
     line: usize,
     nums: [u32; 2],
-    senders: [Sender; 2],
-    /// Indexed by the side that receives them.
-    receivers: [Receiver; 2],
+    requests: Flows,
+    responses: Flows,
     /// READs and atomics that the other side has taken and whose response was not brought back, by
     /// asking side. Negative where a response came first.
     asks: [i32; 2],
@@ -122,6 +144,15 @@ struct Conn {
     /// The network is cut for this connection until then.
     cut_until: u64,
     open: bool,
+}
+
+impl Conn {
+    fn flows(&mut self, lane: Lane) -> &mut Flows {
+        match lane {
+            Lane::Requests => &mut self.requests,
+            Lane::Responses => &mut self.responses,
+        }
+    }
 }
 
 /// Two joined ports: what the soft device's link is without a network.
@@ -211,12 +242,12 @@ impl Wire {
             // Soon past 2^24.
             _ => Psn::new(0x0100_0000 - self.prng.range(1, 100) as u32),
         };
-        let firsts = [first(), first()];
+        let [requests, responses] = [(); 2].map(|()| Flows::new([first(), first()]));
         self.conns.push(Conn {
             line,
             nums,
-            senders: firsts.map(Sender::new),
-            receivers: firsts.map(Receiver::new),
+            requests,
+            responses,
             asks: [0; 2],
             owed: [const { VecDeque::new() }; 2],
             exhausted: [false; 2],
@@ -240,7 +271,8 @@ impl Wire {
         let Some(known) = self.conns.get_mut(conn).filter(|conn| conn.open) else { return };
         known.open = false;
         for side in 0..2 {
-            known.senders[side].dead = true;
+            known.requests.senders[side].dead = true;
+            known.responses.senders[side].dead = true;
             let port = &mut self.lines[known.line].ports[side];
             port.forget(conn);
             port.near.release_end();
@@ -256,7 +288,7 @@ impl Wire {
 
     /// The time of the next event that happens by itself.
     pub fn next_at(&self) -> Option<u64> {
-        let timers = self.timers().map(|(at, _, _)| at).min();
+        let timers = self.timers().map(|(at, ..)| at).min();
         let urge = self.silences().map(|(at, _, _)| at).min();
         [timers, urge, self.net.next_at()].into_iter().flatten().min()
     }
@@ -274,8 +306,8 @@ impl Wire {
                 continue;
             }
             let due = self.timers().find(|timer| timer.0 == at);
-            if let Some((_, conn, from)) = due {
-                self.time_out(conn, from);
+            if let Some((_, conn, from, lane)) = due {
+                self.time_out(conn, from, lane);
                 continue;
             }
             let silence = self.silences().find(|silence| silence.0 == at);
@@ -297,10 +329,13 @@ impl Wire {
         self.lines.iter().flat_map(|line| &line.ports).find_map(|port| port.broken)
     }
 
-    fn timers(&self) -> impl Iterator<Item = (u64, usize, usize)> {
+    fn timers(&self) -> impl Iterator<Item = (u64, usize, usize, Lane)> {
         self.conns.iter().enumerate().filter(|(_, conn)| conn.open).flat_map(|(number, conn)| {
-            let at = |side: usize| Some((conn.senders[side].deadline()?, number, side));
-            [at(0), at(1)].into_iter().flatten()
+            let lanes = [(&conn.requests, Lane::Requests), (&conn.responses, Lane::Responses)];
+            lanes.into_iter().flat_map(move |(Flows { senders, .. }, lane)| {
+                let at = |side: usize| Some((senders[side].deadline()?, number, side, lane));
+                [at(0), at(1)].into_iter().flatten()
+            })
         })
     }
 
@@ -359,6 +394,7 @@ impl Wire {
             for side in 0..2 {
                 self.hear_domain(line, side);
                 self.read_domain(line, side);
+                self.read_responses(line, side);
             }
         }
         for relay in 0..self.relays.len() {
@@ -370,6 +406,7 @@ impl Wire {
         for conn in 0..self.conns.len() {
             for from in 0..2 {
                 self.write_domain(conn, from);
+                self.write_responses(conn, from);
             }
         }
         for line in 0..self.lines.len() {
@@ -386,7 +423,7 @@ impl Wire {
         while let Some(taking) = self.lines[line].ports[side].next_taking() {
             let (Taking::Taken { way, .. } | Taking::Refused { way, .. }) = taking;
             let Way { conn, psn } = way;
-            let receiver = &mut self.conns[conn].receivers[from];
+            let receiver = &mut self.conns[conn].requests.receivers[from];
             match taking {
                 Taking::Taken { asks, .. } => {
                     if !receiver.take(psn) {
@@ -402,39 +439,33 @@ impl Wire {
                     self.events.push((self.now, Event::Refused { conn, from, psn, status }));
                 }
             }
-            let ack = self.conns[conn].receivers[from].ack(false);
-            self.send(conn, from, Word::Ack(ack));
+            let ack = self.conns[conn].requests.receivers[from].ack(false);
+            self.send(conn, from, Lane::Requests, Word::Ack(ack));
         }
     }
 
     /// Reads the records that the domain on that side wrote, as far as the window allows, and sends
     /// them.
     fn read_domain(&mut self, line: usize, side: usize) {
-        while self.flying(line, side) < self.patience.window {
+        while self.flying(line, side, |conn| &conn.requests) < self.patience.window {
             let port = &mut self.lines[line].ports[side];
             let Some((span, record)) = port.next_record() else { return };
-            let qp = record.qp();
-            let conn = self
-                .conns
-                .iter()
-                .rposition(|conn| conn.line == line && conn.nums[1 - side] == qp && conn.open);
-            let Some(number) = conn else {
+            let Some(number) = open_to(&self.conns, line, side, record.qp()) else {
                 port.note_read(span, None);
                 continue;
             };
             let conn = &mut self.conns[number];
-            let replayed =
-                record.answers() && conn.owed[1 - side].pop_front().is_some_and(|replay| replay);
-            if conn.senders[side].dead || replayed {
-                match conn.exhausted[side] && !record.is_answer() {
+            let sender = &mut conn.requests.senders[side];
+            if sender.dead {
+                match conn.exhausted[side] {
                     true => port.refuse_read(span, Status::RetryExceeded),
                     false => port.note_read(span, None),
                 }
                 continue;
             }
-            let psn = conn.senders[side].push(record.clone(), self.now, &self.patience);
+            let psn = sender.push(record.clone(), self.now, &self.patience);
             port.note_read(span, Some(Way { conn: number, psn }));
-            self.send(number, 1 - side, Word::Data { psn, record });
+            self.send(number, 1 - side, Lane::Requests, Word::Data { psn, record });
         }
     }
 
@@ -448,10 +479,11 @@ impl Wire {
         }
     }
 
-    /// Packets on the way from that side of a line.
-    fn flying(&self, line: usize, side: usize) -> usize {
+    /// Packets on the way from that side of a line, in those flows.
+    fn flying(&self, line: usize, side: usize, flows: fn(&Conn) -> &Flows) -> usize {
         let conns = self.conns.iter().filter(|conn| conn.line == line && conn.open);
-        conns.filter(|c| !c.senders[side].dead).map(|conn| conn.senders[side].flying()).sum()
+        let senders = conns.map(|conn| &flows(conn).senders[side]);
+        senders.filter(|sender| !sender.dead).map(Sender::flying).sum()
     }
 
     /// Writes the records that have arrived to their domain, as far as the ring has space.
@@ -462,18 +494,10 @@ impl Wire {
         let conn = &mut self.conns[number];
         let Line { ports, amid, .. } = &mut self.lines[conn.line];
         let (port, amid) = (&mut ports[1 - from], &mut amid[1 - from]);
-        if conn.senders[from].dead
-            && conn.receivers[from].ready.is_empty()
-            && conn.asks[1 - from] > 0
-        {
-            // Nothing comes from that side any more, so no response comes either.
-            let record = Record::no_answer(conn.nums[1 - from]);
-            conn.receivers[from].ready.push_back((None, record));
-        }
         if self.mistake == Some(Mistake::LateWrite) {
-            mistake::overtake(&mut conn.receivers[from]);
+            mistake::overtake(&mut conn.requests.receivers[from]);
         }
-        let ready = &mut conn.receivers[from].ready;
+        let ready = &mut conn.requests.receivers[from].ready;
         while let Some((psn, record)) = ready.front() {
             // The last one asks, or the domain is asked later, so it always reports in the end.
             let asking = match ready.len() {
@@ -492,9 +516,6 @@ impl Wire {
             if record.is_message() {
                 *amid = (!record.is_last()).then_some(number);
             }
-            if record.answers() {
-                conn.asks[1 - from] -= 1;
-            }
             ready.pop_front();
         }
     }
@@ -510,18 +531,19 @@ impl Wire {
     fn is_free(&self, line: usize, from: usize, number: Option<usize>) -> bool {
         let Some(amid) = self.lines[line].amid[1 - from] else { return true };
         let other = &self.conns[amid];
-        let over = !other.open || other.senders[from].dead || other.receivers[from].has_refused();
+        let Flows { senders, receivers } = &other.requests;
+        let over = !other.open || senders[from].dead || receivers[from].has_refused();
         Some(amid) == number || over
     }
 
     /// Sends a packet to a side, if the network lets it through.
-    fn send(&mut self, conn: usize, to: usize, word: Word) {
+    fn send(&mut self, conn: usize, to: usize, lane: Lane, word: Word) {
         let cut = self.now < self.conns[conn].cut_until;
         let data = match &word {
             Word::Data { psn, .. } => Some(psn.number()),
             Word::Ack(_) => None,
         };
-        let packet = Packet::Flow { conn, to, word };
+        let packet = Packet::Flow { conn, to, lane, word };
         let fate = if cut { Fate::Lost } else { self.net.send(self.now, packet) };
         if let Some(psn) = data {
             let copies = fate.copies();
@@ -530,8 +552,8 @@ impl Wire {
     }
 
     fn arrive(&mut self, packet: Packet) {
-        let (conn, to, word) = match packet {
-            Packet::Flow { conn, to, word } => (conn, to, word),
+        let (conn, to, lane, word) = match packet {
+            Packet::Flow { conn, to, lane, word } => (conn, to, lane, word),
             Packet::Datagram { relay, datagram } => return self.deliver(relay, datagram),
         };
         if !self.conns[conn].open || self.now < self.conns[conn].cut_until {
@@ -542,7 +564,7 @@ impl Wire {
                 let from = 1 - to;
                 let replay = self.mistake == Some(Mistake::ReplayedAtomic) && record.is_atomic();
                 let again = replay.then(|| record.clone());
-                let receiver = &mut self.conns[conn].receivers[from];
+                let receiver = &mut self.conns[conn].flows(lane).receivers[from];
                 let (got, ack) = receiver.data(psn, record, &self.patience);
                 let new = got == Got::New;
                 if let (Got::Old, None, Some(again)) = (got, ack.refused, again) {
@@ -550,9 +572,9 @@ impl Wire {
                 }
                 let psn = psn.number();
                 self.events.push((self.now, Event::Arrived { conn, from, psn, new }));
-                self.send(conn, from, Word::Ack(ack));
+                self.send(conn, from, lane, Word::Ack(ack));
             }
-            Word::Ack(ack) => self.hear_peer(conn, to, &ack),
+            Word::Ack(ack) => self.hear_peer(conn, to, lane, &ack),
         }
     }
 
@@ -569,44 +591,55 @@ impl Wire {
     }
 
     /// Handles an acknowledgement for what `side` sent.
-    fn hear_peer(&mut self, number: usize, side: usize, ack: &Ack) {
+    fn hear_peer(&mut self, number: usize, side: usize, lane: Lane, ack: &Ack) {
         let conn = &mut self.conns[number];
-        let sender = &mut conn.senders[side];
+        let sender = &mut conn.flows(lane).senders[side];
         let heard = sender.hear(ack, self.now, &self.patience);
         let oldest = sender.oldest();
-        let port = &mut self.lines[conn.line].ports[side];
-        port.done(number, heard.taken);
-        if let Some(status) = heard.refused {
-            let way = Way { conn: number, psn: oldest };
-            port.refuse(way, Status::from_raw(status.into()));
+        if lane == Lane::Requests {
+            let port = &mut self.lines[conn.line].ports[side];
+            port.done(number, heard.taken);
+            if let Some(status) = heard.refused {
+                let way = Way { conn: number, psn: oldest };
+                port.refuse(way, Status::from_raw(status.into()));
+            }
         }
         if heard.resend {
-            self.send_again(number, side);
+            self.send_again(number, side, lane);
         }
     }
 
-    fn send_again(&mut self, conn: usize, side: usize) {
-        let again = self.conns[conn].senders[side].again();
+    fn send_again(&mut self, conn: usize, side: usize, lane: Lane) {
+        let again = self.conns[conn].flows(lane).senders[side].again();
         let mut again: Vec<_> = again.map(|(psn, record)| (psn, record.clone())).collect();
         if self.mistake == Some(Mistake::StaleRead) {
             mistake::stale(&mut again);
         }
         for (psn, record) in again {
-            self.send(conn, 1 - side, Word::Data { psn, record });
+            self.send(conn, 1 - side, lane, Word::Data { psn, record });
         }
     }
 
-    fn time_out(&mut self, number: usize, from: usize) {
+    fn time_out(&mut self, number: usize, from: usize, lane: Lane) {
         let conn = &mut self.conns[number];
-        let sender = &mut conn.senders[from];
+        let sender = &mut conn.flows(lane).senders[from];
         if sender.time_out(self.now, &self.patience) {
             self.events.push((self.now, Event::TimedOut { conn: number, from }));
-            return self.send_again(number, from);
+            return self.send_again(number, from, lane);
         }
         let oldest = sender.oldest();
-        conn.exhausted[from] = true;
         self.events.push((self.now, Event::Exhausted { conn: number, from }));
+        if lane == Lane::Responses {
+            // The queue pair that asked fails, see `write_responses`.
+            return;
+        }
+        conn.exhausted[from] = true;
         let way = Way { conn: number, psn: oldest };
         self.lines[conn.line].ports[from].refuse(way, Status::RetryExceeded);
     }
+}
+
+/// The open connection on that line whose queue pair at the far end of `side` has that number.
+fn open_to(conns: &[Conn], line: usize, side: usize, qp: u32) -> Option<usize> {
+    conns.iter().rposition(|conn| conn.line == line && conn.nums[1 - side] == qp && conn.open)
 }

@@ -15,7 +15,7 @@ use crate::provider::wake::Notifier;
 use crate::room::{Grow, Room, never};
 use crate::shm::layout::{
     Direction, Header, LINK_BYTES, LinkHeader, RecordFlags, SLOT_FIRST_RECORD, SLOT_RECORD_MAX,
-    Side, split,
+    Side, split, split_responses,
 };
 use crate::shm::peer_waker::PeerWaker;
 use crate::shm::reader::Rx;
@@ -23,7 +23,7 @@ use crate::shm::remote_map::RemoteMap;
 use crate::shm::ring::{Refusal, Space, Tx};
 use crate::state::policy::contention::Contention;
 use crate::state::policy::spin::SpinPolicy;
-use crate::state::responses::Response;
+use crate::state::responses::{Response, Responses};
 use crate::wc::Status;
 
 /// The most signalled requests in flight on one link; more wait in the backlog.
@@ -38,6 +38,8 @@ pub struct LinkShared {
     /// What this side writes, what it reads, and the header.
     out: Direction,
     input: Direction,
+    /// The same for responses.
+    responses: (Direction, Direction),
     header: LinkHeader,
     side: Side,
     peer_gone: AtomicBool,
@@ -65,13 +67,15 @@ impl LinkShared {
     }
 
     pub(crate) fn over(memory: Arc<Mapping>, side: Side) -> Result<LinkShared, SetupError> {
-        let (out, input, header) = split(&memory, side).ok_or_else(|| {
+        let too_short = || {
             SetupError::new(
                 Code::Invalid,
                 std_alloc::format!("a link in {} bytes of memory", memory.len()),
                 std_alloc::format!("it needs {LINK_BYTES} bytes, aligned to 128"),
             )
-        })?;
+        };
+        let (out, input, header) = split(&memory, side).ok_or_else(too_short)?;
+        let responses = split_responses(&memory, side).ok_or_else(too_short)?;
         if side == Side::Maker {
             header.users().store(2, Ordering::Relaxed);
         }
@@ -80,6 +84,7 @@ impl LinkShared {
             memory,
             out,
             input,
+            responses,
             header,
             side,
             peer_gone,
@@ -111,12 +116,13 @@ impl LinkShared {
         self.header.asleep(self.side).store(asleep.into(), Ordering::SeqCst);
     }
 
-    /// The directions, that of the maker first.
+    /// The directions, that of the maker first; then those of the responses.
     #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn directions(&self) -> [&Direction; 2] {
+    pub(crate) fn directions(&self) -> [&Direction; 4] {
+        let (out, input) = &self.responses;
         match self.side {
-            Side::Maker => [&self.out, &self.input],
-            Side::Taker => [&self.input, &self.out],
+            Side::Maker => [&self.out, &self.input, out, input],
+            Side::Taker => [&self.input, &self.out, input, out],
         }
     }
 
@@ -246,9 +252,11 @@ pub(crate) struct Link {
     pub(crate) spin: SpinPolicy,
     /// Whether messages of both sides cross.
     pub(crate) contention: Contention,
-    /// There is a backlog, a pending response or a refusal, or the link is broken or idle: posts
-    /// and polls need more than the fast path.
+    /// There is a backlog or a refusal, or the link is broken or idle: posts and polls need more
+    /// than the fast path.
     pub(crate) slow_path: bool,
+    /// Polls need more than the fast path: the link is on the slow path, or responses are due.
+    pub(crate) slow_poll: bool,
     /// Polls do not serve it, see [`crate::state::link_scheduler`]. Then it is on the slow path.
     idle: bool,
     /// It always takes the slow path: its queue pair sends no plain message.
@@ -259,10 +267,8 @@ pub(crate) struct Link {
     pub(crate) key: u32,
     /// Queue pairs with requests that did not fit, in order.
     backlog: VecDeque<u32>,
-    /// Responses to READs and atomics of the peer, in order. There is room for as many as all queue
-    /// pairs of the link allow.
-    responses: VecDeque<Response>,
-    responses_max: usize,
+    /// Responses to READs and atomics, both ways.
+    pub(crate) responses: Responses,
     /// A refusal that waits for responses on their way: requests before it are not done.
     pub(crate) deferred_refusal: Option<Refusal>,
     /// Refusals the peer has not settled, oldest first. The first is in this side's line, under
@@ -284,6 +290,7 @@ impl Link {
     pub(crate) fn new(shared: Arc<LinkShared>) -> Link {
         let peer_waker =
             || PeerWaker::new(&shared.header, shared.side.peer(), shared.notifier.clone());
+        let (out, input) = shared.responses.clone();
         Link {
             index: 0,
             rq: CLOSED,
@@ -302,13 +309,13 @@ impl Link {
             spin: SpinPolicy::new(),
             contention: Contention::new(),
             slow_path: false,
+            slow_poll: false,
             idle: false,
             always_slow: false,
             pauses: 0,
             key: 0,
             backlog: VecDeque::new(),
-            responses: VecDeque::new(),
-            responses_max: 0,
+            responses: Responses::new(Tx::new(out, peer_waker()), Rx::new(input, peer_waker())),
             deferred_refusal: None,
             refusals: ArrayVec::new(),
             refusal_number: 0,
@@ -421,7 +428,8 @@ impl Link {
 
     /// The peer broke the rules.
     pub(crate) fn break_off(&mut self) {
-        (self.broken, self.slow_path) = (true, true);
+        self.broken = true;
+        self.take_slow_path();
         // No new connection over it.
         self.shared.peer_gone();
     }
@@ -429,13 +437,13 @@ impl Link {
     /// True if the link has more work than waiting for the next message.
     #[inline(always)]
     pub(crate) fn is_busy(&self) -> bool {
-        self.slow_path || self.rx.ack_is_due() || !self.signaled.is_empty() || !self.rx.caught_up()
+        self.slow_poll || self.rx.ack_is_due() || !self.signaled.is_empty() || !self.rx.caught_up()
     }
 
-    /// True if a record or a refusal has come. (An idle link waits for no completion and no space,
-    /// so acknowledgements do not matter.)
+    /// True if a record, a refusal or a response has come. (An idle link waits for no completion
+    /// and no space, so acknowledgements do not matter.)
     pub(crate) fn has_news(&self) -> bool {
-        self.rx.has_news() || self.tx.is_refused()
+        self.rx.has_news() || self.tx.is_refused() || self.responses.have_news()
     }
 
     /// True if only an arrival can make it need service.
@@ -468,7 +476,7 @@ impl Link {
     /// Puts a queue pair at the end of the backlog.
     pub(crate) fn let_wait(&mut self, qp: u32) {
         self.backlog.put(qp);
-        self.slow_path = true;
+        self.take_slow_path();
     }
 
     /// The first queue pair leaves the backlog.
@@ -497,37 +505,32 @@ impl Link {
     /// Queues a response for the peer.
     pub(crate) fn queue_response(&mut self, response: Response) {
         self.responses.put(response);
-        self.slow_path = true;
-    }
-
-    /// The oldest response.
-    pub(crate) fn first_response(&mut self) -> Option<&mut Response> {
-        self.responses.front_mut()
+        self.slow_poll = true;
     }
 
     /// Takes out the oldest response, which is written whole.
     pub(crate) fn pop_response(&mut self) -> Option<Response> {
-        let response = self.responses.pop_front();
+        let response = self.responses.pop();
         self.update_slow_path();
         response
     }
 
-    /// Makes room for the responses of one more queue pair, whose peer may have `more` READs in
-    /// flight. The data plane never grows the list. False: there is no memory for them.
-    #[must_use]
-    pub(crate) fn reserve_responses(&mut self, more: u8) -> bool {
-        self.responses_max += usize::from(more);
-        self.responses.make_room(self.responses_max)
+    /// A READ or an atomic of this side goes out: polls look for its response.
+    pub(crate) fn await_response(&mut self) {
+        self.responses.note_asked();
+        self.slow_poll = true;
     }
 
-    /// A queue pair gives its room back.
-    pub(crate) fn release_responses(&mut self, less: u8) {
-        self.responses_max -= usize::from(less);
+    /// That many requests of this side have their response, or nobody waits for it any more.
+    pub(crate) fn await_less(&mut self, requests: u32) {
+        self.responses.note_over(requests);
+        self.update_slow_path();
     }
 
     /// From now on nothing that is posted here takes the fast path.
     pub(crate) fn always_slow(&mut self) {
-        (self.always_slow, self.slow_path) = (true, true);
+        self.always_slow = true;
+        self.take_slow_path();
     }
 
     /// One queue pair enters SQD, or leaves it.
@@ -539,9 +542,11 @@ impl Link {
     /// A queue pair is reset: its requests on the wire and its responses belong to nobody now.
     pub(crate) fn forget(&mut self, qp: u32) {
         self.signaled.forget(qp);
-        for response in self.responses.iter_mut().filter(|response| response.who.qp == qp) {
-            response.who.qp = 0;
-        }
+        self.responses.forget(qp);
+    }
+
+    fn take_slow_path(&mut self) {
+        (self.slow_path, self.slow_poll) = (true, true);
     }
 
     fn update_slow_path(&mut self) {
@@ -550,8 +555,8 @@ impl Link {
             || self.always_slow
             || self.pauses > 0
             || !self.backlog.is_empty()
-            || !self.responses.is_empty()
             || !self.refusals.is_empty();
+        self.slow_poll = self.slow_path || self.responses.are_due();
     }
 
     /// True if there is space for `bytes`. Reads shared memory only if needed; may write a jump.
@@ -607,7 +612,7 @@ impl Link {
         }
         self.refused.put(qp);
         self.refusals.put(Refusal { at: self.rx.at, qp, status });
-        self.slow_path = true;
+        self.take_slow_path();
         if self.refusals.len() == 1 {
             self.show_refusal();
         }

@@ -214,6 +214,7 @@ fn write_read(
     }
     link.tx.put_words(header, srq.unwrap_or(0), operands);
     qp.reads.note_sent(qp.sq.sent);
+    link.await_response();
     true
 }
 

@@ -132,7 +132,7 @@ impl DomainState {
                 link.always_slow();
             }
             link.users += 1;
-            let room = link.reserve_responses(qp.responder_depth);
+            let room = link.responses.reserve(qp.responder_depth);
             if link.is_broken() || !link.reserve_waiting() || !room {
                 res.fail_qp(qp, 0, Some(Status::RetryExceeded));
             }
@@ -175,7 +175,8 @@ impl DomainState {
         res.leave_queue(qp.own_rq());
         if let Some(link) = self.links.get_mut(qp.link) {
             link.waits_no_more(qp.num);
-            link.release_responses(qp.responder_depth);
+            link.responses.release(qp.responder_depth);
+            link.await_less(qp.reads.give_up());
             link.users -= 1;
             link.shared.release_end();
             if qp.paused {

@@ -1,10 +1,12 @@
 //! Responses to READs and atomics. The side that owns the memory writes them in the order of the
-//! requests; the side that asked takes them.
+//! requests; the side that asked takes them. They pass the messages of their direction.
 
+use crate::model::cq::Sink;
 use crate::provider::Access;
 use crate::shm::layout::{
     FRAGMENT, Header, KIND_RESPONSE, RECORD_MAX, RESPONSE_OPERANDS, RecordFlags,
 };
+use crate::shm::reader::Rx;
 use crate::state::link::Link;
 use crate::state::qp::{QpContext, State};
 use crate::state::resources::{Outcome, Resources};
@@ -13,28 +15,32 @@ use crate::state::transport::Transport;
 use crate::wc::Status;
 use crate::wr::Sge;
 
+/// The most records of one link's responses that are taken in one poll.
+const RESPONSES_MAX: u32 = 64;
+
 impl Transport {
     /// Writes the responses of a link, as far as there is space.
     #[cold]
     #[inline(never)]
     pub(crate) fn advance_responses(&mut self, link: &mut Link) {
-        while let Some(response) = link.first_response().copied()
+        if link.responses.first().is_none() {
+            return;
+        }
+        // The peer then learns with the response that the request was taken.
+        link.ack_now();
+        while let Some(response) = link.responses.first().copied()
             && !link.is_broken()
         {
             let Some(left) = self.write_response(link, response) else { break };
-            match (left, link.first_response()) {
+            match (left, link.responses.first()) {
                 (Some(unsent), Some(first)) => first.unsent = unsent,
                 _ => self.finish_response(link),
             }
-            if link.tx.unpublished() >= RECORD_MAX {
-                let ack = link.ack();
-                link.tx.publish(ack);
+            if link.responses.tx.unpublished() >= RECORD_MAX {
+                link.responses.publish();
             }
         }
-        if link.tx.unpublished() > 0 {
-            let ack = link.ack();
-            link.tx.publish(ack);
-        }
+        link.responses.publish();
     }
 
     /// The oldest response has been written whole.
@@ -70,18 +76,19 @@ impl Transport {
             _ => None,
         };
         let header = Header::new(KIND_RESPONSE, flags, RESPONSE_OPERANDS + length, response.peer);
-        if !link.has_space(header.record()) {
+        let responses = &mut link.responses;
+        if !responses.has_space(header.record()) {
             return None;
         }
         let status = status as u64;
         match (response.unsent, &lent) {
             (Unsent::Value(value), _) if length == 8 => {
-                link.tx.put_words(header, 0, &[status, value]);
+                responses.tx.put_words(header, 0, &[status, value]);
             }
             (Unsent::Bytes { .. }, Some(lent)) if length > 0 => {
-                link.tx.put_after_words(header, &[status], lent.source());
+                responses.tx.put_after_words(header, &[status], lent.source());
             }
-            _ => link.tx.put_words(header, 0, &[status]),
+            _ => responses.tx.put_words(header, 0, &[status]),
         }
         Some(left)
     }
@@ -98,31 +105,65 @@ impl Transport {
         Status::RemoteAccess
     }
 
+    /// Takes the responses that have come. True if there were any.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn take_responses<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
+        let mut came = false;
+        for _ in 0..RESPONSES_MAX {
+            if link.is_broken() {
+                return false;
+            }
+            let rx = &mut link.responses.rx;
+            if rx.caught_up() && !rx.look() {
+                break;
+            }
+            let outcome = match (!rx.caught_up() || rx.advance()).then(|| rx.header()).flatten() {
+                Some(Header::JUMP) if rx.jump() => Outcome::Done,
+                Some(header) if header.kind() == KIND_RESPONSE => {
+                    self.take_response(link, header, sink)
+                }
+                _ => Outcome::Hostile,
+            };
+            if outcome == Outcome::Hostile {
+                self.cut_off(link);
+                return false;
+            }
+            came = true;
+        }
+        link.responses.give_back();
+        came
+    }
+
     /// Takes a response or a piece of one.
-    pub(crate) fn take_response(&mut self, link: &mut Link, header: Header) -> Outcome {
+    fn take_response<S: Sink>(&mut self, link: &mut Link, header: Header, sink: &mut S) -> Outcome {
         let res = &mut self.res;
         let on_link = |qp: &&mut QpContext| qp.link == link.index && qp.state == State::Rts;
         let asker = self.qps.get_mut(header.qp()).filter(on_link);
-        let Some([status]) = link.rx.operands::<1>(header) else { return Outcome::Hostile };
+        let rx = &mut link.responses.rx;
+        let Some([status]) = rx.operands::<1>(header) else { return Outcome::Hostile };
         let Some(qp) = asker else {
             // It has failed since, or never existed: ignore the record.
-            link.consume(header);
+            rx.consume(header);
             return Outcome::Done;
         };
         // It has asked for nothing.
         let Some(index) = qp.reads.oldest() else { return Outcome::Hostile };
         let status = match Status::from_raw(status as u32) {
-            Status::Success => res.place_response(link, header, qp, index),
+            Status::Success => res.place_response(rx, header, qp, index),
             status => status,
         };
         let last = header.flags().contains(RecordFlags::LAST);
-        link.consume(header);
+        rx.consume(header);
         if status != Status::Success {
             // Earlier requests are done: their responses have come.
             let good_until = qp.sq.entry(index).end - 1;
             res.fail_qp(qp, good_until, Some(status));
         } else if last {
             res.finish_read(link, qp);
+            if !res.release_parked(qp, sink) || qp.failure.poison.is_some() {
+                res.schedule(qp);
+            }
         }
         Outcome::Done
     }
@@ -132,7 +173,7 @@ impl Resources {
     /// Copies the bytes of a response to where the request wants them, and returns the status.
     fn place_response(
         &mut self,
-        link: &Link,
+        rx: &Rx,
         header: Header,
         qp: &mut QpContext,
         index: u32,
@@ -154,7 +195,7 @@ impl Resources {
             let Some(to) = self.nic.memory.target(piece, qp.pd) else {
                 return Status::LocalProtection;
             };
-            link.rx.fetch(header, from, to);
+            rx.fetch(header, from, to);
             (skip, from, left) = (0, from + some, left - some);
         }
         qp.reads.response_bytes += length;
@@ -164,13 +205,11 @@ impl Resources {
     /// The oldest request in flight has its response: continues what waited for it.
     fn finish_read(&mut self, link: &mut Link, qp: &mut QpContext) {
         qp.reads.note_done();
+        link.await_less(1);
         if qp.reads.waits {
             qp.reads.waits = false;
             qp.in_backlog = true;
             link.let_wait(qp.num);
-        }
-        if qp.parked.is_some() || qp.failure.poison.is_some() {
-            self.schedule(qp);
         }
     }
 }

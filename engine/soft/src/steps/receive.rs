@@ -12,8 +12,8 @@ use crate::model::memory::MrCache;
 use crate::model::send_queue::Sent;
 use crate::shm::burst::Burst;
 use crate::shm::layout::{
-    Header, KIND_ADD, KIND_JUMP, KIND_NOTICE, KIND_READ, KIND_RESPONSE, KIND_SEND, KIND_SRQ_NOTICE,
-    KIND_SWAP, KIND_TO_SRQ, KIND_WRITE, RecordFlags, SRQ_OPERANDS,
+    Header, KIND_ADD, KIND_JUMP, KIND_NOTICE, KIND_READ, KIND_SEND, KIND_SRQ_NOTICE, KIND_SWAP,
+    KIND_TO_SRQ, KIND_WRITE, RecordFlags, SRQ_OPERANDS,
 };
 use crate::shm::reader::SlotRecord;
 use crate::shm::ring::Refusal;
@@ -49,20 +49,28 @@ impl Transport {
         link.empty_polls = if came { 0 } else { link.empty_polls.wrapping_add(1) };
         if S::THOROUGH || link.empty_polls % LOOK_EVERY == 1 {
             self.look_around(link);
+            if link.responses.may_come() {
+                self.take_responses(link, sink);
+            }
         }
         if S::THOROUGH && link.rx.ack_is_due() {
             link.ack_now();
         }
-        if link.slow_path {
-            self.serve_slow_path(link);
+        if link.slow_poll {
+            self.serve_slow_path(link, sink);
         }
     }
 
     /// The parts of a link beside its fast path: refusals, responses, the backlog.
     #[cold]
     #[inline(never)]
-    fn serve_slow_path(&mut self, link: &mut Link) {
+    fn serve_slow_path<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
         link.attend_refusals();
+        if self.take_responses(link, sink) {
+            // What was acknowledged before the response is known now.
+            self.look_around(link);
+            self.complete(link, sink);
+        }
         self.advance_responses(link);
         self.advance_link(link);
     }
@@ -241,7 +249,6 @@ impl Transport {
     #[inline(never)]
     fn receive_slow<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
         let outcome = match link.rx.header() {
-            Some(header) if header.kind() == KIND_RESPONSE => self.take_response(link, header),
             Some(header) => self.receive_record(link, header, sink),
             None => Outcome::Hostile,
         };

@@ -65,6 +65,9 @@ impl Resources {
         self.fail_poisoned(links, qp);
         done &= self.has_drained(links, qp);
         if qp.state == State::Err {
+            if let Some(link) = links.get_mut(qp.link) {
+                link.await_less(qp.reads.give_up());
+            }
             done = self.flush_assembly(qp, sink)
                 && self.flush_sends(qp, sink)
                 && self.flush_receives(qp, sink);
@@ -198,7 +201,7 @@ fn urge(links: &mut Links, qp: &QpContext) -> bool {
 impl Resources {
     /// Makes the completions that waited for responses, as far as those have arrived. Returns false
     /// if there is no room for more now.
-    fn release_parked<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
+    pub(super) fn release_parked<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
         let Some(upto) = qp.parked else { return true };
         while qp.sq.completed != upto {
             let index = qp.sq.completed;

@@ -617,7 +617,7 @@ fn a_peer_that_breaks_the_rules_is_cut_off() {
         two.recv(1, 0, 8);
         one.send(1, 0, 100, SendFlags::empty()).unwrap();
         two.send(2, 0, 8, SendFlags::empty()).unwrap();
-        let [way, _] = maker.directions();
+        let [way, ..] = maker.directions();
         // The slot must not confirm the ring.
         way.seal().store(u64::MAX, Ordering::Relaxed);
         match place {
@@ -642,7 +642,7 @@ fn a_queue_pair_that_comes_to_a_broken_link_fails() {
     let mut late = make_qp(&two.nic, &two.cq, two.srq.as_ref(), CAPS);
     let mut other = make_qp(&one.nic, &one.cq, one.srq.as_ref(), CAPS);
     assert!(two.poll().is_empty() && taker.acquire());
-    let [way, _] = maker.directions();
+    let [way, ..] = maker.directions();
     way.tail().store(119, Ordering::Relaxed);
     assert!(two.poll().is_empty());
     wire(&mut other, &mut late, &maker, &taker, 7);

@@ -311,6 +311,32 @@ fn sq_5_completions_wait_for_earlier_answers() {
     assert_eq!(one_wc(&sent).wr_id, 2);
 }
 
+/// SQ-5: messages that fill the ring and find no receive hold up no response of their direction,
+/// and arrive in order afterwards.
+#[test]
+fn responses_pass_messages_that_find_no_receive() {
+    let (mut one, mut two) = pair(QpCaps { send_wr: 512, ..CAPS }, true);
+    two.fill(0, &pattern(5, 1 << 16));
+    for n in 0..100 {
+        let at = (1 << 17) + n as usize * 1000;
+        two.fill(at, &[n as u8; 1000]);
+        two.send(n, at, 1000, NONE).unwrap();
+    }
+    one.post(1, SendOp::Read(two.region.remote(0)), one.sge(0, 1 << 16), SIGNALED).unwrap();
+    let op = SendOp::FetchAdd { at: two.region.remote(1 << 16), add: 1 };
+    one.post(2, op, one.sge(1 << 17, 8), SIGNALED).unwrap();
+    let (sent, got) = settle(&mut one, &mut two);
+    let ends: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ends, [(1, Status::Success), (2, Status::Success)]);
+    assert!(one.bytes(0, 1 << 16) == pattern(5, 1 << 16));
+    assert!(got.is_empty());
+    for n in 0..100 {
+        one.recv(n, 1 << 18, 1000);
+        let (got, _) = settle(&mut one, &mut two);
+        assert_eq!((one_wc(&got).wr_id, one.bytes(1 << 18, 1000)), (n, std::vec![n as u8; 1000]));
+    }
+}
+
 /// SM-2, RC-7: a refusal ends the requests behind it, never the READ before it.
 #[test]
 fn a_refusal_waits_for_the_answers_before_it() {

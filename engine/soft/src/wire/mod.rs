@@ -20,16 +20,20 @@
 //! - **A window.** Reading a record gives its ring space back, so the domain goes on sending while
 //!   its peer takes nothing. The carrier stops reading at a limit of [`Port::outstanding`] bytes,
 //!   which bounds what either side of the wire must keep.
-//! - **Progress.** Acknowledgements pass even while records wait for space in a ring, and the port
-//!   is read even while the wire is full. Otherwise two sides that wait for completions block each
-//!   other.
+//! - **Progress.** Acknowledgements and responses pass even while records wait for space in a ring,
+//!   and the port is read even while the wire is full. Otherwise two sides that wait for
+//!   completions block each other.
 //! - **Refusals.** The far domain decides: a missing receive after the last retry (it counts
 //!   retries itself, by the figures in [`crate::Wiring`]), a wrong key, a message that is too long.
 //!   [`Taking::Refused`] goes back, behind the acknowledgements of the records taken before, and
 //!   becomes [`Port::refuse`]. A wire that gives up does the same with `RetryExceeded`.
-//! - **One-sided requests.** They are records like others. The owner's domain carries them out, and
-//!   the bytes of a READ and the value of an atomic come back as records of the other direction. A
-//!   wire need not tell them apart. If it may deliver a record twice, it must drop the second copy.
+//! - **One-sided requests.** They are records like others, and the owner's domain carries them out.
+//!   If a wire may deliver a record twice, it must drop the second copy.
+//! - **Responses.** The bytes of a READ and the value of an atomic come back beside the records of
+//!   the other direction, in an order of their own: [`Port::next_response`] at the far end,
+//!   [`Port::write_response`] at the near one. A response must not wait for a record, because the
+//!   record may wait for a receive. It is outside the window and has no acknowledgement. A domain
+//!   takes responses whenever it polls, so a wire that is full may leave them with their sender.
 //! - **Waking.** A port wakes its domain when that sleeps. Before the carrier itself sleeps it
 //!   calls [`Port::fall_asleep`], looks once more, and then waits for the notifier that it gave the
 //!   domain.

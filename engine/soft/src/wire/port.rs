@@ -11,7 +11,7 @@ use doorbell_alloc::Mapping;
 use super::record::{Psn, Record};
 use crate::error::SetupError;
 use crate::provider::wake::Notifier;
-use crate::shm::layout::{Header, RecordFlags, SLOT_RECORD_MAX};
+use crate::shm::layout::{Header, KIND_RESPONSE, RecordFlags, SLOT_RECORD_MAX};
 use crate::shm::ring::Refusal;
 use crate::state::link::{Link, LinkShared};
 use crate::steps::sleep::before_last_look;
@@ -213,6 +213,43 @@ impl Port {
         Some((span, Record { header, imm, payload: payload.into() }))
     }
 
+    /// Reads the next response, or piece of one, that the domain has published. It waits for
+    /// nothing, and the far domain takes it whenever that polls. A carrier that has no space for
+    /// more reads no more.
+    pub fn next_response(&mut self) -> Option<Record> {
+        let rx = &mut self.link.responses.rx;
+        while self.broken.is_none() {
+            if rx.caught_up() && !rx.look() {
+                return None;
+            }
+            if rx.caught_up() && !rx.advance() {
+                self.broken = Some("a tail of responses that no sender writes");
+                return None;
+            }
+            match rx.header() {
+                Some(Header::JUMP) if rx.jump() => {}
+                Some(header) if header.kind() == KIND_RESPONSE => {
+                    let mut payload = vec![0u8; header.length() as usize];
+                    rx.fetch_into(header, &mut payload);
+                    rx.consume(header);
+                    return Some(Record { header, imm: 0, payload: payload.into() });
+                }
+                _ => self.broken = Some("no response, where responses go"),
+            }
+        }
+        None
+    }
+
+    /// Writes a response, or a piece of one, to the domain, not yet visible. False: there is no
+    /// space before the domain polls.
+    pub fn write_response(&mut self, record: &Record) -> bool {
+        let has_space = self.link.responses.has_space(record.header.record());
+        if has_space {
+            self.link.responses.tx.put_bytes(record.header, record.imm, &record.payload);
+        }
+        has_space
+    }
+
     /// Bytes of the domain's ring that were read and are not done. The domain may write there
     /// again, so a carrier that keeps records stops reading at a limit of its own.
     pub fn outstanding(&self) -> u64 {
@@ -312,6 +349,7 @@ impl Port {
         if core::mem::replace(&mut self.told, now) != now {
             self.link.rx.write_ack(self.safe);
         }
+        self.link.responses.give_back();
     }
 
     /// Writes a record to the domain's ring, not yet visible unless it uses the slot. False: there
@@ -354,6 +392,7 @@ impl Port {
         if self.link.tx.unpublished() > 0 {
             self.link.tx.publish(self.safe);
         }
+        self.link.responses.publish();
     }
 
     /// The next report of the domain about the records written to it.

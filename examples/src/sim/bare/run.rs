@@ -5,17 +5,21 @@ use doorbell::error::SetupError;
 use super::super::device::Planted;
 use super::super::run::Report;
 use super::super::trace::now;
+use super::sizes::RECEIVES;
 use super::world::{Step, World};
 
 /// An expected event that has not come after this many rounds never comes.
 const ROUNDS_MAX: u32 = 20_000;
+
+/// More rounds than a side has receives.
+const DRY_ROUNDS: usize = RECEIVES + 10;
 
 /// Runs one seed; `tell` prints every event.
 ///
 /// # Errors
 /// The plan could not be built.
 pub fn run(seed: u64, planted: Option<Planted>, tell: bool) -> Result<Report, SetupError> {
-    let mut run = Run { world: World::new(seed, planted, tell)? };
+    let mut run = Run { world: World::new(seed, planted, tell)?, dry: None };
     if tell {
         println!("{:#?}", run.world.plan);
     }
@@ -26,6 +30,8 @@ pub fn run(seed: u64, planted: Option<Planted>, tell: bool) -> Result<Report, Se
     run.world.note(Step::Phase("probe"));
     run.fair();
     run.probe();
+    run.world.note(Step::Phase("dry"));
+    run.probe_dry();
     run.world.note(Step::Phase("mail"));
     run.probe_mail();
     run.world.note(Step::Phase("close"));
@@ -40,6 +46,8 @@ pub fn run(seed: u64, planted: Option<Planted>, tell: bool) -> Result<Report, Se
 /// The phases of a run, one after the other.
 struct Run {
     world: World,
+    /// The side that posts no receives, if there is one.
+    dry: Option<usize>,
 }
 
 impl Run {
@@ -122,7 +130,7 @@ impl Run {
         }
     }
 
-    /// Everybody polls, everybody has receives, and time goes on.
+    /// Everybody polls, everybody but the dry side has receives, and time goes on.
     fn round(&mut self) {
         let mut found = 0;
         for side in 0..2 {
@@ -131,7 +139,9 @@ impl Run {
             }
             for conn in 0..self.world.conns.len() {
                 self.world.poster(conn, side).ring();
-                self.world.stock(conn, side);
+                if self.dry != Some(side) {
+                    self.world.stock(conn, side);
+                }
             }
         }
         let soon = now() + 500;
@@ -200,6 +210,30 @@ impl Run {
                 self.world.poster(conn, side).post_last();
             }
         }
+        self.settle();
+    }
+
+    /// A side has no receives left for the messages of its peer. Its own requests go well: no
+    /// response waits behind a message.
+    fn probe_dry(&mut self) {
+        let dry = self.below(2);
+        self.dry = Some(dry);
+        for _ in 0..DRY_ROUNDS {
+            for conn in 0..self.world.conns.len() {
+                self.world.poster(conn, 1 - dry).post_message();
+            }
+            self.round();
+        }
+        for conn in 0..self.world.conns.len() {
+            self.world.poster(conn, dry).post_last();
+        }
+        self.rounds_until("requests wait for receives of their own side", |world| {
+            let rests = |conn: &super::world::Conn| {
+                conn.closed || conn.ending || conn.directions[dry].rests()
+            };
+            world.conns.iter().all(rests)
+        });
+        self.dry = None;
         self.settle();
     }
 

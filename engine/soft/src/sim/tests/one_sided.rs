@@ -98,6 +98,29 @@ fn a_wrong_key_is_refused_through_loss() {
     assert_eq!(pair.ends[1].word(0), 1);
 }
 
+/// A response passes messages of its direction that find no receive, unless that mistake is
+/// planted.
+#[test]
+fn responses_pass_messages_that_find_no_receive() {
+    for planted in [false, true] {
+        let mut pair = pair(FAIR, 7);
+        if planted {
+            pair.wire.plant(Mistake::ResponseBehindMessages);
+        }
+        let [one, two] = &mut pair.ends;
+        (0..PATIENCE.window as u64 * 4).for_each(|n| two.send(n));
+        let at = two.region.remote(0);
+        one.ask(0, SendOp::FetchAdd { at, add: 1 }, one.sge(60, 8));
+        one.ask(1, SendOp::Read(at), one.sge(50, LONG));
+        pair.run(400);
+        let all = [(0, Status::Success), (1, Status::Success)];
+        assert_eq!(pair.ends[0].statuses(), all[..if planted { 0 } else { 2 }]);
+        pair.ends[0].recv(PATIENCE.window as u64 * 4);
+        pair.run(2000);
+        assert_eq!(pair.ends[0].seen.len(), 2 + PATIENCE.window * 4, "planted: {planted}");
+    }
+}
+
 /// The request arrives, but its response never does. The side that asked learns of it, and so does
 /// the responder when it has something to send itself.
 #[test]
@@ -114,7 +137,7 @@ fn an_answer_that_never_comes_ends_the_request() {
     pair.run(400);
     assert_eq!(pair.ends[0].statuses(), [(0, Status::RetryExceeded)]);
     pair.ends[1].send(9);
-    pair.run(40);
+    pair.run(400);
     assert_eq!(pair.ends[1].statuses(), [(9, Status::RetryExceeded)]);
 }
 
