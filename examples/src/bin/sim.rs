@@ -3,7 +3,7 @@
 //! ```text
 //! sim --seeds 2000                        seeds 0 to 1999
 //! sim --seeds 2000 --first 5000           seeds 5000 to 6999
-//! sim --seeds 10000 --new --within 120    seeds that the clock chooses, for two minutes at most
+//! sim --seeds 10000 --within 120          as many of them as fit into two minutes
 //! sim --seed 17                           one again, with every event and a hash of all of them
 //! sim --seeds 2000 --plant lost-tail      with a mistake in the device, which must be found
 //! sim --seeds 2000 --plant late-write     with one in the wire
@@ -14,7 +14,7 @@
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
@@ -38,9 +38,6 @@ struct Arguments {
     /// The first of them.
     #[arg(long, default_value_t = 0, conflicts_with = "seed")]
     first: u64,
-    /// Let the clock choose the first.
-    #[arg(long, conflicts_with_all = ["first", "seed"])]
-    new: bool,
     /// Begin no seed after this many seconds.
     #[arg(long, value_name = "SECONDS")]
     within: Option<u64>,
@@ -89,7 +86,6 @@ fn main() -> ExitCode {
     }));
     let (first, most) = match arguments.seed {
         Some(seed) => (seed, 1),
-        None if arguments.new => (from_clock(), arguments.seeds),
         None => (arguments.first, arguments.seeds),
     };
     let (begin, within) = (Instant::now(), arguments.within.map(Duration::from_secs));
@@ -127,12 +123,6 @@ fn main() -> ExitCode {
     }
     print(first, count, &sums);
     if count >= SEEDS_FOR_ALL && plant.is_none() { covered(&sums) } else { ExitCode::SUCCESS }
-}
-
-/// A first seed that probably no run has had before.
-fn from_clock() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_micros() as u64)
 }
 
 /// Prints the sums over all seeds.
