@@ -127,8 +127,8 @@ fn devices_of_different_names_do_not_see_each_other() {
     assert_eq!(error.code(), Code::Refused);
 }
 
-/// A peer that says nothing, sends nonsense, or sends the wrong message loses only its own
-/// connection: no request comes of it, and the next peer is served.
+/// A peer that says nothing, sends nonsense, sends the wrong message or is of an older version loses
+/// only its own connection: no request comes of it, and the next peer is served.
 #[test]
 fn a_listener_survives_peers_that_lie() {
     let device = SoftDevice::open().unwrap();
@@ -142,13 +142,17 @@ fn a_listener_survives_peers_that_lie() {
     long.0.send(&[0; MESSAGE_MAX + 1], &[]).unwrap();
     let wrong = Liar::connect(&name);
     wrong.say(&Message::Ready);
+    let old = Liar::connect(&name);
+    let mut bytes = request().encode();
+    bytes[4] -= 1;
+    old.0.send(&bytes, &[]).unwrap();
     let honest = Liar::connect(&name);
     honest.say(&request());
     let event = next(&channel);
     assert_eq!(event.kind, EventKind::ConnectRequest);
     assert_eq!(event.private_data[..3], *b"hi\0");
     assert!(channel.next(Duration::from_millis(20)).unwrap().is_none(), "the only request");
-    for liar in [nonsense, long, wrong] {
+    for liar in [nonsense, long, wrong, old] {
         assert!(liar.receive().is_none(), "it was hung up on");
     }
 }
