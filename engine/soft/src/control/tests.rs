@@ -127,8 +127,8 @@ fn devices_of_different_names_do_not_see_each_other() {
     assert_eq!(error.code(), Code::Refused);
 }
 
-/// A peer that says nothing, sends nonsense, sends the wrong message or is of an older version loses
-/// only its own connection: no request comes of it, and the next peer is served.
+/// A peer that says nothing, sends nonsense, sends the wrong message or is of an older version
+/// loses only its own connection: no request comes of it, and the next peer is served.
 #[test]
 fn a_listener_survives_peers_that_lie() {
     let device = SoftDevice::open().unwrap();

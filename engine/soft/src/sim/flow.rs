@@ -194,6 +194,12 @@ impl Receiver {
         self.refused.is_some()
     }
 
+    /// True unless the domain has refused that packet or one before it. It may report the refusal
+    /// first.
+    pub(super) fn serves(&self, psn: Psn) -> bool {
+        self.refused.is_none() || psn.past(self.taken) > u32::MAX >> 9
+    }
+
     /// Notes that the domain has taken that packet and all before it. Returns true if that is news.
     pub(super) fn take(&mut self, psn: Psn) -> bool {
         if self.refused.is_some() {
@@ -263,6 +269,8 @@ mod tests {
         assert_eq!(receiver.ack(false).received, first.plus(4));
         receiver.refuse(first.plus(2), 13);
         assert!(!receiver.take(first.plus(3)));
+        assert!(receiver.serves(first.plus(1)), "it was taken, whenever the domain says so");
+        assert!(!receiver.serves(first.plus(2)) && !receiver.serves(first.plus(3)));
         let ack = receiver.ack(false);
         assert!(ack.taken == first.plus(2) && ack.refused == Some(13));
     }

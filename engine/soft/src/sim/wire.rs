@@ -426,10 +426,11 @@ impl Wire {
             let receiver = &mut self.conns[conn].requests.receivers[from];
             match taking {
                 Taking::Taken { asks, .. } => {
-                    if !receiver.take(psn) {
+                    let (answers, news) = (asks && receiver.serves(psn), receiver.take(psn));
+                    self.conns[conn].asks[from] += i32::from(answers);
+                    if !news {
                         continue;
                     }
-                    self.conns[conn].asks[from] += i32::from(asks);
                     self.events.push((self.now, Event::Taken { conn, from, psn: psn.number() }));
                 }
                 Taking::Refused { status, .. } => {
