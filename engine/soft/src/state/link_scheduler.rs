@@ -7,6 +7,7 @@
 //! A link becomes busy again when something has come, when something is posted on it (an idle link
 //! is on the slow path, so that no fast path takes it), after every command, and before the domain
 //! sleeps.
+#![expect(unsafe_code, reason = "uses an object of the domain by its pointer")]
 
 use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
@@ -102,8 +103,10 @@ impl Links {
         }
     }
 
-    /// Frees links that nobody uses on either side.
+    /// Frees links that nobody uses on either side. Which link is the only busy one is known again
+    /// after the next full poll.
     pub(crate) fn drop_unused(&mut self) {
+        self.scheduler.only = None;
         for place in &mut self.table {
             if place.as_ref().is_some_and(|link| link.users == 0 && link.shared.is_unused()) {
                 *place = None;
@@ -126,7 +129,9 @@ impl Links {
     /// The busy link, if there is only one.
     #[inline(always)]
     pub(crate) fn only(&mut self) -> Option<&mut Link> {
-        self.scheduler.only.map(|link| link.get(&mut self.table))
+        // SAFETY: the table owns the link, and is borrowed. `drop_unused`, which alone takes links
+        // out of the table, forgets this one first.
+        self.scheduler.only.map(|link| unsafe { link.get(&mut self.table) })
     }
 
     /// Makes every link busy: a command may have changed any of them.

@@ -10,7 +10,8 @@
 //!   prefetch are looked up again. A queue pair ends with its handle.
 //! - *Nobody else uses it.* All use is inside the domain, where one thread does one thing at a
 //!   time, and a step looks up nothing that it was given. [`Pointer::get`] borrows what stands for
-//!   the right to be there.
+//!   the right to be there; no type shows that it is the right of this object's domain, so it is
+//!   unsafe, and each caller says why both facts hold.
 #![expect(unsafe_code, reason = "owns what others point to")]
 
 use core::ops::{Deref, DerefMut};
@@ -85,11 +86,15 @@ impl<T> Pointer<T> {
     }
 
     /// The object. `_right` is what stands for the right to use it: the table that owns it, or the
-    /// place of the caller [`Inside`] the domain.
+    /// place of the caller [`Inside`] the domain. The reference lives no longer than that borrow.
+    ///
+    /// # Safety
+    /// The object is still there, and belongs to what `_right` stands for: nobody has a reference
+    /// to it that was not borrowed from `_right`.
     #[inline(always)]
-    pub(crate) fn get<R: ?Sized>(self, _right: &mut R) -> &mut T {
+    pub(crate) unsafe fn get<R: ?Sized>(self, _right: &mut R) -> &mut T {
         let mut object = self.0;
-        // SAFETY: the object is there, and nobody else uses it: see above.
+        // SAFETY: the caller vouches for the object, and for being alone with it.
         unsafe { object.as_mut() }
     }
 }

@@ -4,6 +4,7 @@
 //! pair the message is probably for, and where that queue pair's next receive lies. When the
 //! message comes, its header is compared with the prediction, and its length with the room in the
 //! receive. Any other message is left to the full poll.
+#![expect(unsafe_code, reason = "uses an object of the domain by its pointer")]
 
 use crate::model::memory::Lasting;
 use crate::model::recvq::Prefetch;
@@ -84,7 +85,8 @@ impl PredictedReceive {
         }
         // Only commands add, remove or move receive queues, and none has run since `predict`.
         if let Some(prefetch) = self.prefetch {
-            prefetch.get(&mut res.rqs).advance(1);
+            // SAFETY: so the queue is still where it was; it is one of `res.rqs`, borrowed here.
+            unsafe { prefetch.get(&mut res.rqs) }.advance(1);
         }
         self.to.forget();
         link.empty_polls = 0;

@@ -1,4 +1,5 @@
 //! Deferred posts: requests are written one by one, and published together by a later doorbell.
+#![expect(unsafe_code, reason = "uses an object of the domain by its pointer")]
 
 use crate::model::buffers::{Posted, Source};
 use crate::model::send_queue::{Sent, SqEntry};
@@ -103,7 +104,9 @@ pub(crate) fn post_deferred_next(
     payload: Source<'_>,
 ) -> bool {
     let Reserved { link: Some(link), until } = qp.reserved else { return false };
-    let link = link.get(inside);
+    // SAFETY: the queue pair is a user of the link, which stays until its last user is gone. The
+    // creator of `inside` vouched that nobody has a reference to a link.
+    let link = unsafe { link.get(inside) };
     let Some(space) = link.tx.space_until(until, payload) else { return false };
     put(qp, link, wr_id, (payload, space));
     qp.sq.sent = qp.sq.posted;
@@ -120,7 +123,9 @@ pub(crate) fn post_at_once_next(
     payload: Source<'_>,
 ) -> bool {
     let Reserved { link: Some(link), until } = qp.reserved else { return false };
-    let link = link.get(inside);
+    // SAFETY: the queue pair is a user of the link, which stays until its last user is gone. The
+    // creator of `inside` vouched that nobody has a reference to a link.
+    let link = unsafe { link.get(inside) };
     let Some(space) = link.tx.space_until(until, payload) else { return false };
     if link.tx.unpublished() > 0 {
         return false;
@@ -149,7 +154,9 @@ fn post_in_ring_next(
     if !post_deferred_next(inside, qp, wr_id, payload) {
         return false;
     }
-    let link = link.get(inside);
+    // SAFETY: the queue pair is a user of the link, which stays until its last user is gone. The
+    // creator of `inside` vouched that nobody has a reference to a link.
+    let link = unsafe { link.get(inside) };
     let ack = link.ack();
     link.tx.publish(ack);
     true
