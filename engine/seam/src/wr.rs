@@ -36,6 +36,10 @@ impl Sge {
 }
 
 /// Memory at the peer, for one-sided requests: the owner of a region tells it to its peers.
+///
+/// It knows neither length nor rights, so an operation made from it is unchecked until it reaches
+/// the peer's device, whose refusal ends the connection. [`crate::remote::RemoteMemory`] makes
+/// checked ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remote {
     /// Address of the first byte, in the owner's address space.

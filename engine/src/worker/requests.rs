@@ -16,7 +16,10 @@ use crate::wr::SendOp;
 /// request has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The operation with its operands.
+    /// The operation with its operands. Make a WRITE, a READ or an atomic by
+    /// [`RemoteMemory`](crate::remote::RemoteMemory), with the length of all pieces: it refuses
+    /// what the peer does not allow. One made by hand from a bare [`Remote`](crate::wr::Remote) is
+    /// unchecked here: the peer's device checks it, and a refusal ends the connection.
     pub op: SendOp,
     /// The payload, gathered in order, or the memory for the result of a READ or an atomic. At most
     /// [`super::PIECES_MAX`].
