@@ -4,7 +4,7 @@
 use crate::model::cq::Sink;
 use crate::provider::Access;
 use crate::shm::layout::{
-    FRAGMENT, Header, KIND_RESPONSE, RECORD_MAX, RESPONSE_OPERANDS, RecordFlags,
+    FRAGMENT, Header, KIND_RESPONSE, PUBLISH_EVERY, RESPONSE_OPERANDS, RecordFlags,
 };
 use crate::shm::reader::Rx;
 use crate::state::link::Link;
@@ -36,7 +36,7 @@ impl Transport {
                 (Some(unsent), Some(first)) => first.unsent = unsent,
                 _ => self.finish_response(link),
             }
-            if link.responses.tx.unpublished() >= RECORD_MAX {
+            if link.responses.tx.unpublished() >= PUBLISH_EVERY {
                 link.responses.publish();
             }
         }

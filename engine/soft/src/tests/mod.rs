@@ -9,6 +9,7 @@ mod deferred;
 mod domains;
 #[cfg(not(miri))]
 mod hostile;
+mod large;
 mod link_scheduler;
 mod local_rdma;
 mod messages;
