@@ -12,6 +12,8 @@ mod connected;
 mod datagrams;
 #[path = "scenarios/ends.rs"]
 mod ends;
+#[path = "scenarios/half.rs"]
+mod half;
 #[path = "scenarios/identity.rs"]
 mod identity;
 #[path = "scenarios/killed.rs"]

@@ -342,6 +342,83 @@
 //! # }
 //! ```
 //!
+//! # An end of one direction
+//!
+//! A program that has sent all it has says so, and still gets answers, as with `shutdown(SHUT_WR)`
+//! of a socket: [`Outbox::finish_sending`](crate::worker::Outbox::finish_sending). The peer's
+//! handler learns of it behind the last message. When both sides have finished, the connection
+//! ends, and both see [`Finished`](crate::worker::DownReason::Finished): nothing was lost.
+//!
+//! ```
+//! use doorbell::prelude::*;
+//! use doorbell::worker::SendError;
+//! # use std::time::Duration;
+//!
+//! /// Adds up the numbers of its peer, and answers with the sum when there are no more.
+//! #[derive(Default)]
+//! struct Sums {
+//!     up: Vec<PeerId>,
+//!     sum: u64,
+//!     down: Option<DownReason>,
+//! }
+//!
+//! impl<P: Provider> Handler<P> for Sums {
+//!     fn on_peer_up(&mut self, peer: PeerId, _: &mut Outbox<'_, P>) {
+//!         self.up.push(peer);
+//!     }
+//!     fn on_message(&mut self, message: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+//!         self.sum += message.bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+//!         Verdict::Done
+//!     }
+//!     fn on_finished_sending(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+//!         // The side that finished first gets an error here, and has nothing more to say.
+//!         let _ = out.send(peer, &self.sum.to_le_bytes());
+//!         out.finish_sending(peer);
+//!     }
+//!     fn on_peer_down(&mut self, _: PeerId, why: DownReason, _: &mut Outbox<'_, P>) {
+//!         self.down = Some(why);
+//!     }
+//! }
+//!
+//! # fn worker(nic: &SoftDevice)
+//! # -> Result<(Worker<SoftDevice, Sums>, Intake<SoftDevice>), Box<dyn std::error::Error>> {
+//! #     let config = Config { peers: 4, ..Config::DEFAULT };
+//! #     let shared = SharedRecv::new(nic, Mapping::plain(config.recv_bytes())?, &config)?;
+//! #     let memory = Mapping::plain(config.send_bytes())?;
+//! #     Ok(Worker::new(nic, &shared, memory, Sums::default(), &config)?)
+//! # }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let nic = SoftDevice::open()?;
+//! # let mut listener = Listener::bind(&nic, "127.0.0.1:0".parse()?)?;
+//! # let addr = listener.local_addr().ok_or("it is bound")?;
+//! # let (mut server, intake) = worker(&nic)?;
+//! # listener.feed(intake);
+//! # let (mut client, intake) = worker(&nic)?;
+//! # let mut dialer = Dialer::new(&nic)?;
+//! # std::thread::scope(|scope| {
+//! # let dialing = scope.spawn(|| dialer.dial(addr, &intake, Duration::from_secs(60)).map(drop));
+//! # while !dialing.is_finished() { listener.step(Duration::from_millis(1))?; }
+//! # dialing.join().expect("it ends")
+//! # })?;
+//! # client.turn();
+//! let peer = client.handler().up[0];
+//! let mut out = client.outbox();
+//! for number in 1..=4_u64 {
+//!     out.send(peer, &number.to_le_bytes())?;
+//! }
+//! out.finish_sending(peer);
+//! assert_eq!(out.send(peer, b"more"), Err(SendError::FinishedSending));
+//!
+//! while client.handler().down.is_none() || server.handler().down.is_none() {
+//!     client.turn();
+//!     server.turn(); // it has a thread of its own, in a program
+//! }
+//! assert_eq!((client.handler().sum, client.handler().down), (10, Some(DownReason::Finished)));
+//! assert_eq!(server.handler().down, Some(DownReason::Finished));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Memory in huge pages
 //!
 //! ```

@@ -150,7 +150,7 @@ fn a_refused_version_says_so_and_damage_too<F: Fabric>(nic: &F) {
         assert_eq!(listener.refused_for(reason), 1);
         let last = listener.last_refusal().expect("it has refused").refusal;
         assert_eq!(last.reason(), reason);
-        assert_eq!(last.to_string().contains("version 2 of the handshake, not 9"), data == bytes);
+        assert_eq!(last.to_string().contains("version 3 of the handshake, not 9"), data == bytes);
     }
 }
 

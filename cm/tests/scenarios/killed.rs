@@ -34,17 +34,21 @@ cases! {
     a_side_without_descriptors_says_so
 }
 
+/// The test that plays this file's parts.
+const THE_OTHER: &str = "killed::cases::the_other_process";
+
 /// The variable with the part that this process plays, and an address.
-const PART: &str = "DOORBELL_SCENARIOS_PART";
+pub(crate) const PART: &str = "DOORBELL_SCENARIOS_PART";
 
 /// Stands before what a process says to the one that started it.
 const SAYS: &str = "it says: ";
 
 /// Turns in which a worker looks twice at least at a control plane that nobody steps.
-const TWO_LOOKS: u32 = 5 << 19;
+pub(crate) const TWO_LOOKS: u32 = 5 << 19;
 
 /// No peer is given up because it takes long: each ends by what happens to it.
-const ROOMY: Config = Config { peers: 4, requests: 64, drain_turns: u64::MAX / 2, ..CONFIG };
+pub(crate) const ROOMY: Config =
+    Config { peers: 4, requests: 64, drain_turns: u64::MAX / 2, ..CONFIG };
 
 /// Answers, keeps what says so, panics at what says so, and records the rest.
 #[derive(Default)]
@@ -93,37 +97,38 @@ fn side<F: Fabric>(nic: &F, silent: bool) -> Logged<F> {
     Side::new(nic, &ROOMY, Log { silent, ..Log::default() })
 }
 
-fn listener<F: Fabric>(nic: &F) -> (Listener<F>, SocketAddr) {
+pub(crate) fn listener<F: Fabric>(nic: &F) -> (Listener<F>, SocketAddr) {
     let listener = Listener::bind(nic, SocketAddr::new(address(), 0)).expect("a listener");
     let addr = listener.local_addr().expect("bound");
     (listener, addr)
 }
 
 /// A process with a part. It is killed when this is dropped.
-struct Peer {
+pub(crate) struct Peer {
     child: Child,
     orders: ChildStdin,
     says: BufReader<ChildStdout>,
 }
 
 impl Peer {
-    fn start(part: &str, addr: Option<SocketAddr>) -> Peer {
+    /// One that runs that test.
+    pub(crate) fn start(test: &str, part: &str, addr: Option<SocketAddr>) -> Peer {
         let path = env::current_exe().expect("its path");
-        Peer::start_by(&mut Command::new(path), part, addr)
+        Peer::start_by(Command::new(path).args(["--exact", test]), part, addr)
     }
 
     /// One that may have that many open files.
     fn with_files(files: u32, part: &str, addr: Option<SocketAddr>) -> Peer {
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("ulimit -n {files} && exec \"$0\" \"$@\" 2> /dev/null")]);
-        shell.arg(env::current_exe().expect("its path"));
+        shell.arg(env::current_exe().expect("its path")).args(["--exact", THE_OTHER]);
         Peer::start_by(&mut shell, part, addr)
     }
 
     fn start_by(command: &mut Command, part: &str, addr: Option<SocketAddr>) -> Peer {
         let addr = addr.map_or("-".to_owned(), |addr| addr.to_string());
         let mut child = command
-            .args(["--exact", "killed::cases::the_other_process", "--nocapture"])
+            .arg("--nocapture")
             .env(PART, format!("{part} {addr}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -140,7 +145,7 @@ impl Peer {
     }
 
     /// The next thing it says; empty if it has ended.
-    fn hear(&mut self) -> String {
+    pub(crate) fn hear(&mut self) -> String {
         loop {
             let mut line = String::new();
             if self.says.read_line(&mut line).expect("text") == 0 {
@@ -155,18 +160,18 @@ impl Peer {
 
     /// A server, and its address.
     fn serving() -> (Peer, SocketAddr) {
-        let mut peer = Peer::start("serves", None);
+        let mut peer = Peer::start(THE_OTHER, "serves", None);
         let addr = peer.hear().parse().expect("an address");
         (peer, addr)
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill").args([name, &self.child.id().to_string()]).status();
         assert!(status.expect("kill(1)").success());
     }
 
     /// Stops it, and waits until each of its threads is.
-    fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.signal("-STOP");
         let tasks = format!("/proc/{}/task", self.child.id());
         let is_stopped = |task: std::io::Result<fs::DirEntry>| {
@@ -181,7 +186,7 @@ impl Peer {
         }
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it lives");
         self.child.wait().expect("it ends");
     }
@@ -195,8 +200,21 @@ impl Drop for Peer {
     }
 }
 
-fn say(text: impl std::fmt::Display) {
+pub(crate) fn say(text: impl std::fmt::Display) {
     println!("{SAYS}{text}");
+}
+
+/// The orders of the process that started this one. This one ends with it.
+pub(crate) fn orders() -> Receiver<String> {
+    let (sender, orders) = mpsc::channel();
+    // The pipe ends with that process; then there are no more orders.
+    thread::spawn(move || {
+        for order in std::io::stdin().lines().map_while(Result::ok) {
+            let _ = sender.send(order);
+        }
+        std::process::exit(0);
+    });
+    orders
 }
 
 /// Plays the part that was given; without one there is nothing to test here.
@@ -204,14 +222,7 @@ fn the_other_process<F: Fabric>(nic: &F) {
     let Ok(given) = env::var(PART) else {
         return println!("skipped: other tests run this one, in a process of its own");
     };
-    let (sender, orders) = mpsc::channel();
-    // The pipe ends with the process that started this one; then there are no more orders.
-    thread::spawn(move || {
-        for order in std::io::stdin().lines().map_while(Result::ok) {
-            let _ = sender.send(order);
-        }
-        std::process::exit(0);
-    });
+    let orders = orders();
     match given.split_once(' ') {
         Some(("serves", _)) => serves(nic, &orders),
         Some((part, addr)) => dials(nic, part, addr.parse().expect("an address")),
@@ -333,7 +344,7 @@ impl<F: Fabric> Client<F> {
 }
 
 /// A request to a dead peer may fail before anybody says that it is dead.
-fn is_failed(why: DownReason) -> bool {
+pub(crate) fn is_failed(why: DownReason) -> bool {
     matches!(why, DownReason::Failed(_))
 }
 
@@ -423,7 +434,7 @@ fn a_killed_client_is_seen_by_a_forgotten_listener<F: Fabric>(nic: &F) {
     let (mut listener, addr) = listener(nic);
     let mut one = side(nic, false);
     listener.feed(one.intake.clone());
-    let mut client = Peer::start("talks", Some(addr));
+    let mut client = Peer::start(THE_OTHER, "talks", Some(addr));
     let begin = Instant::now();
     while one.worker.handler().got.len() < 100 {
         if one.worker.handler().up.is_empty() {
@@ -498,7 +509,7 @@ fn the_far_side_of_a_drain_is_finished_unless_it_was_killed<F: Fabric>(nic: &F) 
         let (mut listener, addr) = listener(nic);
         let mut one = side(nic, true);
         listener.feed(one.intake.clone());
-        let mut client = Peer::start("drains", Some(addr));
+        let mut client = Peer::start(THE_OTHER, "drains", Some(addr));
         let begin = Instant::now();
         while one.worker.handler().up.is_empty() {
             listener.step(Duration::ZERO).expect("a step");

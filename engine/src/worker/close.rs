@@ -1,11 +1,16 @@
-//! The end of a peer, until its queue pair drains: at once, or after everything that was accepted.
+//! The end of a peer, until its queue pair drains: at once, or after everything that was accepted;
+//! and the end of sending to a peer that may still send.
+//!
+//! When both sides have finished sending, each waits until all its own sends are acknowledged, and
+//! then says goodbye. Whoever is through with its own and finds the other's goodbye closes. So no
+//! side closes before the other knows that its last sends have arrived.
 
 use super::batch::request;
-use super::core::{Core, Finish};
-use super::credit::GOODBYE;
+use super::core::{Core, Finish, Goal};
+use super::credit::{FINISHED, FINISHED_IMM, GOODBYE};
 use super::held::Held;
 use super::message::{DownReason, PeerId};
-use super::peers::PeerState;
+use super::peers::{Peer, PeerState};
 use super::sender::Sender;
 use crate::provider::Provider;
 use crate::room::Room;
@@ -17,15 +22,42 @@ impl<P: Provider> Core<P> {
     pub(super) fn finish(&mut self, id: PeerId) {
         self.sender.end_reservation(id.slot);
         let Some(peer) = self.sender.peers.get(id) else { return };
-        if peer.is_up() && !peer.finishing {
+        // If both have finished, it is about to be closed.
+        if peer.is_up() && !peer.finishing && !peer.both_finished() {
             peer.finishing = true;
             peer.measure();
             peer.sq.close_budget();
-            self.finishing.put(Finish { peer: id, since: self.turn, told: false });
+            self.begin_finish(id, Goal::Close);
         }
     }
 
-    /// Closes the peers for which nothing is left to do, or that took too long.
+    /// Accepts nothing more for a peer, and tells it so behind the rest.
+    #[cold]
+    pub(super) fn finish_sending(&mut self, id: PeerId) {
+        self.sender.end_reservation(id.slot);
+        let Some(peer) = self.sender.peers.get(id) else { return };
+        if peer.accepts().is_ok() {
+            peer.sends_ended = true;
+            peer.measure();
+            peer.sq.close_budget();
+            self.begin_finish(id, Goal::Tell);
+        }
+    }
+
+    /// If both sides have finished sending, the connection is to end.
+    pub(super) fn finish_both(&mut self, id: PeerId) {
+        let Some(peer) = self.sender.peers.get(id) else { return };
+        if peer.is_up() && !peer.finishing && peer.both_finished() {
+            self.begin_finish(id, Goal::CloseBoth);
+        }
+    }
+
+    fn begin_finish(&mut self, peer: PeerId, goal: Goal) {
+        self.finishing.put(Finish { peer, goal, since: self.turn, told: false });
+    }
+
+    /// Tells or closes the peers for which nothing is left to do, and closes those that took too
+    /// long. A peer that is only to be told may take as long as it likes.
     #[cold]
     #[inline(never)]
     pub(super) fn progress_finishing(&mut self) {
@@ -33,16 +65,51 @@ impl<P: Provider> Core<P> {
         let mut n = 0;
         while let Some(mut finish) = self.finishing.get(n).copied() {
             n += 1;
-            let late = self.turn - finish.since > self.config.drain_turns;
-            let owed = self.draining && self.kept.has_of(finish.peer);
-            if late || !owed && self.sender.is_finished(&mut finish) {
-                self.close(finish.peer);
-            } else if let Some(place) = self.finishing.get_mut(kept) {
+            if self.progress(&mut finish) {
+                continue;
+            }
+            if let Some(place) = self.finishing.get_mut(kept) {
                 *place = finish;
                 kept += 1;
             }
         }
         self.finishing.truncate(kept);
+    }
+
+    /// Goes on with one end. True if it is over.
+    fn progress(&mut self, finish: &mut Finish) -> bool {
+        let id = finish.peer;
+        let late = self.turn - finish.since > self.config.drain_turns;
+        match finish.goal {
+            Goal::Tell => {
+                let told = self.sender.tell_finished(id);
+                if told {
+                    self.finish_both(id);
+                }
+                told
+            }
+            Goal::Close => {
+                let over = late || !self.owes_answer(id) && self.sender.is_finished(finish);
+                if over {
+                    self.close(id);
+                }
+                over
+            }
+            Goal::CloseBoth => {
+                let over = late || self.sender.is_over(finish);
+                if over && self.sender.peers.get(id).is_some() {
+                    self.fail(id.slot, DownReason::Finished);
+                }
+                over
+            }
+        }
+    }
+
+    /// True if the whole worker drains, and the handler keeps a message of the peer that it may
+    /// still answer.
+    fn owes_answer(&mut self, id: PeerId) -> bool {
+        let may_answer = |peer: &mut Peer<P>| !peer.sends_ended;
+        self.draining && self.sender.peers.get(id).is_some_and(may_answer) && self.kept.has_of(id)
     }
 
     /// The handler closes a peer: asks the control plane to tell the other side.
@@ -62,7 +129,7 @@ impl<P: Provider> Core<P> {
             PeerState::Up => true,
             PeerState::Free | PeerState::Closing { .. } => return,
         };
-        let ended = if peer.said_goodbye() { why.after_goodbye() } else { why };
+        let ended = if peer.ended_in_order() { why.after_goodbye() } else { why };
         peer.state = PeerState::Closing { why: ended, known, since };
         self.sender.end(slot);
         self.closing.put(slot);
@@ -106,26 +173,76 @@ impl<P: Provider> Sender<P> {
         if peer.deferred > 0 || peer.sq.waiting > 0 {
             return false;
         }
-        let word = peer.credit.peer_word;
-        let told = finish.told || word.is_none();
+        let told = finish.told || peer.credit.peer_word.is_none();
         if peer.sq.outstanding() == 0 && told {
             return true;
         }
         if !told || !peer.sq.last_signals() {
-            peer.sq.want_signal();
-            let bytes = (peer.credit.word() | GOODBYE).to_ne_bytes();
-            let (op, sge) = match word {
-                Some(word) => (SendOp::Write(word), Sge::inline(&bytes)),
-                // It is no worker. An empty WRITE names no memory.
-                None => (SendOp::Write(Remote::default()), Sge::default()),
-            };
-            if self.post_one(slot, request(op, SendFlags::INLINE, sge), Held::NOTHING)
-                && let Some(peer) = self.peers.at(slot)
-            {
-                peer.sq.count_non_message();
+            finish.told |= self.write_word(slot, GOODBYE);
+        }
+        false
+    }
+
+    /// Writes a peer's word with that bit set from now on, and asks for a completion: everything
+    /// before it is acknowledged then. False: there is no room now.
+    fn write_word(&mut self, slot: u32, bit: u64) -> bool {
+        let Some(peer) = self.peers.at(slot) else { return false };
+        peer.sq.want_signal();
+        let bytes = (peer.credit.word() | bit).to_ne_bytes();
+        let (op, sge) = match peer.credit.peer_word {
+            Some(word) => (SendOp::Write(word), Sge::inline(&bytes)),
+            // It is no worker. An empty WRITE names no memory.
+            None => (SendOp::Write(Remote::default()), Sge::default()),
+        };
+        let posted = self.post_one(slot, request(op, SendFlags::INLINE, sge), Held::NOTHING);
+        if posted && let Some(peer) = self.peers.at(slot) {
+            peer.sq.count_non_message();
+            if bit == GOODBYE {
                 peer.credit.say_goodbye();
-                finish.told = true;
             }
+        }
+        posted
+    }
+
+    /// Tells a peer that this side sends no more, if nothing that was accepted for it waits, and
+    /// there is room: the word takes a receive of the peer, as a message does. It may take the last
+    /// one, because nothing follows. True if that is done, or the peer is about to be closed.
+    fn tell_finished(&mut self, id: PeerId) -> bool {
+        let Some(peer) = self.peers.get(id).filter(|peer| peer.is_up() && !peer.finishing) else {
+            return true;
+        };
+        let (slots, credits) = peer.measure();
+        if !peer.has_sent_all() || slots == 0 || credits == 0 {
+            return false;
+        }
+        // If it is no worker, nobody there can be told.
+        let Some(word) = peer.credit.peer_word else { return true };
+        peer.sq.want_signal();
+        let bytes = (peer.credit.word() | FINISHED).to_ne_bytes();
+        let op = SendOp::WriteWithImm(word, FINISHED_IMM);
+        let wr = request(op, SendFlags::INLINE, Sge::inline(&bytes));
+        let posted = self.post_one(id.slot, wr, Held::NOTHING);
+        if posted && let Some(peer) = self.peers.at(id.slot) {
+            peer.credit.say_finished();
+            peer.sq.set_room(0);
+        }
+        posted
+    }
+
+    /// Both sides have finished sending. True if the peer has everything, and knows that this side
+    /// has. Says goodbye when all is acknowledged here.
+    fn is_over(&mut self, finish: &mut Finish) -> bool {
+        let slot = finish.peer.slot;
+        let Some(peer) = self.peers.get(finish.peer).filter(|peer| peer.is_up()) else {
+            return true;
+        };
+        if peer.all_over || peer.sq.outstanding() == 0 {
+            peer.all_over = true;
+            let peer_is_over = peer.said_goodbye();
+            finish.told = finish.told || self.write_word(slot, GOODBYE);
+            return finish.told && peer_is_over;
+        } else if !peer.sq.last_signals() {
+            self.write_word(slot, FINISHED);
         }
         false
     }

@@ -17,10 +17,22 @@ use super::sender::Sender;
 use super::timers::Timers;
 use crate::provider::Provider;
 
-/// A peer that is closed when everything that was accepted for it is acknowledged.
+/// How an end in order goes on when everything that was accepted for the peer has gone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Goal {
+    /// The peer is told that this side sends no more.
+    Tell,
+    /// It is told goodbye, and closed when all is acknowledged.
+    Close,
+    /// Both sides have finished: closed when each knows that the other has everything.
+    CloseBoth,
+}
+
+/// A peer that ends in order.
 #[derive(Clone, Copy)]
 pub(super) struct Finish {
     pub(super) peer: PeerId,
+    pub(super) goal: Goal,
     /// The turn in which that began.
     pub(super) since: u64,
     /// Its goodbye was posted.
@@ -41,7 +53,8 @@ pub(super) struct Core<P: Provider> {
     pub(super) timers: Timers,
     /// Peers that are draining.
     pub(super) closing: Vec<u32>,
-    /// Peers that are closed when nothing is left to do for them.
+    /// Ends in order that are under way: at most one with [`Goal::Tell`] for each peer, and one
+    /// with another goal.
     pub(super) finishing: Vec<Finish>,
     /// The whole worker drains: it also waits for messages that the handler keeps.
     pub(super) draining: bool,
@@ -69,7 +82,7 @@ impl<P: Provider> Core<P> {
             kept: Kept::new(config.keeps),
             timers: Timers::new(config.timers),
             closing: Vec::with_capacity(config.peers as usize),
-            finishing: Vec::with_capacity(config.peers as usize),
+            finishing: Vec::with_capacity(2 * config.peers as usize),
             draining: false,
             turn: 0,
             message_max,
@@ -128,6 +141,9 @@ impl<P: Provider> Core<P> {
         let peer = self.kept.get(token).ok_or(SendError::NotConnected)?.peer;
         let sent = length.min(self.config.block_bytes as usize) as u64;
         self.sender.check_length(peer.slot, sent)?;
+        if self.sender.peers.get(peer).is_some_and(|peer| peer.is_up() && peer.sends_ended) {
+            return Err(SendError::FinishedSending);
+        }
         let KeptMessage { peer, block, .. } =
             self.kept.take(token).ok_or(SendError::NotConnected)?;
         if self.sender.peers.get(peer).is_some_and(|peer| peer.is_up()) {

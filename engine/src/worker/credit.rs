@@ -36,6 +36,14 @@ use crate::wr::Remote;
 /// the connection. The other bits mean the same with it.
 pub(super) const GOODBYE: u64 = 1 << 63;
 
+/// The bit that says that its writer sends no more messages, and still takes them. The write that
+/// sets it carries [`FINISHED_IMM`], so its completion comes behind those of all messages, and
+/// wakes a worker that sleeps.
+pub(super) const FINISHED: u64 = 1 << 62;
+
+/// The immediate data of that write.
+pub(super) const FINISHED_IMM: u32 = 0xdb1c_0003;
+
 /// Whether a peer counts what is sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerCredit {
@@ -90,7 +98,7 @@ const LEAST: u32 = 2;
 const ASKS: u64 = 1 << 32;
 const WANTS: u64 = 1 << 33;
 const GIVEN_BIT: u32 = 34;
-const GIVEN_MASK: u32 = u32::MAX >> 3;
+const GIVEN_MASK: u32 = u32::MAX >> 4;
 
 /// The longest window of receives for a peer.
 pub(super) const WINDOW_MAX: u32 = u16::MAX as u32;
@@ -192,6 +200,16 @@ impl Credit {
         self.says(GOODBYE, true);
     }
 
+    /// The peer is told from now on that this side sends no more messages.
+    pub(super) fn say_finished(&mut self) {
+        self.says(FINISHED, true);
+    }
+
+    /// True if the peer is told so.
+    pub(super) fn has_said_finished(&self) -> bool {
+        self.says & FINISHED != 0
+    }
+
     /// Sets one of those bits, or clears it. True if that changes it.
     fn says(&mut self, bit: u64, set: bool) -> bool {
         let before = self.says;
@@ -201,7 +219,7 @@ impl Credit {
 
     /// What the peer is told: how many messages it may send beyond its first window, in 32 bits;
     /// whether it is asked to give credit back, and whether this side wants more, in one bit each;
-    /// what this side has given back, in 29; and the goodbye.
+    /// what this side has given back, in 28; that this side sends no more; and the goodbye.
     pub(super) fn word(&self) -> u64 {
         self.says | u64::from(self.granted)
     }
@@ -281,7 +299,7 @@ impl Credit {
             return tell;
         }
         self.given_back = self.given_back.wrapping_add(more);
-        let others = self.says & (GOODBYE | WANTS | ASKS);
+        let others = self.says & (GOODBYE | FINISHED | WANTS | ASKS);
         self.says = u64::from(self.given_back & GIVEN_MASK) << GIVEN_BIT | others;
         true
     }
@@ -422,6 +440,21 @@ mod tests {
         }
         assert!(Credit::is_wanted(sender.word()));
         assert!(sender.review_room(3, 0) && !Credit::is_wanted(sender.word()));
+    }
+
+    /// A side that has said its last word, or goodbye, still gives back, and goes on saying so.
+    #[test]
+    fn what_was_said_stays_in_the_word() {
+        let mut sender = counted(4);
+        sender.say_finished();
+        assert!(!sender.review_room(10, 26 | ASKS) && sender.review_room(10, 26 | ASKS));
+        assert!(sender.has_said_finished());
+        sender.say_goodbye();
+        assert!(sender.review_room(10, 30 | ASKS));
+        let said = sender.word();
+        assert_eq!(said & (FINISHED | GOODBYE), FINISHED | GOODBYE);
+        let word = FINISHED | GOODBYE | WANTS;
+        assert_eq!(counted(4).take_back(word, || 0), 0, "it gives nothing back");
     }
 
     /// A peer that was asked to give credit back may have only two: it is told of each message,

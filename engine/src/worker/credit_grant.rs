@@ -9,7 +9,7 @@ use std_alloc::format;
 use std_alloc::sync::Arc;
 
 use super::config::Config;
-use super::credit::GOODBYE;
+use super::credit::{FINISHED, GOODBYE};
 use super::handshake::{Handshake, PeerData, PrivateData, Refusal};
 use super::message::PeerId;
 use super::promises::{Base, Promises};
@@ -143,6 +143,11 @@ impl<P: Provider> CreditGrant<P> {
     /// True if the peer has said goodbye in the credit word.
     pub(super) fn has_goodbye(&self) -> bool {
         self.word() & GOODBYE != 0
+    }
+
+    /// True if the peer says there that it sends no more messages.
+    pub(super) fn has_finished(&self) -> bool {
+        self.word() & FINISHED != 0
     }
 
     /// The credit word, see [`super::credit`]; 0 before the peer's first write.

@@ -71,7 +71,11 @@ impl<P: Provider> Peer<P> {
             }
             self.credit.change_window(grant.window(), again + more, 0, self.deferred > 0);
         }
-        if self.is_clear() && self.credit.review_room(self.sq.messages(), word) {
+        if self.sends_ended {
+            // It stays closed, however many credit words are sent: their number wraps.
+            self.sq.close_budget();
+        }
+        if self.has_sent_all() && self.credit.review_room(self.sq.messages(), word) {
             // What is known of room may say more than there is.
             self.measure();
             self.sq.close_budget();

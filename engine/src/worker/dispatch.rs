@@ -7,6 +7,8 @@ use core::mem;
 
 use super::accounts::SendStatus;
 use super::core::Core;
+use super::credit::FINISHED_IMM;
+use super::credit_grant::CreditGrant;
 use super::datagrams::{RECEIVES, SLOT};
 use super::handler::Handler;
 use super::message::{DownReason, PeerId, Verdict};
@@ -15,7 +17,7 @@ use super::peers::PeerState;
 use super::probes;
 use super::wr_id::{self, WrId};
 use crate::provider::Provider;
-use crate::wc::{Status, Wc, WcFlags};
+use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 
 /// A run that is being dispatched; it is counted when it is over.
 struct Run<'a, P: Provider> {
@@ -147,7 +149,11 @@ fn receive<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H, wc: 
         core.sender.accounts.stats.strays += 1;
         return;
     }
-    let message = recv.message(id, block, wc);
+    if wc.flags.contains(WcFlags::WITH_IMM) && wc.imm == FINISHED_IMM && is_last_word(core, id, wc)
+    {
+        return finished_sending(core, handler, id, block);
+    }
+    let message = core.sender.accounts.recv.message(id, block, wc);
     core.sender.accounts.stats.received += 1;
     probes::message(id.slot, wc.byte_len);
     let back = |core: &mut Core<P>| core.sender.done_with(id.slot, block);
@@ -156,6 +162,37 @@ fn receive<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H, wc: 
         Verdict::Reply { len } => core.replies.reply(&mut core.sender, id.slot, block, len),
         Verdict::Keep(token) => core.keep(id.slot, block, token),
     }
+}
+
+/// True if a message with that immediate data is the word of its peer that it sends no more, and
+/// not the program's: then the credit word says the same.
+#[cold]
+#[inline(never)]
+fn is_last_word<P: Provider>(core: &mut Core<P>, id: PeerId, wc: &Wc) -> bool {
+    wc.opcode == WcOpcode::RecvWriteWithImm
+        && wc.byte_len == size_of::<u64>() as u32
+        && core.sender.peers.at(id.slot).is_some_and(|peer| {
+            !peer.has_finished && peer.grant.as_ref().is_some_and(CreditGrant::has_finished)
+        })
+}
+
+/// Tells the handler that a peer sends no more.
+#[cold]
+#[inline(never)]
+fn finished_sending<P: Provider, H: Handler<P>>(
+    core: &mut Core<P>,
+    handler: &mut H,
+    id: PeerId,
+    block: u32,
+) {
+    if core.sender.accounts.recv.take_back(block) {
+        core.sender.count_done(id.slot, 1);
+    }
+    if let Some(peer) = core.sender.peers.at(id.slot) {
+        peer.has_finished = true;
+    }
+    core.finish_both(id);
+    handler.on_finished_sending(id, &mut Outbox { core });
 }
 
 /// The peer with that queue pair, whose message is in that block, if the handler knows the peer or

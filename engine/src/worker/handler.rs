@@ -23,6 +23,16 @@ pub trait Handler<P: Provider> {
         let _ = (peer, out);
     }
 
+    /// A peer has finished sending ([`Outbox::finish_sending`]): no message of it comes after this
+    /// call. This side may go on sending, and answer what it kept. If it has nothing more to say,
+    /// it calls [`Outbox::finish_sending`] too, here or later, and the connection ends. Called once
+    /// for a peer; not if the connection ends in another way before.
+    ///
+    /// A handler that leaves this empty keeps the connection until another end.
+    fn on_finished_sending(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+        let _ = (peer, out);
+    }
+
     /// A peer is gone. Called once for each peer that was up. Messages to it that it has not
     /// answered may or may not have arrived. In this call you can read the messages of it that were
     /// kept for the last time; after it their tokens name nothing.

@@ -28,7 +28,7 @@ pub const HANDSHAKE_BYTES: usize = 24;
 pub const PEER_DATA_MAX: usize = 32;
 
 /// The version of the handshake that this library speaks.
-pub const HANDSHAKE_VERSION: u8 = 2;
+pub const HANDSHAKE_VERSION: u8 = 3;
 
 /// Bytes of a frame with the most bytes of a program.
 const WHOLE: usize = HANDSHAKE_BYTES + PEER_DATA_MAX;
@@ -502,7 +502,7 @@ mod tests {
         let refusal = Greeting::parse(hello.bytes()).unwrap_err();
         assert_eq!(refusal, Refusal::new(RefusalReason::Version, [HANDSHAKE_VERSION.into(), 7]));
         let text = format!("{refusal}; {}", refusal.cure());
-        assert!(text.contains("version 2 of the handshake, not 7; build both"), "{text}");
+        assert!(text.contains("version 3 of the handshake, not 7; build both"), "{text}");
         let of_another = PrivateData::new(7, KIND_REFUSAL, &rest, &data);
         let refusal = Refusal::parse(of_another.bytes()).unwrap();
         assert_eq!((refusal.reason, refusal.figures), (RefusalReason::NoReceives, [1, 2]));

@@ -104,6 +104,7 @@ pub enum Verdict {
     /// The block's first `len` bytes go back to the sender, without a copy. A length beyond the
     /// block means the whole block. If the send queue is full the reply waits; it is not lost. A
     /// reply longer than the peer's blocks ends the connection ([`DownReason::ReplyTooLong`]).
+    /// After [`super::Outbox::finish_sending`] this means [`Verdict::Done`].
     Reply {
         /// Bytes.
         len: usize,
@@ -119,10 +120,12 @@ pub enum Verdict {
 pub enum DownReason {
     /// The handler closed it.
     Closed,
-    /// The peer's worker ended the connection in order ([`super::Outbox::finish`],
+    /// The connection ended in order. Either the peer's worker ended it ([`super::Outbox::finish`],
     /// [`super::Worker::drain`]): everything that it had accepted for this side has arrived. This
     /// side's messages that it has not answered may or may not have arrived, and its requests
-    /// without an answer end with [`Status::Flushed`] or another error.
+    /// without an answer end with [`Status::Flushed`] or another error. Or both sides finished
+    /// sending ([`super::Outbox::finish_sending`]): everything that either had accepted has
+    /// arrived.
     Finished,
     /// The connection manager reports the end: the peer closed, or its process or worker ended.
     Disconnected,

@@ -164,8 +164,8 @@ impl<P: Provider> Outbox<'_, P> {
     /// does; the token is used up.
     ///
     /// # Errors
-    /// `NotConnected`: the token was used, or its peer is gone. `TooLongForPeer`: the token still
-    /// names the message.
+    /// `NotConnected`: the token was used, or its peer is gone. `TooLongForPeer`,
+    /// `FinishedSending`: the token still names the message.
     pub fn reply(&mut self, token: Token, len: usize) -> Result<(), SendError> {
         self.core.reply_kept(token, len)
     }
@@ -276,6 +276,42 @@ impl<P: Provider> Outbox<'_, P> {
     /// Sends everything that waits now, instead of at the end of the turn.
     pub fn flush(&mut self) {
         self.core.flush();
+    }
+
+    /// Finishes sending to a peer, and still takes its messages, as `shutdown(SHUT_WR)` of a socket
+    /// does. Everything that was accepted for the peer goes out first, and then the word that there
+    /// is no more. The peer's handler gets [`super::Handler::on_finished_sending`] behind the last
+    /// message, and may go on sending and answering. When it has finished sending too, the
+    /// connection ends, and [`super::Handler::on_peer_down`] says
+    /// [`Finished`](super::DownReason::Finished) on both sides.
+    ///
+    /// From now on sends, requests (READs and WRITEs too) and replies to this peer are refused with
+    /// [`SendError::FinishedSending`], and a verdict of `Reply` counts as `Done`. Nothing bounds
+    /// how long the peer goes on; [`Outbox::finish`], [`Outbox::close`] and
+    /// [`Worker::drain`](super::Worker::drain) work as before. A peer that is no worker is not
+    /// told.
+    ///
+    /// ```
+    /// use doorbell_engine::worker::{Handler, Message, Outbox, PeerId, Verdict};
+    /// use doorbell_seam::provider::Provider;
+    ///
+    /// /// Adds up what a peer sends, and answers when there is no more.
+    /// #[derive(Default)]
+    /// struct Sum(u64);
+    ///
+    /// impl<P: Provider> Handler<P> for Sum {
+    ///     fn on_message(&mut self, message: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+    ///         self.0 += message.bytes().iter().copied().map(u64::from).sum::<u64>();
+    ///         Verdict::Done
+    ///     }
+    ///     fn on_finished_sending(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+    ///         let _ = out.send(peer, &self.0.to_le_bytes());
+    ///         out.finish_sending(peer); // on_peer_down follows: `Finished` on both sides
+    ///     }
+    /// }
+    /// ```
+    pub fn finish_sending(&mut self, peer: PeerId) {
+        self.core.finish_sending(peer);
     }
 
     /// Closes the connection to a peer when everything that was accepted for it is acknowledged:

@@ -10,6 +10,7 @@ use super::credit::Credit;
 use super::credit_grant::CreditGrant;
 use super::handshake::{Greeting, PeerInfo};
 use super::message::{DownReason, PeerId};
+use super::send_error::SendError;
 use super::send_queue::SendQueue;
 use super::slot_map::{EMPTY, SlotMap};
 use super::watch::Closings;
@@ -51,6 +52,12 @@ pub(super) struct Peer<P: Provider> {
     pub(super) batch: u32,
     /// Nothing new is accepted for it: it is closed when the rest is acknowledged.
     pub(super) finishing: bool,
+    /// Nothing new is accepted for it, and it is told so behind the rest. It may still send.
+    pub(super) sends_ended: bool,
+    /// It has finished sending, and the handler was told.
+    pub(super) has_finished: bool,
+    /// Both sides have finished, and everything that was accepted for it has arrived.
+    pub(super) all_over: bool,
     /// Replies that wait for room in the send queue, or for credit.
     pub(super) deferred: u32,
     /// The last pass over the deferred replies in which a reply to this peer had to stay.
@@ -75,9 +82,36 @@ impl<P: Provider> Peer<P> {
         self.grant.as_ref().is_some_and(CreditGrant::has_goodbye)
     }
 
+    /// True if both sides have said that they send no more.
+    pub(super) fn both_finished(&self) -> bool {
+        self.has_finished && self.credit.has_said_finished()
+    }
+
+    /// Whether it has ended the connection in order, or both sides have.
+    pub(super) fn ended_in_order(&self) -> bool {
+        self.all_over || self.said_goodbye()
+    }
+
+    /// Why no fresh message and no request is accepted for it, whatever room there is.
+    ///
+    /// # Errors
+    /// `NotConnected`, `FinishedSending`.
+    pub(super) fn accepts(&self) -> Result<(), SendError> {
+        match self.is_up() && !self.finishing {
+            true if self.sends_ended => Err(SendError::FinishedSending),
+            true => Ok(()),
+            false => Err(SendError::NotConnected),
+        }
+    }
+
+    /// True if nothing that was accepted for it waits here.
+    pub(super) fn has_sent_all(&self) -> bool {
+        self.is_up() && self.deferred == 0 && self.sq.waiting == 0 && !self.finishing
+    }
+
     /// True if a message to it overtakes nothing and may be accepted.
     pub(super) fn is_clear(&self) -> bool {
-        self.is_up() && self.deferred == 0 && self.sq.waiting == 0 && !self.finishing
+        self.has_sent_all() && !self.sends_ended
     }
 
     /// Reads again the free slots of the send queue and the credit, in this order.
@@ -87,7 +121,7 @@ impl<P: Provider> Peer<P> {
         let word = self.grant.as_ref().map_or(0, CreditGrant::word);
         let credits = self.credit.left(self.sq.messages(), word);
         // While it finishes, it takes only replies, one at a time: a fresh message needs two.
-        let most = if self.finishing { 1 } else { u32::MAX };
+        let most = if self.finishing || self.sends_ended { 1 } else { u32::MAX };
         self.sq.set_room(slots.min(credits).min(most));
         (slots, credits)
     }
@@ -136,6 +170,9 @@ impl<P: Provider> Peers<P> {
                 credit: Credit::new(0),
                 batch: u32::MAX,
                 finishing: false,
+                sends_ended: false,
+                has_finished: false,
+                all_over: false,
                 deferred: 0,
                 blocked_in: 0,
             })
@@ -168,6 +205,7 @@ impl<P: Provider> Peers<P> {
         peer.num = num;
         peer.state = PeerState::Admitted;
         (peer.deferred, peer.blocked_in, peer.finishing) = (0, 0, false);
+        (peer.sends_ended, peer.has_finished, peer.all_over) = (false, false, false);
         peer.sq.reset(slot, peer.generation);
         Ok(slot)
     }

@@ -66,16 +66,20 @@ impl Replies {
         if sender.check_length(slot, length.into()).is_err() {
             return sender.refuse_reply(slot, block);
         }
-        let behind = sender.peers.at(slot).is_some_and(|peer| peer.deferred > 0);
-        if behind || !sender.try_reply(slot, block, length) {
+        let held_back =
+            sender.peers.at(slot).is_some_and(|peer| peer.deferred > 0 || peer.sends_ended);
+        if held_back || !sender.try_reply(slot, block, length) {
             self.defer(sender, slot, block, length);
         }
     }
 
-    /// Keeps a reply until there is room. A block is deferred at most once, so the queue never
-    /// outgrows the capacity it was made with.
+    /// Keeps a reply until there is room, unless this side has finished sending. A block is
+    /// deferred at most once, so the queue never outgrows the capacity it was made with.
     #[cold]
     fn defer<P: Provider>(&mut self, sender: &mut Sender<P>, slot: u32, block: u32, length: u32) {
+        if sender.peers.at(slot).is_some_and(|peer| peer.sends_ended) {
+            return sender.done_with(slot, block);
+        }
         let peer = sender.peers.id(slot);
         self.queue.put(Deferred { peer, block, length });
         sender.accounts.stats.deferred += 1;
@@ -131,10 +135,14 @@ impl Replies {
 }
 
 impl<P: Provider> Sender<P> {
-    /// A reply is too long for its peer. The handler cannot be told here, so the peer is closed.
+    /// A reply is too long for its peer. The handler cannot be told here, so the peer is closed,
+    /// unless the reply would not be sent anyway.
     #[cold]
     fn refuse_reply(&mut self, slot: u32, block: u32) {
         self.done_with(slot, block);
+        if self.peers.at(slot).is_some_and(|peer| peer.sends_ended) {
+            return;
+        }
         self.peers.set_overlong(slot);
         if !self.broken.contains(&slot) {
             self.broken.put(slot);

@@ -57,10 +57,8 @@ impl<P: Provider> Core<P> {
 impl<P: Provider> Sender<P> {
     /// Checks that the peer takes a request now. A request that is a message needs credit.
     fn may_post(&mut self, id: PeerId, message: bool) -> Result<(), SendError> {
-        let peer = match self.peers.get(id) {
-            Some(peer) if peer.is_up() && !peer.finishing => peer,
-            _ => return Err(SendError::NotConnected),
-        };
+        let peer = self.peers.get(id).ok_or(SendError::NotConnected)?;
+        peer.accepts()?;
         // Replies wait for room: this request would overtake them.
         if peer.deferred > 0 || peer.sq.is_full() {
             return Err(SendError::Full);

@@ -84,8 +84,7 @@ impl<P: Provider> Sender<P> {
             None => return Err(SendError::NotConnected),
             // Replies wait for room: this message would overtake them.
             Some(peer) if peer.deferred > 0 => {
-                let up = peer.is_up();
-                return Err(if up { SendError::Full } else { SendError::NotConnected });
+                return Err(peer.accepts().err().unwrap_or(SendError::Full));
             }
             Some(_) => {}
         }

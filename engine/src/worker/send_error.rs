@@ -8,6 +8,10 @@ pub enum SendError {
     /// The peer is gone, or not yet up.
     #[error("the peer is not connected")]
     NotConnected,
+    /// This side has finished sending to the peer ([`super::Outbox::finish_sending`]). The peer may
+    /// still send.
+    #[error("this side has finished sending to the peer (Outbox::finish_sending)")]
+    FinishedSending,
     /// Its send queue is full (`Config::send_queue`): back-pressure. Try again after a turn.
     #[error("the peer's send queue (Config::send_queue) is full; try again after a turn")]
     Full,

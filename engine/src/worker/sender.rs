@@ -111,7 +111,7 @@ impl<P: Provider> Sender<P> {
     /// The number of messages for which a peer has slots and credit.
     pub(super) fn room(&mut self, id: PeerId) -> u32 {
         match self.peers.get(id) {
-            Some(peer) if peer.is_up() && peer.deferred == 0 && !peer.finishing => {
+            Some(peer) if peer.deferred == 0 && peer.accepts().is_ok() => {
                 let (slots, credits) = peer.measure();
                 peer.credit.note_room(credits);
                 let credits = credits.saturating_sub(peer.credit.spare());
@@ -131,8 +131,8 @@ impl<P: Provider> Sender<P> {
     #[inline(never)]
     pub(super) fn measure_again<const FRESH: bool>(&mut self, slot: u32) -> Result<(), SendError> {
         let peer = self.peers.at(slot).ok_or(SendError::NotConnected)?;
-        if FRESH && peer.finishing {
-            return Err(SendError::NotConnected);
+        if FRESH {
+            peer.accepts()?;
         }
         let (slots, credits) = peer.measure();
         let spare = if FRESH { peer.credit.spare() } else { 0 };

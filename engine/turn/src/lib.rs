@@ -123,7 +123,8 @@ impl Everything {
             15 => out.finish(peer),
             16 => out.close(peer),
             17 => out.flush(),
-            18 => out.send_list(peer, &[bytes, bytes]).ok()?,
+            18 => out.finish_sending(peer),
+            19 => out.send_list(peer, &[bytes, bytes]).ok()?,
             _ if out.room(peer) > 0 => return Some(Verdict::Reply { len: message.len() }),
             _ => {}
         }
@@ -159,6 +160,10 @@ impl<P: Provider> Handler<P> for Everything {
 
     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
         let _ = out.send(peer, b"up");
+    }
+
+    fn on_finished_sending(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+        out.finish_sending(peer);
     }
 
     fn on_peer_down(&mut self, peer: PeerId, _: DownReason, out: &mut Outbox<'_, P>) {

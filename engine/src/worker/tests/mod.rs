@@ -4,6 +4,7 @@ mod credits;
 mod doorbells;
 mod ends;
 mod finish;
+mod half;
 #[cfg(not(any(loom, miri)))]
 mod hostile;
 mod kept;

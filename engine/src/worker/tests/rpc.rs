@@ -25,6 +25,7 @@ struct Both {
     ends: BTreeMap<u64, End>,
     late: usize,
     kept: Vec<Token>,
+    finished: usize,
     peer: Option<PeerId>,
     other_timers: Vec<u64>,
 }
@@ -36,6 +37,7 @@ impl Default for Both {
             ends: BTreeMap::new(),
             late: 0,
             kept: Vec::new(),
+            finished: 0,
             peer: None,
             other_timers: Vec::new(),
         }
@@ -91,6 +93,9 @@ impl<P: Provider> Handler<P> for Both {
     }
     fn on_peer_up(&mut self, peer: PeerId, _: &mut Outbox<'_, P>) {
         self.peer = Some(peer);
+    }
+    fn on_finished_sending(&mut self, _: PeerId, _: &mut Outbox<'_, P>) {
+        self.finished += 1;
     }
     fn on_peer_down(&mut self, peer: PeerId, _: DownReason, out: &mut Outbox<'_, P>) {
         while let Some(key) = self.calls.lost(out, peer) {
@@ -262,4 +267,35 @@ fn answered_calls_are_measured() {
     with_calls(&mut one, |calls, out| calls.cancel(out, lost)).unwrap();
     let latency = one.worker.handler().calls.latency().unwrap();
     assert_eq!((latency.count(), latency.sum(), latency.quantile(0.5)), (3, 17, 5));
+}
+
+/// A side makes calls with a deadline, and finishes sending: it still gets its answers, also late
+/// ones. When the other side has answered and finishes too, the rest is lost with the connection.
+#[test]
+fn calls_are_answered_after_their_caller_finished_sending() {
+    let (mut one, mut two, _) = pair();
+    let (peer, back) = (one.worker.handler().peer.unwrap(), two.worker.handler().peer.unwrap());
+    for (kind, key) in [(0, 0), (1, 1), (1, 2), (2, 3)] {
+        call(&mut one, (kind, key), Some(10 + key)).unwrap();
+    }
+    one.worker.outbox().finish_sending(peer);
+    assert_eq!(call(&mut one, (0, 9), Some(50)), Err(SendError::FinishedSending));
+    assert_eq!(one.worker.handler().calls.pending(), 4, "the refused call is none");
+    turns(&mut one, &mut two);
+    assert_eq!((two.worker.handler().finished, two.worker.kept()), (1, 2));
+    one.worker.advance(11);
+    while let Some(token) = two.worker.handler_mut().kept.pop() {
+        let mut out = two.worker.outbox();
+        let length = answer(&mut out.kept(token).unwrap());
+        out.reply(token, length).unwrap();
+    }
+    // Calls of its own get no answer any more; they are not lost before the end.
+    call(&mut two, (0, 7), Some(20)).unwrap();
+    two.worker.outbox().finish_sending(back);
+    turns(&mut one, &mut two);
+    let hands = one.worker.handler();
+    let ends = [(0, End::Answered), (1, End::Expired), (2, End::Answered), (3, End::Lost)];
+    assert_eq!(hands.ends, BTreeMap::from(ends));
+    assert_eq!((hands.late, hands.finished, one.worker.next_timer()), (1, 1, None));
+    assert_eq!(two.worker.handler().ends, BTreeMap::from([(7, End::Lost)]));
 }
