@@ -15,7 +15,8 @@ use crate::shm::layout::{
 };
 use crate::shm::peer_waker::PeerWaker;
 use crate::shm::reader::Rx;
-use crate::shm::ring::{Refusal, Tx};
+use crate::shm::refusals::Refusal;
+use crate::shm::ring::Tx;
 use crate::state::link::LinkShared;
 use crate::steps::sleep::before_last_look;
 use crate::wc::Status;
@@ -423,14 +424,14 @@ fn refusals() {
         let refuser = thread::spawn(move || {
             wrote(PLACE, 8);
             to.rx.write_refusal(1, refusal(1));
-            if to.tx.settled_refusal() == 1 {
+            if to.tx.refusals.settled() == 1 {
                 wrote(PLACE, 8);
                 to.rx.write_refusal(2, refusal(2));
             }
         });
         for _ in 0..2 {
-            if let Some(got) = from.tx.read_refusal(0) {
-                let number = from.tx.refusal_seen();
+            if let Some(got) = from.tx.refusals.read(0) {
+                let number = from.tx.refusals.seen();
                 let want = refusal(number);
                 assert!((got.at, got.qp, got.status) == (want.at, want.qp, want.status));
                 reads(PLACE, 8);

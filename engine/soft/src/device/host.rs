@@ -8,7 +8,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use crate::error::SetupError;
-use crate::model::memory::FileName;
+use crate::model::slot::FileName;
 use crate::provider::Gid;
 use crate::provider::wake::Notifier;
 use crate::shm::inbox::OpenNotifier;

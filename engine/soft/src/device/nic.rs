@@ -12,7 +12,9 @@ use crate::device::host::{Host, gid_of};
 use crate::error::{Code, SetupError};
 use crate::event::{AsyncEvent, AsyncKind, Object};
 use crate::model::limits::{QPS, READS_MAX, SEND_SGE_MAX};
-use crate::model::memory::{Memory, PDS, REGIONS};
+use crate::model::memory::Memory;
+use crate::model::pd::PDS;
+use crate::model::table::REGIONS;
 use crate::provider::wake::Notifier;
 use crate::provider::{
     Atomics, Caps, CqFlags, Gid, LinkLayer, PortAttr, QpType, ReregFlags, SendOps, WcFields,

@@ -4,7 +4,7 @@ use std_alloc::sync::Arc;
 
 use crate::device::nic::Nic;
 use crate::error::{Code, SetupError};
-use crate::model::memory::PdMark;
+use crate::model::pd::PdMark;
 
 /// A protection domain. Everything that belongs to it holds a clone. No number is used twice.
 #[derive(Clone, Default)]

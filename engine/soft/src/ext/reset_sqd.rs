@@ -3,6 +3,7 @@
 use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 
+use crate::device::nic::Nic;
 use crate::event::{AsyncKind, Object};
 use crate::ext::xrc_part::NO_CQ;
 use crate::handles::queue_pair::SoftQp;
@@ -12,7 +13,6 @@ use crate::provider::QpType;
 use crate::state::domain_state::DomainState;
 use crate::state::link_scheduler::Links;
 use crate::state::qp::{QpContext, QpParts, Reserved, State};
-use crate::state::resources::Resources;
 use crate::steps::command::{Command, Reset};
 use crate::wc::Status;
 use crate::wr::SendFlags;
@@ -44,81 +44,80 @@ impl SoftQp {
     }
 }
 
-impl Resources {
+impl QpContext {
+    /// True if it may go to SQD.
+    pub(crate) fn may_pause(&self) -> bool {
+        !self.paused && self.state.sends()
+    }
+
     /// SQD: no send begins from here on. With `notify`, an event is raised when all sends that have
     /// begun are done.
-    pub(crate) fn pause(&mut self, links: &mut Links, qp: &mut QpContext, notify: bool) {
-        if qp.paused || !qp.state.sends() {
-            return;
-        }
-        (qp.paused, qp.draining) = (true, notify);
-        qp.reserved = Reserved::NONE;
-        if let Some(link) = links.get_mut(qp.link) {
+    pub(crate) fn pause(&mut self, links: &mut Links, notify: bool) {
+        (self.paused, self.draining) = (true, notify);
+        self.reserved = Reserved::NONE;
+        if let Some(link) = links.get_mut(self.link) {
             link.pause(true);
         }
-        self.schedule(qp);
     }
 
     /// From SQD back to RTS: begins the sends that were posted meanwhile.
-    pub(crate) fn resume(&mut self, links: &mut Links, qp: &mut QpContext) {
-        if !qp.paused {
-            return;
-        }
-        (qp.paused, qp.draining) = (false, false);
-        if qp.kind == QpType::Ud {
+    pub(crate) fn resume(&mut self, links: &mut Links, nic: &Nic) {
+        (self.paused, self.draining) = (false, false);
+        if self.kind == QpType::Ud {
             // In ERR, posts were flushed and never kept.
-            if qp.state == State::Unreliable {
-                self.send_kept_datagrams(qp);
+            if self.state == State::Unreliable {
+                self.send_kept_datagrams(nic);
             }
-        } else if let Some(link) = links.get_mut(qp.link) {
+        } else if let Some(link) = links.get_mut(self.link) {
             link.pause(false);
-            let waits = qp.sq.sent != qp.sq.posted && !qp.reads.waits && !qp.in_backlog;
-            if waits && qp.state.sends() && qp.failure.poison.is_none() {
-                qp.in_backlog = true;
-                link.let_wait(qp.num);
+            let waits = self.sq.sent != self.sq.posted && !self.reads.waits && !self.in_backlog;
+            if waits && self.state.sends() && self.failure.poison.is_none() {
+                self.in_backlog = true;
+                link.let_wait(self.num);
             }
         }
-        self.schedule(qp);
     }
 
     /// Sends the datagrams that were posted to a UD queue pair in SQD.
-    fn send_kept_datagrams(&mut self, qp: &mut QpContext) {
-        while qp.sq.sent != qp.sq.posted {
-            let pending = qp.sq.kept(qp.sq.sent);
+    fn send_kept_datagrams(&mut self, nic: &Nic) {
+        while self.sq.sent != self.sq.posted {
+            let pending = self.sq.kept(self.sq.sent);
             let mut flags = SendFlags::empty();
             flags.set(SendFlags::INLINE, pending.inline);
             flags.set(SendFlags::SOLICITED, pending.solicited);
             let Some(wr) = pending.pieces.posted(pending.op, flags) else { return };
-            let status = match qp.state {
-                State::Unreliable => self.send_datagram(qp, &wr),
+            let status = match self.state {
+                State::Unreliable => self.send_datagram(nic, &wr),
                 _ => Status::Flushed,
             };
             let how = if status.is_ok() { Sent::ON_WIRE } else { Sent::failed(status) };
-            let index = qp.sq.sent;
-            qp.sq.entry(index).sent |= how;
-            qp.sq.sent = index.wrapping_add(1);
+            let index = self.sq.sent;
+            self.sq.entry(index).sent |= how;
+            self.sq.sent = index.wrapping_add(1);
             if !status.is_ok() {
-                qp.state = State::Sqe;
+                self.state = State::Sqe;
             }
         }
     }
 
     /// In SQD, raises the event when all sends that began before it are done. False: it is still
     /// due.
-    pub(crate) fn has_drained(&mut self, links: &mut Links, qp: &mut QpContext) -> bool {
-        if !qp.draining || qp.state == State::Err {
+    pub(crate) fn has_drained(&mut self, links: &mut Links, nic: &Nic) -> bool {
+        if !self.draining || self.state == State::Err {
             return true;
         }
-        let over = if qp.kind.is_unreliable() {
-            qp.sq.completed == qp.sq.sent
+        let over = if self.kind.is_unreliable() {
+            self.sq.completed == self.sq.sent
         } else {
-            let last = qp.sq.sent.wrapping_sub(1);
-            let end = if qp.sq.sent == qp.sq.retired { 0 } else { qp.sq.entry(last).end };
-            qp.reads.in_flight() == 0 && qp.sq.sent_bytes == 0 && links.acked_position(qp) >= end
+            let last = self.sq.sent.wrapping_sub(1);
+            let end = if self.sq.sent == self.sq.retired { 0 } else { self.sq.entry(last).end };
+            self.reads.in_flight() == 0
+                && self.sq.sent_bytes == 0
+                && links.acked_position(self) >= end
         };
         if over {
-            qp.draining = false;
-            self.nic.raise(AsyncKind::SqDrained, Object::Qp(qp.num));
+            self.draining = false;
+            nic.raise(AsyncKind::SqDrained, Object::Qp(self.num));
         }
         over
     }
@@ -132,7 +131,7 @@ impl DomainState {
         let context = &mut *owned;
         let xrc = context.kind == QpType::XrcRecv;
         for cq in [context.send_cq, context.recv_cq] {
-            if let Some(cq) = self.transport.res.cqs.get_mut(cq) {
+            if let Some(cq) = self.transport.res.completions.get_mut(cq) {
                 cq.forget(new.num);
             }
         }

@@ -10,7 +10,7 @@ use crate::handles::device::{Soft, check_depth};
 use crate::handles::poller::SoftCq;
 use crate::handles::queue_pair::SoftQp;
 use crate::handles::srq::SoftSrq;
-use crate::model::memory::PdMark;
+use crate::model::pd::PdMark;
 use crate::model::recvq::{RecvQueue, Used};
 use crate::provider::{QpCaps, QpType};
 use crate::state::qp::{QpContext, QpParts};

@@ -2,7 +2,7 @@
 
 use std_alloc::sync::Arc;
 
-use crate::model::memory::PdMark;
+use crate::model::pd::PdMark;
 use crate::model::recvq::{RecvQueue, Used};
 use crate::room::Book;
 
@@ -36,7 +36,18 @@ pub(crate) struct XrcQueue {
 }
 
 /// All XRC receive queues of a device, by number.
-pub(crate) type XrcQueues = Book<XrcQueue>;
+pub(crate) struct XrcQueues(pub(super) Book<XrcQueue>);
+
+impl XrcQueues {
+    pub(crate) fn new() -> XrcQueues {
+        XrcQueues(Book::new())
+    }
+
+    /// The queue of that number, if it belongs to the domain of a queue pair with that part.
+    pub(super) fn known(&self, part: &XrcPart, number: u32) -> Option<&XrcQueue> {
+        self.0.get(number).filter(|queue| queue.xrcd == part.xrcd)
+    }
+}
 
 /// A new XRC receive queue on its way to the table.
 pub(crate) struct NewXrcQueue {

@@ -4,7 +4,7 @@
 //! domain of the shared receive queue that the record names. Everything else works as on any queue
 //! pair.
 
-use crate::ext::xrc_part::{NO_CQ, NewXrcQueue, XrcQueue};
+use crate::ext::xrc_part::{NO_CQ, NewXrcQueue, XrcQueue, XrcQueues};
 use crate::model::cq::Sink;
 use crate::provider::QpType;
 use crate::shm::layout::{
@@ -33,40 +33,26 @@ impl QpContext {
 impl Transport {
     /// Removes a shared receive queue. Queue pairs that use it go back to their own empty queue.
     pub(crate) fn remove_srq(&mut self, number: u32) {
-        let Some(queue) = self.res.xrc.remove(number) else { return };
+        let Some(queue) = self.res.xrc.0.remove(number) else { return };
         for qp in self.qps.iter_mut() {
             if qp.kind == QpType::XrcRecv && qp.xrc.srq == number {
                 (qp.assembly, qp.recv_cq, qp.rq, qp.xrc.srq) = (None, NO_CQ, qp.xrc.own, 0);
             }
         }
-        self.res.leave_queue(queue.rq);
+        self.res.receives.leave(queue.rq);
     }
 }
 
-impl Resources {
-    pub(crate) fn add_srq(&mut self, new: NewXrcQueue) {
-        let pd = new.queue.pd();
-        // Without memory the queue is not added, and requests that name it are refused.
-        let Some(rq) = self.use_queue(new.queue, new.used) else { return };
-        if !self.xrc.insert(new.number, XrcQueue { xrcd: new.xrcd, rq, cq: new.cq, pd }) {
-            self.leave_queue(rq);
-        }
-    }
-
+impl XrcQueues {
     /// Switches the queue pair to the shared receive queue of that number. Returns false if its
     /// domain has no such queue, or if a message has begun to fill a receive of another queue.
     fn take_on(&self, qp: &mut QpContext, number: u32) -> bool {
-        let Some(queue) = self.known(qp, number) else { return false };
+        let Some(queue) = self.known(&qp.xrc, number) else { return false };
         if qp.assembly.is_some() && qp.xrc.srq != number {
             return false;
         }
         (qp.rq, qp.recv_cq, qp.xrc.srq) = (queue.rq, queue.cq, number);
         true
-    }
-
-    /// The shared receive queue of that number, if it belongs to the queue pair's domain.
-    fn known(&self, qp: &QpContext, number: u32) -> Option<&XrcQueue> {
-        self.xrc.get(number).filter(|queue| queue.xrcd == qp.xrc.xrcd)
     }
 
     /// Switches the queue pair to the protection domain of the shared queue that a one-sided record
@@ -75,8 +61,19 @@ impl Resources {
         if !header.flags().contains(RecordFlags::IMM) {
             return header.kind() == KIND_WRITE && header.length() == WRITE_OPERANDS;
         }
-        let named = self.known(qp, link.rx.immediate(header));
+        let named = self.known(&qp.xrc, link.rx.immediate(header));
         named.map(|queue| qp.pd = queue.pd).is_some()
+    }
+}
+
+impl Resources {
+    pub(crate) fn add_srq(&mut self, new: NewXrcQueue) {
+        let pd = new.queue.pd();
+        // Without memory the queue is not added, and requests that name it are refused.
+        let Some(rq) = self.receives.enter(new.queue, new.used, &self.local_waker) else { return };
+        if !self.xrc.0.insert(new.number, XrcQueue { xrcd: new.xrcd, rq, cq: new.cq, pd }) {
+            self.receives.leave(rq);
+        }
     }
 
     /// Takes a record for an XRC queue pair in RTS, or a record that only an XRC queue pair may
@@ -96,7 +93,7 @@ impl Resources {
             return self.refuse(link, header, qp, invalid, sink);
         }
         if !matches!(kind, KIND_TO_SRQ | KIND_SRQ_NOTICE) {
-            if !self.stands_for(link, header, qp) {
+            if !self.xrc.stands_for(link, header, qp) {
                 return self.refuse(link, header, qp, invalid, sink);
             }
             return self.receive_one_sided(link, header, qp, sink);
@@ -105,13 +102,13 @@ impl Resources {
             return Outcome::Hostile;
         };
         let (number, size) = (word as u32, (word >> 32) as u32);
-        if !self.take_on(qp, number) {
+        if !self.xrc.take_on(qp, number) {
             return self.refuse(link, header, qp, invalid, sink);
         }
         if kind == KIND_SRQ_NOTICE {
             return self.take_notice(link, header, qp, size, sink);
         }
-        if qp.assembly.is_none() && !self.has_receive(qp) {
+        if qp.assembly.is_none() && !self.receives.has_receive(qp) {
             return self.wait_for_receive(link, header, qp, sink);
         }
         self.receive_fragment(link, header, qp, sink)

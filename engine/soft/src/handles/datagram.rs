@@ -6,6 +6,7 @@ use std_alloc::format;
 use std_alloc::sync::Arc;
 
 use crate::device::host::Member;
+use crate::device::nic::Nic;
 use crate::device::path::{Groups, Path, no_groups};
 use crate::error::{Code, SetupError};
 use crate::ext::raw::header_fits;
@@ -14,22 +15,21 @@ use crate::handles::create_qp::SoftQpEx;
 use crate::handles::device::Soft;
 use crate::handles::poller::SoftCq;
 use crate::handles::qp_control::QpControl;
-use crate::model::buffers::{Pieces, Posted, Target};
-use crate::model::cq::{Retire, Sink};
-use crate::model::memory::INBOXES;
+use crate::model::buffers::{Posted, Target};
+use crate::model::cq::Sink;
 use crate::model::send_queue::Sent;
+use crate::model::table::INBOXES;
 use crate::provider::wake::Notifier;
 use crate::provider::{CreateFlags, GRH_BYTES, Gid, QpType};
 use crate::shm::copy::gather;
 use crate::shm::inbox::{BURST, DATAGRAM_MAX, INBOX_BYTES, Inbox, Stamp};
-use crate::state::completion::error_wc;
 use crate::state::qp::{Datagrams, QpContext, State};
 use crate::state::resources::Resources;
 use crate::state::transport::Transport;
-use crate::steps::admission::{admissible, keep_for_later, push, readable};
+use crate::steps::admission::{admissible, keep_for_later, leaving, push};
 use crate::steps::command::Command;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
-use crate::wr::{Destination, PostError, RecvWr, SendFlags, SendOp, Sge};
+use crate::wr::{Destination, PostError, RecvWr, SendFlags, SendOp};
 
 /// With this bit in the key of a request, the datagram has the sender's own key.
 const OWN_KEY: u32 = 1 << 31;
@@ -59,6 +59,63 @@ impl QpContext {
         let waits = self.state != State::Err && !self.is_scheduled;
         waits && self.datagrams.as_ref().is_some_and(|datagrams| datagrams.inbox.has_news())
     }
+
+    /// A post on a queue pair of UD or RAW_PACKET in RTS: everything in it leaves at once.
+    pub(crate) fn post_datagrams(
+        &mut self,
+        nic: &Nic,
+        list: &[Posted<'_>],
+    ) -> Result<(), PostError> {
+        for (accepted, wr) in list.iter().enumerate() {
+            let checked = admissible(self, wr).and_then(|()| header_fits(self, wr));
+            checked.map_err(|cause| PostError { accepted, cause })?;
+            if self.paused && self.state == State::Unreliable {
+                keep_for_later(self, wr);
+                continue;
+            }
+            let status = match self.state {
+                State::Unreliable if self.kind == QpType::Ud => self.send_datagram(nic, wr),
+                State::Unreliable => self.send_frame(nic, wr),
+                _ => Status::Flushed,
+            };
+            let how = if status.is_ok() { Sent::ON_WIRE } else { Sent::failed(status) };
+            push(self, wr, 0, how);
+            self.sq.sent = self.sq.posted;
+            if !status.is_ok() {
+                self.state = State::Sqe;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends one datagram. The status tells only what this side knows: nobody learns whether it
+    /// arrived.
+    pub(crate) fn send_datagram(&self, nic: &Nic, wr: &Posted<'_>) -> Status {
+        let (to, imm) = match wr.op {
+            SendOp::SendTo(to) => (to, None),
+            SendOp::SendToWithImm(to, imm) => (to, Some(imm)),
+            _ => return Status::LocalQpOperation,
+        };
+        let Some(datagrams) = &self.datagrams else { return Status::LocalQpOperation };
+        let length = wr.length();
+        if length > DATAGRAM_MAX.into() {
+            return Status::LocalLength;
+        }
+        let Some(pieces) = leaving(&nic.memory, self, wr) else { return Status::LocalProtection };
+        let Destination { ah, qpn, qkey } = to;
+        let stamp = Stamp {
+            length: length as u32,
+            from: self.num,
+            gid: nic.gid,
+            qkey: if qkey & OWN_KEY != 0 { datagrams.qkey } else { qkey },
+            imm,
+            solicited: wr.flags.contains(SendFlags::SOLICITED),
+        };
+        let payload = |to: Target<'_>| gather(to, &pieces, 0);
+        let path = Path::named(wr, ah);
+        path.deliver(qpn, &stamp, &payload, datagrams.not_to, &nic.host);
+        Status::Success
+    }
 }
 
 impl Transport {
@@ -80,7 +137,7 @@ impl Transport {
 
     fn check(&mut self, num: u32) -> bool {
         let Some(qp) = self.qps.get_mut(num).filter(|qp| qp.has_datagrams()) else { return false };
-        self.res.schedule(qp);
+        self.res.service_queue.schedule(qp);
         true
     }
 }
@@ -185,71 +242,6 @@ impl QpControl {
 }
 
 impl Resources {
-    /// A post on a queue pair of UD or RAW_PACKET in RTS: everything in it leaves at once.
-    pub(crate) fn post_datagrams(
-        &mut self,
-        qp: &mut QpContext,
-        list: &[Posted<'_>],
-    ) -> Result<(), PostError> {
-        for (accepted, wr) in list.iter().enumerate() {
-            let checked = admissible(qp, wr).and_then(|()| header_fits(qp, wr));
-            checked.map_err(|cause| PostError { accepted, cause })?;
-            if qp.paused && qp.state == State::Unreliable {
-                keep_for_later(qp, wr);
-                continue;
-            }
-            let status = match qp.state {
-                State::Unreliable if qp.kind == QpType::Ud => self.send_datagram(qp, wr),
-                State::Unreliable => self.send_frame(qp, wr),
-                _ => Status::Flushed,
-            };
-            let how = if status.is_ok() { Sent::ON_WIRE } else { Sent::failed(status) };
-            push(qp, wr, 0, how);
-            qp.sq.sent = qp.sq.posted;
-            if !status.is_ok() {
-                qp.state = State::Sqe;
-            }
-        }
-        Ok(())
-    }
-
-    /// The pieces of a request that leaves at once; `None`: one of them may not be read.
-    pub(crate) fn pieces(&self, qp: &QpContext, wr: &Posted<'_>) -> Option<Pieces> {
-        let pieces = wr.gathered();
-        let may_read = |sge: &Sge| readable(&self.nic.memory, qp.pd, *sge);
-        let goes = wr.flags.contains(SendFlags::INLINE) || pieces.iter().all(may_read);
-        goes.then_some(pieces)
-    }
-
-    /// Sends one datagram. The status tells only what this side knows: nobody learns whether it
-    /// arrived.
-    pub(crate) fn send_datagram(&self, qp: &QpContext, wr: &Posted<'_>) -> Status {
-        let (to, imm) = match wr.op {
-            SendOp::SendTo(to) => (to, None),
-            SendOp::SendToWithImm(to, imm) => (to, Some(imm)),
-            _ => return Status::LocalQpOperation,
-        };
-        let Some(datagrams) = &qp.datagrams else { return Status::LocalQpOperation };
-        let length = wr.length();
-        if length > DATAGRAM_MAX.into() {
-            return Status::LocalLength;
-        }
-        let Some(pieces) = self.pieces(qp, wr) else { return Status::LocalProtection };
-        let Destination { ah, qpn, qkey } = to;
-        let stamp = Stamp {
-            length: length as u32,
-            from: qp.num,
-            gid: self.nic.gid,
-            qkey: if qkey & OWN_KEY != 0 { datagrams.qkey } else { qkey },
-            imm,
-            solicited: wr.flags.contains(SendFlags::SOLICITED),
-        };
-        let payload = |to: Target<'_>| gather(to, &pieces, 0);
-        let path = Path::named(wr, ah);
-        path.deliver(qpn, &stamp, &payload, datagrams.not_to, &self.nic.host);
-        Status::Success
-    }
-
     /// Receives the datagrams of a UD or RAW_PACKET queue pair. True: there may be more.
     pub(crate) fn receive_datagrams<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
         if qp.state == State::Err {
@@ -285,19 +277,18 @@ impl Resources {
         sink: &mut S,
         fill: impl FnOnce(&QpContext, Target<'_>),
     ) -> Option<RecvWr> {
-        let assembly = self.receive_begun(qp)?;
+        let assembly = self.receives.begun(qp)?;
         let wr = assembly.wr;
         if length > wr.sge.length {
             qp.assembly = Some(assembly);
             return None;
         }
         qp.assembly = None;
-        if let Some(to) = self.buffer(qp, &wr, (0, length)) {
+        if let Some(to) = self.receives.buffer(qp, &wr, (0, length)) {
             fill(qp, to);
             return Some(wr);
         }
-        let wc = error_wc(wr.wr_id, qp.num, Status::LocalProtection);
-        sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+        self.completions.receive_failed(qp, wr.wr_id, Status::LocalProtection, sink);
         self.fail_qp(qp, 0, None);
         None
     }
@@ -324,8 +315,7 @@ impl Resources {
             flags: WcFlags::GRH | with_imm,
             src_qp: stamp.from,
         };
-        let retire = Retire { solicited: stamp.solicited, ..Retire::default() };
-        sink.put(&mut self.cqs, qp.recv_cq, wc, retire);
+        self.completions.receive(qp.recv_cq, wc, stamp.solicited, sink);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::error::{Code, SetupError};
 use crate::ext::xrc::DefaultXrcd;
 use crate::handles::poller::{CqPlace, SoftCq};
 use crate::model::cq::{CompletionQueue, Stamps};
-use crate::model::memory;
+use crate::model::table::REGIONS;
 use crate::provider::wake::Notifier;
 use crate::provider::{Gid, Sharing};
 use crate::steps::domain::Domain;
@@ -64,7 +64,7 @@ impl Soft {
 }
 
 pub(crate) fn table_full(asked: String) -> SetupError {
-    let answer = format!("all {} entries of the region table are taken", memory::REGIONS);
+    let answer = format!("all {} entries of the region table are taken", REGIONS);
     SetupError::new(Code::NoMemory, asked, answer).cure("register fewer, larger regions")
 }
 

@@ -17,8 +17,8 @@ use crate::handles::queue_pair::SoftQp;
 use crate::handles::region::{SoftRegion, SoftWindow};
 use crate::handles::srq::SoftSrq;
 use crate::model::buffers::{Posted, Source};
-use crate::model::memory::BOUND_BY_CALL;
 use crate::model::recvq::RecvQueue;
+use crate::model::slot::BOUND_BY_CALL;
 use crate::provider::{
     Access, AddressVector, Caps, Datagrams, Doorbell, ExtendedCq, GRH_BYTES, InlineSend, Provider,
     Qp, QpCaps, Region, Sharing, Srq, ThreadDomains, Window, WindowKind, Wq, WqState,
@@ -293,7 +293,7 @@ impl Qp for SoftQp {
             self.domain.enter(|state| {
                 let qp = self.context.get_alone();
                 if qp.state == State::Err {
-                    state.transport.res.schedule(qp);
+                    state.transport.res.service_queue.schedule(qp);
                 }
             });
         }

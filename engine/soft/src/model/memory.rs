@@ -1,8 +1,8 @@
-//! The table of registered regions: which key names which bytes, with which rights.
+//! The registered memory of a device: it makes keys, and gives the bytes behind a key to those who
+//! may use them.
 //!
-//! The control plane writes it; the data plane reads it on every access, without a lock. A key is
-//! the slot and twenty random bits: a deregistered key fails (MR-3), and nobody finds a key by
-//! counting. The table may lie in memory that peers can read: see [`crate::shm::remote_map`].
+//! The control plane writes the [`Table`]; the data plane reads it on every access, without a lock.
+//! The table may lie in memory that peers can read: see [`crate::shm::remote_map`].
 #![expect(unsafe_code, reason = "the table is shared memory; accesses of a peer name addresses")]
 
 use core::ptr::NonNull;
@@ -17,139 +17,12 @@ use std_alloc::collections::VecDeque;
 use std_alloc::vec::Vec;
 
 use crate::model::buffers::{Source, Target};
-use crate::model::limits::QPS;
-use crate::provider::{Access, WindowKind};
+use crate::model::pd::{PdMark, Who};
+use crate::model::slot::{Bounds, FileName};
+use crate::model::table::{DIRECTORY_BYTES, INBOXES, REGIONS, Table, index_of, key_of};
+use crate::provider::Access;
 use crate::room::Room;
 use crate::wr::{Binding, Sge};
-
-/// The most regions of one device.
-pub(crate) const REGIONS: usize = 4096;
-
-/// Random bits of a key.
-const SECRET_BITS: u32 = 20;
-const _: () = assert!(REGIONS == 1 << (32 - SECRET_BITS));
-
-/// The file behind a region, as a process names it: descriptor and inode number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FileName {
-    /// The descriptor, in the process that owns it.
-    pub fd: u32,
-    /// The inode that it must lead to.
-    pub inode: u64,
-}
-
-/// One region; a cache line.
-#[repr(C, align(64))]
-pub(crate) struct Slot {
-    /// The key while the region is registered, 0 otherwise.
-    pub(crate) key: AtomicU32,
-    pub(crate) access: AtomicU32,
-    pub(crate) start: AtomicU64,
-    pub(crate) length: AtomicU64,
-    /// The file's descriptor, plus one; 0 if there is no file.
-    pub(crate) fd: AtomicU64,
-    pub(crate) inode: AtomicU64,
-    /// For a memory window: the key of its region.
-    parent: AtomicU32,
-    /// For a memory window: the queue pair whose peer may use it; 0 for all.
-    qp: AtomicU32,
-}
-
-/// In a slot's rights: the slot is a memory window, which only peers may use.
-const WINDOW: u32 = 1 << 31;
-
-/// In a slot's rights: its protection domain.
-const PD: u32 = 0x7fff_ff00;
-const _: () = assert!(Access::all().bits() & (PD | WINDOW) == 0);
-
-/// The most protection domains of one device, over its whole life.
-pub(crate) const PDS: u32 = (PD >> 8) + 1;
-
-/// A protection domain, as a slot's rights name it: a key is valid in its own domain only (MR-2).
-/// The rights and the domain are in one word, so that one load checks both.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PdMark(u32);
-
-impl PdMark {
-    /// The mark of the domain with this number; `None` for a number that is too high.
-    pub(crate) fn of(number: u32) -> Option<PdMark> {
-        (number <= PD >> 8).then_some(PdMark(number << 8))
-    }
-}
-
-/// In a window's handle: the request comes from [`Window::bind`](crate::provider::Window::bind),
-/// the only way to bind windows of type 1 (MW-2).
-pub(crate) const BOUND_BY_CALL: u64 = 1 << 40;
-
-/// The kind of the window that a request binds; `None` if it may not be bound that way.
-pub(crate) fn bound_kind(handle: u64) -> Option<WindowKind> {
-    let by_call = handle & BOUND_BY_CALL != 0;
-    match (handle >> 32 & 0xff, by_call) {
-        (1, true) => Some(WindowKind::One),
-        (2, false) => Some(WindowKind::Two),
-        _ => None,
-    }
-}
-
-/// The user of an access to memory: a queue pair, and its protection domain.
-#[derive(Clone, Copy)]
-pub(crate) struct Who {
-    pub(crate) qp: u32,
-    pub(crate) pd: PdMark,
-}
-
-/// The bits of a key that its holder may choose (MW-1).
-const TAG: u32 = 0xff;
-
-/// The most UD queue pairs of one device.
-pub(crate) const INBOXES: usize = 1024;
-
-/// The entry where senders find the inbox of a UD queue pair.
-#[repr(C)]
-pub(crate) struct InboxSlot {
-    /// The number of the queue pair, 0 if there is none.
-    pub(crate) qp: AtomicU32,
-    /// The file's descriptor.
-    pub(crate) fd: AtomicU32,
-    pub(crate) inode: AtomicU64,
-}
-
-/// The part of a device that peers may read: its queue pairs, regions and inboxes. All zero is
-/// empty.
-#[repr(C)]
-pub(crate) struct Table {
-    pub(crate) inboxes: [InboxSlot; INBOXES],
-    /// For each slot: number, rights and domain of a queue pair in RTS, 0 otherwise.
-    pub(crate) qps: [AtomicU64; QPS],
-    pub(crate) slots: [Slot; REGIONS],
-}
-
-/// Bytes of memory that a device's table takes.
-pub const DIRECTORY_BYTES: usize = size_of::<Table>();
-
-/// The word of a queue pair that accepts one-sided requests with those rights.
-pub(crate) fn qp_word(who: Who, rights: Access) -> u64 {
-    const _: () = assert!(Access::all().bits() < 1 << 7);
-    u64::from(who.qp << 8 | rights.bits() << 1 | 1) | u64::from(who.pd.0) << 32
-}
-
-/// The domain in such a word, if the word belongs to the queue pair and has the right.
-pub(crate) fn pd_in(word: u64, qp: u32, right: Access) -> Option<PdMark> {
-    let pd = PdMark((word >> 32) as u32);
-    let wanted = qp_word(Who { qp, pd }, right);
-    (word & wanted == wanted && (word as u32) >> 8 == qp).then_some(pd)
-}
-
-/// True if a slot's rights include this one, for users in that domain.
-pub(crate) fn has_right(access: u32, right: Access, pd: PdMark) -> bool {
-    access & (right.bits() | PD) == right.bits() | pd.0
-}
-
-/// Slot of a key.
-#[inline(always)]
-pub(crate) fn index_of(key: u32) -> usize {
-    (key >> SECRET_BITS) as usize
-}
 
 /// Where the table lies.
 enum Home {
@@ -236,14 +109,8 @@ impl Memory {
         let mut free = self.free.lock();
         let index = free.slots.pop_front()?;
         let slot = &self.table().slots[index as usize];
-        let key = index << SECRET_BITS | free.random.next_u32() >> (32 - SECRET_BITS);
-        slot.start.store(start, Ordering::Relaxed);
-        slot.length.store(length, Ordering::Relaxed);
-        slot.access.store(access.bits() | pd.0, Ordering::Relaxed);
-        slot.fd.store(file.map_or(0, |file| u64::from(file.fd) + 1), Ordering::Relaxed);
-        slot.inode.store(file.map_or(0, |file| file.inode), Ordering::Relaxed);
-        // Release pairs with `allows`: a reader that sees the key sees its bounds, too.
-        slot.key.store(key, Ordering::Release);
+        let key = key_of(index, free.random.next_u32());
+        slot.open(key, (start, length), (access, pd), file);
         Some(key)
     }
 
@@ -251,58 +118,28 @@ impl Memory {
     pub(crate) fn insert_window(&self, pd: PdMark) -> Option<u32> {
         let mut free = self.free.lock();
         let index = free.slots.pop_front()?;
-        self.table().slots[index as usize].access.store(WINDOW | pd.0, Ordering::Relaxed);
-        let key = index << SECRET_BITS | free.random.next_u32() >> (32 - SECRET_BITS);
-        Some(key)
+        self.table().slots[index as usize].become_window(pd);
+        Some(key_of(index, free.random.next_u32()))
     }
 
     /// Opens a memory window under `binding.rkey` for the peer of that queue pair, or for any peer
     /// of its domain if the number is 0. A length of 0 leaves it closed. False: the region's key,
     /// rights or bounds do not allow it, or the objects are of different domains (MW-1).
     pub(crate) fn bind(&self, window: u32, binding: &Binding, who: Who) -> bool {
-        let Who { qp, pd } = who;
-        let slot = &self.table().slots[index_of(window)];
         let wants = Access::MW_BIND
             | match binding.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
                 true => Access::LOCAL_WRITE,
                 false => Access::empty(),
             };
-        let Some(bounds) = self.region(binding.region as u32, wants, pd) else { return false };
-        if slot.access.load(Ordering::Relaxed) & PD != pd.0 {
-            return false;
-        }
-        let offset = binding.addr.wrapping_sub(bounds.start);
-        let inside = offset.checked_add(binding.length).is_some_and(|end| end <= bounds.length);
-        if !inside || (window ^ binding.rkey) & !TAG != 0 {
-            return false;
-        }
-        // Closed while it changes: a peer compares the key before and after it reads the window.
-        slot.key.store(0, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        if binding.length == 0 {
-            return true;
-        }
-        slot.start.store(binding.addr, Ordering::Relaxed);
-        slot.length.store(binding.length, Ordering::Relaxed);
-        slot.access.store(binding.access.bits() | WINDOW | pd.0, Ordering::Relaxed);
-        slot.fd.store(0, Ordering::Relaxed);
-        slot.parent.store(binding.region as u32, Ordering::Relaxed);
-        slot.qp.store(qp, Ordering::Relaxed);
-        slot.key.store(binding.rkey, Ordering::Release);
-        true
+        let slot = &self.table().slots[index_of(window)];
+        let region = self.region(binding.region as u32, wants, who.pd);
+        region.is_some_and(|region| slot.bind(window, binding, who, region))
     }
 
     /// Closes the memory window of that key, which must be open to the peer of `qp` alone. False:
     /// there is no such window (MW-2).
     pub(crate) fn invalidate(&self, key: u32, qp: u32) -> bool {
-        let slot = &self.table().slots[index_of(key)];
-        let open = slot.key.load(Ordering::Acquire) == key
-            && slot.access.load(Ordering::Relaxed) & WINDOW != 0
-            && slot.qp.load(Ordering::Relaxed) == qp;
-        if open {
-            slot.key.store(0, Ordering::SeqCst);
-        }
-        open
+        self.table().slots[index_of(key)].invalidate(key, qp)
     }
 
     /// Removes a region. When this returns, its key fails, and this device carries out no access to
@@ -385,14 +222,7 @@ impl Memory {
     /// Where the region of a key lies, if it is alive and of that domain, and the right is there.
     #[inline(always)]
     fn region(&self, key: u32, right: Access, pd: PdMark) -> Option<Bounds> {
-        let slot = &self.table().slots[index_of(key)];
-        if slot.key.load(Ordering::Acquire) != key {
-            return None;
-        }
-        let looked_at = right.bits() | WINDOW | PD;
-        let allowed = slot.access.load(Ordering::Relaxed) & looked_at == right.bits() | pd.0;
-        let start = slot.start.load(Ordering::Relaxed);
-        allowed.then_some(Bounds { start, length: slot.length.load(Ordering::Relaxed) })
+        self.table().slots[index_of(key)].region(key, right, pd)
     }
 
     /// As [`Memory::allows`], for a request of the peer of a queue pair, to a region or through a
@@ -405,7 +235,8 @@ impl Memory {
         length: u32,
         right: Access,
     ) -> Option<Lent<'_>> {
-        let (region, needs) = match self.behind_window(who.qp, key, (start, length), right) {
+        let slot = &self.table().slots[index_of(key)];
+        let (region, needs) = match slot.region_behind(who.qp, key, (start, length), right) {
             Some(region) => (region, Access::empty()),
             None => (key, right),
         };
@@ -421,47 +252,6 @@ impl Memory {
         // them, and so touches them only as raw bytes or atomics.
         lent.bytes = unsafe { Target::new(start as *mut u8, length) };
         Some(lent)
-    }
-
-    /// The region behind an open window that allows this.
-    fn behind_window(
-        &self,
-        qp: u32,
-        key: u32,
-        (start, length): (u64, u32),
-        right: Access,
-    ) -> Option<u32> {
-        let slot = &self.table().slots[index_of(key)];
-        if slot.key.load(Ordering::Acquire) != key {
-            return None;
-        }
-        // It belongs to its region's domain, which is checked with the region.
-        let wanted = right.bits() | WINDOW;
-        let allowed = slot.access.load(Ordering::Relaxed) & wanted == wanted;
-        let (of, only) = (slot.start.load(Ordering::Relaxed), slot.qp.load(Ordering::Relaxed));
-        let bounds = Bounds { start: of, length: slot.length.load(Ordering::Relaxed) };
-        let region = slot.parent.load(Ordering::Relaxed);
-        // Acquire: the fields read belong together if the key is still the same.
-        fence(Ordering::Acquire);
-        let same = slot.key.load(Ordering::Relaxed) == key;
-        let open = same && allowed && bounds.hold(start, length) && (only == 0 || only == qp);
-        open.then_some(region)
-    }
-}
-
-/// Where a region lies.
-#[derive(Clone, Copy, Default)]
-struct Bounds {
-    start: u64,
-    length: u64,
-}
-
-impl Bounds {
-    /// True if the bytes lie inside.
-    #[inline(always)]
-    fn hold(self, start: u64, length: u32) -> bool {
-        let offset = start.wrapping_sub(self.start);
-        offset.checked_add(u64::from(length)).is_some_and(|end| end <= self.length)
     }
 }
 
@@ -518,8 +308,8 @@ impl MrCache {
     /// writable. `None`: `like` lies in another region.
     #[inline(always)]
     pub(crate) fn starts(&self, like: Sge) -> Option<Starts> {
-        let last = self.bounds.length.checked_sub(u64::from(like.length))?;
-        let (first, length) = (self.bounds.start, like.length);
+        let last = self.bounds.length().checked_sub(u64::from(like.length))?;
+        let (first, length) = (self.bounds.start(), like.length);
         (self.key == like.lkey).then_some(Starts { first, last, length })
     }
 
@@ -625,39 +415,16 @@ impl Drop for Lent<'_> {
     }
 }
 
-/// An atomic operation on eight aligned bytes, which several may change at once.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Step {
-    /// They become `swap` if they are `compare`.
-    Swap { compare: u64, swap: u64 },
-    /// This is added, wrapping.
-    Add(u64),
-}
-
-impl Step {
-    /// Carries it out and returns the old value. It is atomic with respect to the owner's
-    /// processors (RC-6).
-    pub(crate) fn apply(self, word: &AtomicU64) -> u64 {
-        match self {
-            // AcqRel: a side that sees the operation sees everything written before it.
-            Step::Swap { compare, swap } => {
-                let (done, failed) = (Ordering::AcqRel, Ordering::Acquire);
-                word.compare_exchange(compare, swap, done, failed).unwrap_or_else(|old| old)
-            }
-            Step::Add(value) => word.fetch_add(value, Ordering::AcqRel),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::table::SECRET_BITS;
     use std::collections::HashSet;
     use std::sync::atomic::AtomicBool;
     use std::{thread, vec};
 
     /// The domain of most tests.
-    const HOME: PdMark = PdMark(0);
+    const HOME: PdMark = PdMark::of(0).unwrap();
 
     fn memory() -> Memory {
         Memory::new(None, [7; 32])

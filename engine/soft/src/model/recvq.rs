@@ -13,7 +13,8 @@ use std_alloc::vec;
 use std_alloc::vec::Vec;
 
 use crate::model::local_waker::LocalWaker;
-use crate::model::memory::{MrCache, PdMark};
+use crate::model::memory::MrCache;
+use crate::model::pd::PdMark;
 use crate::room::{Grow, copy_into};
 use crate::wr::{PostCause, PostError, RecvWr};
 

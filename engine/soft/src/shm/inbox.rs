@@ -27,7 +27,7 @@ use spin::Mutex;
 use std_alloc::sync::Arc;
 
 use crate::model::buffers::Target;
-use crate::model::memory::FileName;
+use crate::model::slot::FileName;
 use crate::provider::Gid;
 use crate::provider::wake::Notifier;
 use crate::shm::copy;

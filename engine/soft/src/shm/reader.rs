@@ -5,13 +5,14 @@
 use crate::model::buffers::Target;
 use crate::room::never;
 use crate::shm::burst::Burst;
-use crate::shm::copy;
+use crate::shm::copy::{self, fetch_line};
 use crate::shm::layout::{
     AREA, Data, Direction, Header, JUMP_BYTES, SEGMENT, SLOT_FIRST_BYTES, SLOT_PAYLOAD_MAX,
     SLOT_RECORD_MAX, slot_rest_lines,
 };
 use crate::shm::peer_waker::PeerWaker;
-use crate::shm::ring::{Refusal, fetch_line, tail_word};
+use crate::shm::refusals::Refusal;
+use crate::shm::ring::tail_word;
 use crate::sync::{Ordering, fence, reads};
 
 /// The receiver acknowledges after this many bytes at the latest.

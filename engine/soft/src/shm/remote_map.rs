@@ -22,7 +22,9 @@ use std_alloc::vec::Vec;
 
 use crate::model::buffers::Target;
 use crate::model::limits::QPS;
-use crate::model::memory::{FileName, INBOXES, REGIONS, Table, has_right, index_of, pd_in};
+use crate::model::pd::{has_right, pd_in};
+use crate::model::slot::FileName;
+use crate::model::table::{INBOXES, REGIONS, Table, index_of};
 use crate::provider::Access;
 use crate::room::{Book, Room};
 use crate::shm::inbox::{INBOX_BYTES, OpenNotifier, Outlet, Stamp};

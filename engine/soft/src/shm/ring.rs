@@ -10,16 +10,16 @@ use core::ptr::NonNull;
 
 use crate::model::buffers::{Pieces, Source, Target};
 use crate::room::never;
-use crate::shm::copy::{self, gather};
+use crate::shm::copy::{self, claim_line, gather};
+use crate::shm::head::Head;
 use crate::shm::layout::{
     Data, Direction, Header, JUMP_BYTES, LINE, RECORD_MAX, SEGMENT, SLOT_FIRST_BYTES,
     SLOT_FIRST_RECORD, SLOT_PAYLOAD_MAX, SLOT_RECORD_MAX, record_bytes,
 };
 use crate::shm::peer_waker::PeerWaker;
+use crate::shm::refusals::PeerRefusals;
 use crate::shm::wrap_policy::WrapPolicy;
 use crate::sync::{Ordering, fence, wrote};
-use crate::wc::Status;
-use crate::wr::SendFlags;
 
 /// The sending end.
 pub(crate) struct Tx {
@@ -44,65 +44,8 @@ pub(crate) struct Tx {
     waited: bool,
     /// The low half of the position behind the last record that was copied into the slot.
     last_in_slot: u32,
-    /// Number of the last refusal read.
-    refusal_seen: u32,
+    pub(crate) refusals: PeerRefusals,
     peer_waker: PeerWaker,
-}
-
-/// A record that the receiver refused: the sender's queue pair fails at this record.
-#[derive(Clone, Copy)]
-pub(crate) struct Refusal {
-    /// Ring position of the record.
-    pub(crate) at: u64,
-    /// The number of the queue pair that it was sent to.
-    pub(crate) qp: u32,
-    /// The status of the sender's completion.
-    pub(crate) status: Status,
-}
-
-/// The head of a message of one record: all but its payload.
-#[derive(Clone, Copy)]
-pub(crate) struct Head {
-    header: Header,
-    imm: u32,
-    /// Bytes of the record, and of the payload.
-    record: u32,
-    length: u32,
-}
-
-impl Head {
-    /// For a message of a queue pair whose headers have those bits in common. The payload fits one
-    /// record.
-    #[inline(always)]
-    pub(crate) fn of_send(common: u64, flags: SendFlags, length: u32) -> Head {
-        let header = Header::of_request(common, flags, false, length);
-        // As `Header::record`, without decoding the header.
-        Head { header, imm: 0, record: record_bytes(length.into()) as u32, length }
-    }
-
-    /// The same with immediate data.
-    #[inline(always)]
-    pub(crate) fn with_imm(common: u64, flags: SendFlags, imm: u32, length: u32) -> Head {
-        let header = Header::of_request(common, flags, true, length);
-        Head { header, imm, record: 8 + record_bytes(length.into()) as u32, length }
-    }
-
-    /// As [`Head::of_send`], without flags.
-    #[inline(always)]
-    pub(crate) fn plain(common: u64, length: u32) -> Head {
-        let (header, record) = (Header(common | u64::from(length)), record_bytes(length.into()));
-        Head { header, imm: 0, record: record as u32, length }
-    }
-
-    #[inline(always)]
-    pub(crate) fn header(&self) -> Header {
-        self.header
-    }
-
-    #[inline(always)]
-    pub(crate) fn record(&self) -> u32 {
-        self.record
-    }
 }
 
 /// Space for the next record, which ends there. Only the sending end makes one; what is written
@@ -135,6 +78,7 @@ impl Until {
 impl Tx {
     pub(crate) fn new(dir: Direction, peer_waker: PeerWaker) -> Tx {
         let (wrap, data) = (WrapPolicy::new(0, dir.area().into()), dir.data_from(0));
+        let refusals = PeerRefusals::of(dir.clone());
         Tx {
             dir,
             data,
@@ -147,7 +91,7 @@ impl Tx {
             wrap,
             waited: false,
             last_in_slot: 0,
-            refusal_seen: 0,
+            refusals,
             peer_waker,
         }
     }
@@ -282,38 +226,6 @@ impl Tx {
         self.taken = word;
         self.note_freed(word as u32);
         Some((word >> 32) as u32)
-    }
-
-    /// The refusal in the receiver's line, if it is new. `acked` is the position up to which every
-    /// record is known to be taken. Acquire pairs with `Rx::write_refusal`; the line keeps the
-    /// refusal until `Rx::settle_refusal`.
-    #[inline(always)]
-    pub(crate) fn read_refusal(&mut self, acked: u64) -> Option<Refusal> {
-        let word = self.dir.taken(1).load(Ordering::Acquire);
-        if word as u32 == self.refusal_seen {
-            return None;
-        }
-        self.refusal_seen = word as u32;
-        let rest = self.dir.taken(2).load(Ordering::Relaxed);
-        let status = Status::from_raw((rest >> 32) as u32);
-        // The refused record lies behind `acked`.
-        let at = acked + u64::from(((word >> 32) as u32).wrapping_sub(acked as u32));
-        Some(Refusal { at, qp: rest as u32, status })
-    }
-
-    /// True if there is an unread refusal.
-    pub(crate) fn is_refused(&self) -> bool {
-        self.dir.taken(1).load(Ordering::Relaxed) as u32 != self.refusal_seen
-    }
-
-    /// The number of the refusal last read.
-    pub(crate) fn refusal_seen(&self) -> u32 {
-        self.refusal_seen
-    }
-
-    /// The number of our last refusal that the peer has settled.
-    pub(crate) fn settled_refusal(&self) -> u32 {
-        self.dir.taken(3).load(Ordering::Acquire) as u32
     }
 
     /// Writes the header, and the immediate word if there is one, at the current position. Returns
@@ -616,42 +528,6 @@ impl Tx {
         // loaded once.
         unsafe { Some((Header(at.cast::<u64>().read_volatile()), at.add(8))) }
     }
-}
-
-/// Prefetches a line for reading.
-#[inline(always)]
-pub(crate) fn fetch_line(at: *const u8) {
-    // SAFETY: a prefetch has no effect on memory, whatever the address.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-    }
-    // SAFETY: as above.
-    #[cfg(target_arch = "aarch64")]
-    unsafe {
-        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, preserves_flags));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = at;
-}
-
-/// Prefetches a line for writing.
-#[inline(always)]
-pub(crate) fn claim_line(at: *const u8) {
-    // SAFETY: a prefetch has no effect on memory. It does nothing on a processor that lacks the
-    // instruction, or for an invalid address.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags));
-    }
-    // SAFETY: as above.
-    #[cfg(target_arch = "aarch64")]
-    unsafe {
-        core::arch::asm!("prfm pstl1keep, [{}]", in(reg) at, options(nostack, preserves_flags));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = at;
 }
 
 /// The word that publishes: the low halves of a tail and of an acknowledgement.

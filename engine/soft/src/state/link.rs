@@ -19,8 +19,9 @@ use crate::shm::layout::{
 };
 use crate::shm::peer_waker::PeerWaker;
 use crate::shm::reader::Rx;
+use crate::shm::refusals::Refusal;
 use crate::shm::remote_map::RemoteMap;
-use crate::shm::ring::{Refusal, Space, Tx};
+use crate::shm::ring::{Space, Tx};
 use crate::state::policy::contention::Contention;
 use crate::state::policy::spin::SpinPolicy;
 use crate::state::responses::{Response, Responses};
@@ -423,7 +424,7 @@ impl Link {
         if let Some(acked) = self.tx.read_taken() {
             self.note_ack(acked);
         }
-        self.tx.read_refusal(self.acked)
+        self.tx.refusals.read(self.acked)
     }
 
     /// The peer broke the rules.
@@ -443,7 +444,7 @@ impl Link {
     /// True if a record, a refusal or a response has come. (An idle link waits for no completion
     /// and no space, so acknowledgements do not matter.)
     pub(crate) fn has_news(&self) -> bool {
-        self.rx.has_news() || self.tx.is_refused() || self.responses.have_news()
+        self.rx.has_news() || self.tx.refusals.has_new() || self.responses.have_news()
     }
 
     /// True if only an arrival can make it need service.
@@ -628,7 +629,7 @@ impl Link {
 
     /// Tells the peer that the refusal just read is settled.
     pub(crate) fn settle_refusal(&mut self) {
-        self.rx.settle_refusal(self.tx.refusal_seen());
+        self.rx.settle_refusal(self.tx.refusals.seen());
     }
 
     /// Shows the next refusal once the peer has settled the one in the line.
@@ -636,7 +637,7 @@ impl Link {
         if self.refusals.is_empty() {
             return;
         }
-        if self.tx.settled_refusal() == self.refusal_number {
+        if self.tx.refusals.settled() == self.refusal_number {
             self.refusals.drop_first(1);
             self.show_refusal();
             self.rx.ask();

@@ -1,6 +1,7 @@
 //! What a domain holds: links with their policies, queue pairs, completion queues, the prediction.
 
 pub(crate) mod completion;
+pub(crate) mod completions;
 pub(crate) mod domain_state;
 pub(crate) mod inboxes;
 pub(crate) mod link;
@@ -10,6 +11,8 @@ pub(crate) mod policy;
 pub(crate) mod predicted;
 pub(crate) mod qp;
 pub(crate) mod qp_table;
+pub(crate) mod receives;
 pub(crate) mod resources;
 pub(crate) mod responses;
+pub(crate) mod service_queue;
 pub(crate) mod transport;

@@ -54,7 +54,7 @@ impl PredictedReceive {
     /// Looks up what the next message for the last queue pair will need.
     fn predict(&mut self, link: &Link, transport: &mut Transport) {
         let Transport { qps, res } = transport;
-        let Some(rq) = res.rqs.get_mut(link.rq) else { return };
+        let Some(rq) = res.receives.get_mut(link.rq) else { return };
         let Some((wr, mr_cache)) = rq.prefetch.ready_first() else { return };
         let memory = &res.nic.memory;
         mr_cache.renew(memory);
@@ -85,8 +85,9 @@ impl PredictedReceive {
         }
         // Only commands add, remove or move receive queues, and none has run since `predict`.
         if let Some(prefetch) = self.prefetch {
-            // SAFETY: so the queue is still where it was; it is one of `res.rqs`, borrowed here.
-            unsafe { prefetch.get(&mut res.rqs) }.advance(1);
+            // SAFETY: so the queue is still where it was; it is one of `res.receives`, borrowed
+            // here.
+            unsafe { prefetch.get(&mut res.receives) }.advance(1);
         }
         self.to.forget();
         link.empty_polls = 0;

@@ -5,7 +5,7 @@ use std_alloc::boxed::Box;
 use crate::device::host::Member;
 use crate::ext::raw::state::Raw;
 use crate::ext::xrc_part::XrcPart;
-use crate::model::memory::{PdMark, Who};
+use crate::model::pd::{PdMark, Who};
 use crate::model::reads::Reads;
 use crate::model::send_queue::SendQueue;
 use crate::provider::{Access, QpCaps, QpType};

@@ -5,7 +5,7 @@
 
 use std_alloc::collections::VecDeque;
 
-use crate::model::memory::Who;
+use crate::model::pd::Who;
 use crate::room::{Grow, Room};
 use crate::shm::reader::Rx;
 use crate::shm::ring::Tx;
@@ -69,7 +69,7 @@ impl Responses {
         self.asked = true;
     }
 
-    /// So many requests of this side have their response, or nobody waits for it any more.
+    /// That many requests of this side have their response, or nobody waits for it any more.
     pub(super) fn note_over(&mut self, requests: u32) {
         self.awaited = self.awaited.saturating_sub(requests);
     }

@@ -22,7 +22,8 @@ impl Transport {
     pub(crate) fn take_completions(&mut self, index: usize, out: &mut [Wc]) -> usize {
         let mut taken = 0;
         for place in out {
-            let Some((wc, retire)) = self.res.cqs.get_mut(index).and_then(CompletionQueue::pop)
+            let Some((wc, retire)) =
+                self.res.completions.get_mut(index).and_then(CompletionQueue::pop)
             else {
                 break;
             };
@@ -35,7 +36,7 @@ impl Transport {
 
     /// As `take_completions`, for one completion with its times, as far as the queue records them.
     pub(crate) fn take_stamped(&mut self, index: usize) -> Option<(Wc, [Option<u64>; 2])> {
-        let cq = self.res.cqs.get_mut(index)?;
+        let cq = self.res.completions.get_mut(index)?;
         let times = cq.first_times();
         let (wc, retire) = cq.pop()?;
         self.retire(retire);
@@ -53,7 +54,8 @@ impl Transport {
     /// Adds a queue pair.
     pub(crate) fn add(&mut self, mut owned: Place<QpContext>, queue: Arc<RecvQueue>, used: Used) {
         let qp = &mut *owned;
-        match self.res.use_queue(queue, used) {
+        let Resources { receives, local_waker, .. } = &mut self.res;
+        match receives.enter(queue, used, local_waker) {
             Some(rq) => qp.set_own_rq(rq),
             // Without memory to note its receive queue it goes to ERR and is never connected.
             None => qp.state = State::Err,

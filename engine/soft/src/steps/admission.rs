@@ -1,9 +1,11 @@
 //! The checks of a post, and how a request enters the send queue.
 
-use crate::model::buffers::Posted;
+use crate::model::buffers::{Pieces, Posted};
 use crate::model::limits::SEND_SGE_MAX;
-use crate::model::memory::{Memory, PdMark, bound_kind};
+use crate::model::memory::Memory;
+use crate::model::pd::PdMark;
 use crate::model::send_queue::{Pending, Sent, SqEntry};
+use crate::model::slot::bound_kind;
 use crate::provider::Access;
 use crate::state::qp::QpContext;
 use crate::wr::{PostCause, SendFlags, SendOp, SendWr, Sge};
@@ -52,6 +54,14 @@ pub(crate) fn readable(memory: &Memory, pd: PdMark, sge: Sge) -> bool {
 /// True if the piece may be written under its key, which must belong to that domain.
 pub(crate) fn writable(memory: &Memory, pd: PdMark, sge: Sge) -> bool {
     memory.target(sge, pd).is_some()
+}
+
+/// The pieces of a request that leaves at once; `None`: one of them may not be read.
+pub(crate) fn leaving(memory: &Memory, qp: &QpContext, wr: &Posted<'_>) -> Option<Pieces> {
+    let pieces = wr.gathered();
+    let may_read = |sge: &Sge| readable(memory, qp.pd, *sge);
+    let goes = wr.flags.contains(SendFlags::INLINE) || pieces.iter().all(may_read);
+    goes.then_some(pieces)
 }
 
 /// Enters a request in the send queue and nowhere else.

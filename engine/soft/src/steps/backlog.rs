@@ -4,8 +4,10 @@
 
 use crate::model::buffers::Posted;
 use crate::model::limits::MESSAGE_MAX;
-use crate::model::memory::{Memory, Who, bound_kind};
+use crate::model::memory::Memory;
+use crate::model::pd::Who;
 use crate::model::send_queue::{Pending, Sent};
+use crate::model::slot::bound_kind;
 use crate::provider::WindowKind;
 use crate::shm::layout::{
     FRAGMENT, Header, KIND_ADD, KIND_READ, KIND_SEND, KIND_SRQ_NOTICE, KIND_SWAP, KIND_TO_SRQ,

@@ -3,8 +3,9 @@
 
 use crate::model::buffers::{Posted, Source};
 use crate::model::send_queue::{Sent, SqEntry};
+use crate::shm::head::Head;
 use crate::shm::layout::record_bytes;
-use crate::shm::ring::{CLAIM_MIN, Head, Space};
+use crate::shm::ring::{CLAIM_MIN, Space};
 use crate::state::domain_state::DomainState;
 use crate::state::link::Link;
 use crate::state::place::{Inside, Place};

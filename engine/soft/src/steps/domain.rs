@@ -10,22 +10,23 @@ use core::cell::UnsafeCell;
 use spin::Mutex;
 use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
-use std_alloc::vec::Vec;
 
 use crate::device::host::Host;
 use crate::device::nic::Nic;
 use crate::ext::xrc_part::XrcQueues;
 use crate::model::cq::CompletionQueue;
-use crate::model::limits::QPS;
 use crate::model::local_waker::LocalWaker;
 use crate::provider::Sharing;
 use crate::room::{Grow, Room};
+use crate::state::completions::Completions;
 use crate::state::domain_state::DomainState;
 use crate::state::inboxes::Inboxes;
 use crate::state::link_scheduler::Links;
 use crate::state::predicted::PredictedReceive;
 use crate::state::qp_table::QpTable;
+use crate::state::receives::Receives;
 use crate::state::resources::Resources;
+use crate::state::service_queue::ServiceQueue;
 use crate::state::transport::Transport;
 use crate::steps::command::Command;
 use crate::sync::{AtomicBool, Ordering};
@@ -80,12 +81,11 @@ impl Domain {
                         attention,
                         local_waker,
                         id,
-                        rqs: Vec::with_capacity(16),
+                        receives: Receives::new(nic.clone(), sharing),
                         xrc: XrcQueues::new(),
-                        cqs: Vec::with_capacity(4),
-                        service_queue: Vec::with_capacity(QPS),
+                        completions: Completions::new(),
+                        service_queue: ServiceQueue::new(),
                         inboxes: Inboxes::new(),
-                        sharing,
                     },
                 },
             }),
@@ -109,25 +109,14 @@ impl Domain {
     /// domain.
     pub(crate) fn add_cq(&self, queue: CompletionQueue) -> usize {
         // SAFETY: a shared domain is locked by `enter`; an exclusive one is not yet handed out.
-        unsafe {
-            self.enter(|state| {
-                let cqs = &mut state.transport.res.cqs;
-                let free = cqs.iter().position(CompletionQueue::is_gone);
-                let index = free.unwrap_or(cqs.len());
-                match cqs.get_mut(index) {
-                    Some(place) => *place = queue,
-                    None => cqs.push(queue),
-                }
-                index
-            })
-        }
+        unsafe { self.enter(|state| state.transport.res.completions.add(queue)) }
     }
 
     /// Removes a queue that has no handles and no queue pairs left. An exclusive domain goes away
     /// with its one queue.
     pub(crate) fn remove_cq(&self, index: usize) {
         self.enter_shared(|state| {
-            if let Some(place) = state.transport.res.cqs.get_mut(index) {
+            if let Some(place) = state.transport.res.completions.get_mut(index) {
                 *place = CompletionQueue::gone();
             }
         });
@@ -136,7 +125,10 @@ impl Domain {
     /// Resizes a completion queue. Fails with the number of entries if they do not fit. The queue
     /// of an exclusive domain has no entries.
     pub(crate) fn resize_cq(&self, index: usize, depth: u32) -> Result<(), u32> {
-        let done = self.enter_shared(|state| state.transport.res.cqs[index].resize(depth));
+        let done = self.enter_shared(|state| {
+            let cq = state.transport.res.completions.get_mut(index);
+            cq.map_or(Ok(()), |cq| cq.resize(depth))
+        });
         done.unwrap_or(Ok(()))
     }
 

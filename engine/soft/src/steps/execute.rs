@@ -1,7 +1,7 @@
 //! How a domain carries out the commands of the control plane.
 
 use crate::model::limits::QPS;
-use crate::model::memory::qp_word;
+use crate::model::pd::qp_word;
 use crate::provider::{Access, QpType};
 use crate::shm::layout::{Header, KIND_SEND, RecordFlags};
 use crate::state::domain_state::DomainState;
@@ -40,17 +40,19 @@ impl DomainState {
                     if qp.open(first, res.nic.host.clock) {
                         res.inboxes.add(num);
                     }
-                    res.schedule(qp);
+                    res.service_queue.schedule(qp);
                 }
             }
             Command::Pause { num, notify } => {
-                if let Some(qp) = qps.get_mut(num) {
-                    res.pause(links, qp, notify);
+                if let Some(qp) = qps.get_mut(num).filter(|qp| qp.may_pause()) {
+                    qp.pause(links, notify);
+                    res.service_queue.schedule(qp);
                 }
             }
             Command::Resume { num } => {
-                if let Some(qp) = qps.get_mut(num) {
-                    res.resume(links, qp);
+                if let Some(qp) = qps.get_mut(num).filter(|qp| qp.paused) {
+                    qp.resume(links, &res.nic);
+                    res.service_queue.schedule(qp);
                 }
             }
             Command::Reset(new) => {
@@ -76,7 +78,8 @@ impl DomainState {
         let res = &mut self.transport.res;
         if lost && qp.state.is_unreliable() {
             if qp.kind == QpType::Uc {
-                res.peer_lost(qp);
+                qp.lose_peer();
+                res.service_queue.schedule(qp);
             }
             return;
         }
@@ -163,16 +166,16 @@ impl DomainState {
         let mut owned = self.transport.qps.remove(num)?;
         let (qp, res) = (&mut *owned, &mut self.transport.res);
         res.nic.memory.table().qps[qp.num as usize % QPS].store(0, Ordering::Release);
-        res.service_queue.retain(|num| *num != qp.num);
+        res.service_queue.remove(qp.num);
         res.inboxes.remove(qp.num);
         if let (true, Some(assembly)) = (qp.rq_shared, qp.assembly)
-            && let Some(rq) = res.rqs.get_mut(qp.rq)
+            && let Some(rq) = res.receives.get_mut(qp.rq)
         {
             // A message had begun to fill this receive and would never complete it. There is room:
             // the receive was taken from this queue.
             let _ = rq.queue.post(&[assembly.wr]);
         }
-        res.leave_queue(qp.own_rq());
+        res.receives.leave(qp.own_rq());
         if let Some(link) = self.links.get_mut(qp.link) {
             link.waits_no_more(qp.num);
             link.responses.release(qp.responder_depth);

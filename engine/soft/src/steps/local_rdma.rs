@@ -7,9 +7,11 @@
 
 use core::sync::atomic::{Ordering, fence};
 
+use crate::model::atomic::Step;
 use crate::model::buffers::{Posted, Source, Target};
 use crate::model::limits::MESSAGE_MAX;
-use crate::model::memory::{Memory, PdMark, Step};
+use crate::model::memory::Memory;
+use crate::model::pd::PdMark;
 use crate::model::send_queue::Sent;
 use crate::provider::Access;
 use crate::shm::layout::{Header, KIND_NOTICE, KIND_WRITE, RecordFlags};

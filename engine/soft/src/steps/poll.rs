@@ -6,8 +6,8 @@
 
 use crate::model::cq::{Direct, Sink};
 use crate::provider::Polled;
+use crate::shm::copy::claim_line;
 use crate::shm::layout::{LINE, SLOT_RECORD_MAX};
-use crate::shm::ring::claim_line;
 use crate::state::domain_state::DomainState;
 use crate::sync::{Ordering, fence};
 use crate::wc::Wc;
@@ -69,7 +69,7 @@ impl DomainState {
         // The last receive may just have been taken. Prefetch only for a queue pair that exists:
         // nobody would give the receives of a removed one back.
         if self.transport.qps.open_on(link.last_qp, link.index).is_some() {
-            self.transport.res.prefetch_ahead(link.rq);
+            self.transport.res.receives.prefetch_ahead(link.rq);
         }
         self.predicted.prepare(link, &mut self.transport);
         // A ping-pong goes through the whole ring, which is more than the nearest cache holds.
@@ -169,7 +169,7 @@ impl DomainState {
             self.serve(index, sink);
         }
         if busy == 0 {
-            self.transport.res.give_back();
+            self.transport.res.receives.give_back();
         }
         for _ in 0..self.links.idle_checks() {
             if let Some(index) = self.links.check_idle() {

@@ -2,6 +2,7 @@
 //! requests; the side that asked takes them. They pass the messages of their direction.
 
 use crate::model::cq::Sink;
+use crate::model::memory::Memory;
 use crate::provider::Access;
 use crate::shm::layout::{
     FRAGMENT, Header, KIND_RESPONSE, PUBLISH_EVERY, RESPONSE_OPERANDS, RecordFlags,
@@ -9,7 +10,7 @@ use crate::shm::layout::{
 use crate::shm::reader::Rx;
 use crate::state::link::Link;
 use crate::state::qp::{QpContext, State};
-use crate::state::resources::{Outcome, Resources};
+use crate::state::resources::Outcome;
 use crate::state::responses::{Response, Unsent};
 use crate::state::transport::Transport;
 use crate::wc::Status;
@@ -150,7 +151,7 @@ impl Transport {
         // It has asked for nothing.
         let Some(index) = qp.reads.oldest() else { return Outcome::Hostile };
         let status = match Status::from_raw(status as u32) {
-            Status::Success => res.place_response(rx, header, qp, index),
+            Status::Success => qp.place_response(&res.nic.memory, rx, header, index),
             status => status,
         };
         let last = header.flags().contains(RecordFlags::LAST);
@@ -160,31 +161,25 @@ impl Transport {
             let good_until = qp.sq.entry(index).end - 1;
             res.fail_qp(qp, good_until, Some(status));
         } else if last {
-            res.finish_read(link, qp);
-            if !res.release_parked(qp, sink) || qp.failure.poison.is_some() {
-                res.schedule(qp);
+            qp.finish_read(link);
+            if !res.completions.release_parked(qp, sink) || qp.failure.poison.is_some() {
+                res.service_queue.schedule(qp);
             }
         }
         Outcome::Done
     }
 }
 
-impl Resources {
+impl QpContext {
     /// Copies the bytes of a response to where the request wants them, and returns the status.
-    fn place_response(
-        &mut self,
-        rx: &Rx,
-        header: Header,
-        qp: &mut QpContext,
-        index: u32,
-    ) -> Status {
-        let pending = qp.sq.kept(index);
+    fn place_response(&mut self, memory: &Memory, rx: &Rx, header: Header, index: u32) -> Status {
+        let pending = self.sq.kept(index);
         let length = header.length() - RESPONSE_OPERANDS;
-        let rest = pending.length - qp.reads.response_bytes;
+        let rest = pending.length - self.reads.response_bytes;
         if length > rest || (length == rest) != header.flags().contains(RecordFlags::LAST) {
             return Status::BadResponse;
         }
-        let (mut skip, mut from, mut left) = (qp.reads.response_bytes, RESPONSE_OPERANDS, length);
+        let (mut skip, mut from, mut left) = (self.reads.response_bytes, RESPONSE_OPERANDS, length);
         for Sge { addr, length, lkey } in pending.pieces.iter().copied() {
             if skip >= length {
                 skip -= length;
@@ -192,24 +187,24 @@ impl Resources {
             }
             let (to, some) = (addr + u64::from(skip), (length - skip).min(left));
             let piece = Sge { addr: to, length: some, lkey };
-            let Some(to) = self.nic.memory.target(piece, qp.pd) else {
+            let Some(to) = memory.target(piece, self.pd) else {
                 return Status::LocalProtection;
             };
             rx.fetch(header, from, to);
             (skip, from, left) = (0, from + some, left - some);
         }
-        qp.reads.response_bytes += length;
+        self.reads.response_bytes += length;
         Status::Success
     }
 
     /// The oldest request in flight has its response: continues what waited for it.
-    fn finish_read(&mut self, link: &mut Link, qp: &mut QpContext) {
-        qp.reads.note_done();
+    fn finish_read(&mut self, link: &mut Link) {
+        self.reads.note_done();
         link.await_less(1);
-        if qp.reads.waits {
-            qp.reads.waits = false;
-            qp.in_backlog = true;
-            link.let_wait(qp.num);
+        if self.reads.waits {
+            self.reads.waits = false;
+            self.in_backlog = true;
+            link.let_wait(self.num);
         }
     }
 }

@@ -7,7 +7,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::event::{AsyncKind, Object};
-use crate::model::cq::{Retire, Sink};
+use crate::model::cq::Sink;
 use crate::model::memory::MrCache;
 use crate::model::send_queue::Sent;
 use crate::shm::burst::Burst;
@@ -16,8 +16,8 @@ use crate::shm::layout::{
     KIND_TO_SRQ, KIND_WRITE, RecordFlags, SRQ_OPERANDS,
 };
 use crate::shm::reader::SlotRecord;
-use crate::shm::ring::Refusal;
-use crate::state::completion::{error_wc, recv_wc};
+use crate::shm::refusals::Refusal;
+use crate::state::completion::recv_wc;
 use crate::state::link::{CLOSED, Link};
 use crate::state::qp::{Assembly, QpContext, State};
 use crate::state::resources::{Outcome, Resources};
@@ -85,7 +85,7 @@ impl Transport {
         {
             self.take_refusal(link, refusal);
         }
-        self.res.give_back();
+        self.res.receives.give_back();
     }
 
     /// Takes the records left from the last look, looks once more and takes what is new, as far as
@@ -109,12 +109,8 @@ impl Transport {
             && let Some(lone) = link.rx.slot_record(link.tx.last_in_slot())
             && let Some((wc, recv_cq)) = self.receive_from_slot(link, lone)
         {
-            sink.put(
-                &mut self.res.cqs,
-                recv_cq,
-                wc,
-                Retire::receive(lone.header.flags().is_solicited()),
-            );
+            let solicited = lone.header.flags().is_solicited();
+            self.res.completions.receive(recv_cq, wc, solicited, sink);
             return true;
         }
         if !link.rx.advance() {
@@ -128,7 +124,7 @@ impl Transport {
     #[inline(always)]
     fn receive_ring<S: Sink>(&mut self, link: &mut Link, sink: &mut S) -> bool {
         let room = sink.room();
-        if self.res.rqs.get(link.rq).is_none_or(|rq| rq.prefetch.len() > 0) {
+        if !self.res.receives.is_dry(link.rq) {
             self.receive_burst(link, sink);
         }
         if !link.rx.caught_up() {
@@ -157,8 +153,9 @@ impl Transport {
         let Some(header) = link.rx.header().filter(|header| header.is_whole_send()) else {
             return false;
         };
-        let dry = self.res.rqs.get(link.rq).is_some_and(|rq| rq.prefetch.len() == 0);
-        dry && self.qps.open_on(header.qp(), link.index).is_some() && self.res.has_receives(link.rq)
+        let dry = self.res.receives.is_dry(link.rq);
+        dry && self.qps.open_on(header.qp(), link.index).is_some()
+            && self.res.receives.has_receives(link.rq)
     }
 
     /// The fast path for a record in the slot: a plain message for a queue pair that has a receive.
@@ -171,7 +168,7 @@ impl Transport {
         lone: SlotRecord,
     ) -> Option<(Wc, usize)> {
         let header = lone.header;
-        let rq = self.res.rqs.get_mut(link.rq)?;
+        let rq = self.res.receives.get_mut(link.rq)?;
         let (wr, mr_cache) = rq.prefetch.ready_first()?;
         mr_cache.renew(&self.res.nic.memory);
         let (length, wr_id) = (header.length(), wr.wr_id);
@@ -196,7 +193,7 @@ impl Transport {
     /// Stops before the first record that is anything else.
     #[inline(never)]
     fn receive_burst<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
-        let Some(rq) = self.res.rqs.get_mut(link.rq) else { return };
+        let Some(rq) = self.res.receives.get_mut(link.rq) else { return };
         let memory = &self.res.nic.memory;
         let (wrs, mr_cache) = rq.prefetch.ready();
         mr_cache.renew(memory);
@@ -225,12 +222,8 @@ impl Transport {
             burst.consume(record);
             seen |= header.flags().bits();
             used += 1;
-            sink.put(
-                &mut self.res.cqs,
-                recv_cq,
-                wc,
-                Retire::receive(header.flags().is_solicited()),
-            );
+            let solicited = header.flags().is_solicited();
+            self.res.completions.receive(recv_cq, wc, solicited, sink);
         }
         rq.prefetch.advance(used as u32);
         link.rx.end_burst(&burst);
@@ -291,7 +284,7 @@ impl Transport {
         if header.kind() != KIND_SEND {
             return res.receive_one_sided(link, header, qp, sink);
         }
-        if qp.assembly.is_none() && !res.has_receive(qp) {
+        if qp.assembly.is_none() && !res.receives.has_receive(qp) {
             return res.wait_for_receive(link, header, qp, sink);
         }
         res.receive_fragment(link, header, qp, sink)
@@ -343,7 +336,7 @@ impl Resources {
         let Assembly { wr, received } = match qp.assembly {
             Some(assembly) => assembly,
             None => {
-                let Some(wr) = self.take_receive(qp) else { return Outcome::Waits };
+                let Some(wr) = self.receives.take(qp) else { return Outcome::Waits };
                 qp.open_on = CLOSED;
                 *qp.assembly.insert(Assembly { wr, received: 0 })
             }
@@ -360,7 +353,7 @@ impl Resources {
             let statuses = (Some(Status::Flushed), Status::RemoteAccess);
             return self.refuse(link, header, qp, statuses, sink);
         }
-        let Some(to) = self.buffer(qp, &wr, (received, length)) else {
+        let Some(to) = self.receives.buffer(qp, &wr, (received, length)) else {
             let statuses = (Some(Status::LocalProtection), Status::RemoteOperation);
             return self.refuse(link, header, qp, statuses, sink);
         };
@@ -375,7 +368,7 @@ impl Resources {
         qp.assembly = None;
         qp.open_on = if link.rq == qp.rq { link.index } else { CLOSED };
         let wc = recv_wc(wr.wr_id, qp.num, received + length, flags, imm);
-        sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::receive(flags.is_solicited()));
+        self.completions.receive(qp.recv_cq, wc, flags.is_solicited(), sink);
         Outcome::Done
     }
 
@@ -456,12 +449,12 @@ impl Resources {
         }
         let taken = match (qp.assembly.take(), here) {
             (Some(assembly), _) => Some(assembly.wr),
-            (None, Some(_)) => self.take_receive(qp),
+            (None, Some(_)) => self.receives.take(qp),
             (None, None) => None,
         };
         if let Some(RecvWr { wr_id, .. }) = taken {
-            let wc = error_wc(wr_id, qp.num, here.unwrap_or(Status::Flushed));
-            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+            let status = here.unwrap_or(Status::Flushed);
+            self.completions.receive_failed(qp, wr_id, status, sink);
         }
         link.consume(header);
         let kind = match there {

@@ -4,12 +4,13 @@ use crate::model::buffers::Posted;
 use crate::model::cq::Sink;
 use crate::model::memory::Memory;
 use crate::model::send_queue::{Sent, SqEntry};
+use crate::shm::head::Head;
 use crate::shm::layout::{FRAGMENT, Header, PUBLISH_EVERY, RecordFlags};
-use crate::shm::ring::{CLAIM_MIN, Head, Space};
+use crate::shm::ring::{CLAIM_MIN, Space};
 use crate::state::domain_state::DomainState;
 use crate::state::link::{Link, Signaled};
 use crate::state::qp::{QpContext, Reserved, State};
-use crate::state::resources::Resources;
+use crate::state::service_queue::ServiceQueue;
 use crate::state::transport::Transport;
 use crate::steps::admission::{admissible, push, readable};
 use crate::steps::backlog;
@@ -98,7 +99,7 @@ impl DomainState {
             link.tx.publish(ack);
         }
         if qp.failure.poison.is_some() {
-            self.transport.res.schedule(qp);
+            self.transport.res.service_queue.schedule(qp);
         }
         result
     }
@@ -112,7 +113,7 @@ impl DomainState {
         if qp.state != State::Err {
             return Err(PostError { accepted: 0, cause: PostCause::State });
         }
-        self.transport.res.schedule(qp);
+        self.transport.res.service_queue.schedule(qp);
         for (accepted, wr) in list.iter().enumerate() {
             admissible(qp, wr).map_err(|cause| PostError { accepted, cause })?;
             push(qp, wr, 0, Sent::empty());
@@ -136,9 +137,9 @@ impl Transport {
                 continue;
             }
             if qp.parked.is_some() || qp.awaits_response(first.index) {
-                self.res.park(qp, first.index);
+                self.res.service_queue.park(qp, first.index);
             } else {
-                self.res.succeed(qp, first.index, sink);
+                self.res.completions.send(qp, first.index, sink);
             }
         }
     }
@@ -159,7 +160,7 @@ impl Transport {
                 link.tx.publish(ack);
             }
             if qp.failure.poison.is_some() || qp.state.is_unreliable() {
-                self.res.schedule(qp);
+                self.res.service_queue.schedule(qp);
             }
             if !wrote {
                 return;
@@ -168,7 +169,7 @@ impl Transport {
     }
 }
 
-impl Resources {
+impl ServiceQueue {
     /// A request was taken, but its response or an earlier one has not come. The completion waits
     /// in its queue pair; other queue pairs complete meanwhile.
     #[cold]

@@ -3,10 +3,11 @@
 //! The checks come in this order: the rights of the queue pair, then key, bounds and rights of the
 //! memory. A refused request touches nothing and consumes no receive.
 
+use crate::model::atomic::Step;
 use crate::model::buffers::Target;
-use crate::model::cq::{Retire, Sink};
+use crate::model::cq::Sink;
 use crate::model::limits::MESSAGE_MAX;
-use crate::model::memory::{Lent, Step};
+use crate::model::memory::Lent;
 use crate::provider::Access;
 use crate::shm::layout::{
     Header, KIND_NOTICE, KIND_READ, KIND_SWAP, KIND_WRITE, RecordFlags, WRITE_OPERANDS,
@@ -73,7 +74,7 @@ impl Resources {
             return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
         }
         let notifies = flags.contains(RecordFlags::IMM | RecordFlags::LAST) && !qp.kind.is_xrc();
-        if notifies && !self.has_receive(qp) {
+        if notifies && !self.receives.has_receive(qp) {
             return self.wait_for_receive(link, header, qp, sink);
         }
         if let Some(to) = lent.as_ref().and_then(Lent::target) {
@@ -102,7 +103,7 @@ impl Resources {
         if !allowed || !header.flags().contains(RecordFlags::IMM) {
             return self.refuse(link, header, qp, (None, Status::RemoteInvalidRequest), sink);
         }
-        if !self.has_receive(qp) {
+        if !self.receives.has_receive(qp) {
             return self.wait_for_receive(link, header, qp, sink);
         }
         self.notify(link, header, qp, size, sink);
@@ -120,10 +121,10 @@ impl Resources {
         sink: &mut S,
     ) {
         let imm = link.rx.immediate(header);
-        if let Some(wr) = self.take_receive(qp) {
+        if let Some(wr) = self.receives.take(qp) {
             let mut wc = recv_wc(wr.wr_id, qp.num, size, header.flags(), imm);
             wc.opcode = WcOpcode::RecvWriteWithImm;
-            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::receive(header.flags().is_solicited()));
+            self.completions.receive(qp.recv_cq, wc, header.flags().is_solicited(), sink);
         }
     }
 
@@ -150,7 +151,7 @@ impl Resources {
         if length > 0 && !allowed() {
             return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
         }
-        self.queue_response(link, header, qp, Unsent::Bytes { addr, rkey, left: length });
+        qp.queue_response(link, header, Unsent::Bytes { addr, rkey, left: length });
         Outcome::Done
     }
 
@@ -185,20 +186,16 @@ impl Resources {
         };
         let before = step.apply(word);
         drop(lent);
-        self.queue_response(link, header, qp, Unsent::Value(before));
+        qp.queue_response(link, header, Unsent::Value(before));
         Outcome::Done
     }
+}
 
+impl QpContext {
     /// Moves past the record. Its response goes out when there is space.
-    fn queue_response(
-        &mut self,
-        link: &mut Link,
-        header: Header,
-        qp: &mut QpContext,
-        unsent: Unsent,
-    ) {
-        link.queue_response(Response { who: qp.who(), peer: qp.peer, unsent });
-        qp.pending_reads += 1;
+    fn queue_response(&mut self, link: &mut Link, header: Header, unsent: Unsent) {
+        link.queue_response(Response { who: self.who(), peer: self.peer, unsent });
+        self.pending_reads += 1;
         link.consume(header);
     }
 }

@@ -2,12 +2,11 @@
 //! the flush of a queue pair in ERR.
 
 use crate::event::{AsyncKind, Object};
-use crate::model::cq::{CompletionQueue, Retire, Sink};
+use crate::model::cq::{CompletionQueue, Sink};
 use crate::model::send_queue::Sent;
 use crate::provider::QpType;
-use crate::room::{Room, Take};
 use crate::shm::layout::{Header, KIND_WRITE, RecordFlags, WRITE_OPERANDS};
-use crate::state::completion::error_wc;
+use crate::state::completions::Completions;
 use crate::state::domain_state::DomainState;
 use crate::state::link_scheduler::Links;
 use crate::state::qp::{QpContext, State};
@@ -19,8 +18,8 @@ impl DomainState {
     /// Moves the queue pairs of an overrun completion queue to ERR (CP-5).
     pub(crate) fn attend_overruns(&mut self) {
         let Transport { qps, res } = &mut self.transport;
-        for cq in 0..res.cqs.len() {
-            if !res.cqs.get_mut(cq).is_some_and(CompletionQueue::take_overrun) {
+        for cq in 0..res.completions.all().len() {
+            if !res.completions.get_mut(cq).is_some_and(CompletionQueue::take_overrun) {
                 continue;
             }
             let id = u64::from(res.id) << 32 | cq as u64;
@@ -44,12 +43,12 @@ impl DomainState {
             if sink.room() == 0 {
                 return;
             }
-            let Some(num) = res.service_queue.take_out(0) else { return };
+            let Some(num) = res.service_queue.next() else { return };
             let Some(qp) = qps.get_mut(num) else { continue };
             if res.service(links, qp, sink) {
                 qp.is_scheduled = false;
             } else {
-                res.service_queue.put(num);
+                res.service_queue.put_back(num);
             }
         }
     }
@@ -59,17 +58,17 @@ impl Resources {
     /// Serves one queue pair. Returns true if no such work is left for it.
     fn service<S: Sink>(&mut self, links: &mut Links, qp: &mut QpContext, sink: &mut S) -> bool {
         let mut done = match qp.kind.is_unreliable() {
-            true => self.complete_unreliable(qp, sink),
-            false => self.release_parked(qp, sink) && qp.failure.poison.is_none(),
+            true => self.completions.complete_unreliable(qp, sink),
+            false => self.completions.release_parked(qp, sink) && qp.failure.poison.is_none(),
         };
         self.fail_poisoned(links, qp);
-        done &= self.has_drained(links, qp);
+        done &= qp.has_drained(links, &self.nic);
         if qp.state == State::Err {
             if let Some(link) = links.get_mut(qp.link) {
                 link.await_less(qp.reads.give_up());
             }
-            done = self.flush_assembly(qp, sink)
-                && self.flush_sends(qp, sink)
+            done = self.completions.flush_assembly(qp, sink)
+                && self.completions.flush_sends(qp, sink)
                 && self.flush_receives(qp, sink);
         }
         let is_over = qp.state == State::Err;
@@ -108,6 +107,56 @@ impl Resources {
         }
     }
 
+    /// Returns true when every receive of a queue pair's own queue has its completion. Receives of
+    /// a shared queue stay for other queue pairs.
+    fn flush_receives<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
+        loop {
+            if sink.room() == 0 {
+                return false;
+            }
+            let wr = if qp.rq_shared { None } else { self.receives.flush_one(qp) };
+            let Some(wr) = wr else { return true };
+            self.completions.receive_failed(qp, wr.wr_id, Status::Flushed, sink);
+        }
+    }
+}
+
+impl Completions {
+    /// Makes the completions that waited for responses, as far as those have arrived. Returns false
+    /// if there is no room for more now.
+    pub(super) fn release_parked<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
+        let Some(upto) = qp.parked else { return true };
+        while qp.sq.completed != upto {
+            let index = qp.sq.completed;
+            if qp.awaits_response(index) {
+                return true;
+            }
+            if !qp.sq.entry(index).sent.contains(Sent::SIGNALED) {
+                qp.sq.completed = index.wrapping_add(1);
+                continue;
+            }
+            if sink.room() == 0 {
+                return false;
+            }
+            self.send(qp, index, sink);
+        }
+        qp.parked = None;
+        true
+    }
+
+    /// Returns true when the receive that a broken message had taken has its completion. This runs
+    /// before the sends are flushed: an owner that has seen all send completions may destroy the
+    /// queue pair.
+    fn flush_assembly<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
+        if qp.assembly.is_some() && sink.room() == 0 {
+            return false;
+        }
+        if let Some(assembly) = qp.assembly.take() {
+            self.receive_failed(qp, assembly.wr.wr_id, Status::Flushed, sink);
+        }
+        true
+    }
+
     /// Returns true when every send has its completion.
     fn flush_sends<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
         while qp.sq.completed != qp.sq.posted {
@@ -126,7 +175,7 @@ impl Resources {
                 if sink.room() == 0 {
                     return false;
                 }
-                self.succeed(qp, index, sink);
+                self.send(qp, index, sink);
                 continue;
             }
             if sink.room() == 0 {
@@ -135,50 +184,9 @@ impl Resources {
             let status = qp.failure.cause.unwrap_or(Status::Flushed);
             // Requests from here on do not succeed.
             qp.failure.cause = Some(Status::Flushed);
-            self.put_send(qp, index, error_wc(entry.wr_id, qp.num, status), sink);
+            self.send_failed(qp, index, status, sink);
         }
         true
-    }
-
-    /// Returns true when the receive that a broken message had taken has its completion. This runs
-    /// before the sends are flushed: an owner that has seen all send completions may destroy the
-    /// queue pair.
-    fn flush_assembly<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
-        if qp.assembly.is_some() && sink.room() == 0 {
-            return false;
-        }
-        if let Some(assembly) = qp.assembly.take() {
-            let wc = error_wc(assembly.wr.wr_id, qp.num, Status::Flushed);
-            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
-        }
-        true
-    }
-
-    /// Returns true when every receive of a queue pair's own queue has its completion. Receives of
-    /// a shared queue stay for other queue pairs.
-    fn flush_receives<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
-        loop {
-            if sink.room() == 0 {
-                return false;
-            }
-            let wr_id = if qp.rq_shared {
-                return true;
-            } else {
-                let Some(rq) = self.rqs.get_mut(qp.rq) else { return true };
-                match rq.prefetch.first().map(|wr| wr.wr_id) {
-                    Some(wr_id) => {
-                        rq.prefetch.advance(1);
-                        wr_id
-                    }
-                    None => match rq.queue.pop() {
-                        Some(wr) => wr.wr_id,
-                        None => return true,
-                    },
-                }
-            };
-            let wc = error_wc(wr_id, qp.num, Status::Flushed);
-            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
-        }
     }
 }
 
@@ -196,28 +204,4 @@ fn urge(links: &mut Links, qp: &QpContext) -> bool {
     let ack = link.ack();
     link.tx.publish(ack);
     true
-}
-
-impl Resources {
-    /// Makes the completions that waited for responses, as far as those have arrived. Returns false
-    /// if there is no room for more now.
-    pub(super) fn release_parked<S: Sink>(&mut self, qp: &mut QpContext, sink: &mut S) -> bool {
-        let Some(upto) = qp.parked else { return true };
-        while qp.sq.completed != upto {
-            let index = qp.sq.completed;
-            if qp.awaits_response(index) {
-                return true;
-            }
-            if !qp.sq.entry(index).sent.contains(Sent::SIGNALED) {
-                qp.sq.completed = index.wrapping_add(1);
-                continue;
-            }
-            if sink.room() == 0 {
-                return false;
-            }
-            self.succeed(qp, index, sink);
-        }
-        qp.parked = None;
-        true
-    }
 }

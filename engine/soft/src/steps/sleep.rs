@@ -31,7 +31,7 @@ impl DomainState {
         before_last_look(res.nic.host.barrier);
         // Makes the next poll a full one, which looks at all inboxes.
         if let Some(qp) = res.inboxes.at(0).and_then(|num| qps.get_mut(num)) {
-            res.schedule(qp);
+            res.service_queue.schedule(qp);
         }
     }
 
@@ -48,7 +48,7 @@ impl DomainState {
 
     /// Arms a queue of the shared domain.
     pub(crate) fn arm(&mut self, index: usize, arm: Arm) {
-        if let Some(cq) = self.transport.res.cqs.get_mut(index) {
+        if let Some(cq) = self.transport.res.completions.get_mut(index) {
             cq.arm(arm);
         }
         self.fall_asleep();
@@ -60,11 +60,11 @@ impl DomainState {
         self.wake_up();
         self.progress(&mut Queued { budget });
         self.attend_overruns();
-        if self.transport.res.cqs.iter().any(|cq| cq.is_armed()) {
+        if self.transport.res.completions.is_armed() {
             self.fall_asleep();
             self.progress(&mut Queued { budget });
             self.attend_overruns();
         }
-        self.transport.res.cqs.get_mut(index).is_some_and(|cq| cq.take_fired())
+        self.transport.res.completions.get_mut(index).is_some_and(|cq| cq.take_fired())
     }
 }

@@ -3,13 +3,14 @@
 //! UD is done when it is on its way; one that fails here leaves the queue pair in SQE.
 
 use crate::model::buffers::Posted;
-use crate::model::cq::{Retire, Sink};
+use crate::model::cq::Sink;
 use crate::model::limits::MESSAGE_MAX;
 use crate::model::memory::Lent;
 use crate::model::send_queue::Sent;
 use crate::provider::{Access, QpType};
 use crate::shm::layout::{Header, KIND_SEND, KIND_WRITE, RecordFlags, WRITE_OPERANDS};
-use crate::state::completion::{error_wc, recv_wc};
+use crate::state::completion::recv_wc;
+use crate::state::completions::Completions;
 use crate::state::domain_state::DomainState;
 use crate::state::link::{CLOSED, Link};
 use crate::state::qp::{Assembly, Incoming, QpContext, State};
@@ -24,6 +25,12 @@ impl QpContext {
         if self.state == State::Sqe {
             self.state = State::Unreliable;
         }
+    }
+
+    /// The peer of a UC queue pair is gone: sends go nowhere, and the sender is not told.
+    pub(crate) fn lose_peer(&mut self) {
+        self.peer_lost = true;
+        self.end_unsent(Sent::ON_WIRE, Sent::ON_WIRE);
     }
 
     /// Stops writing requests of this queue pair. Its unsent requests end with `sent`, the first of
@@ -47,9 +54,9 @@ impl DomainState {
         qp: &mut QpContext,
         list: &[Posted<'_>],
     ) -> Result<(), PostError> {
-        self.transport.res.schedule(qp);
+        self.transport.res.service_queue.schedule(qp);
         if matches!(qp.kind, QpType::Ud | QpType::RawPacket) {
-            return self.transport.res.post_datagrams(qp, list);
+            return qp.post_datagrams(&self.transport.res.nic, list);
         }
         if qp.state == State::Unreliable && !qp.peer_lost {
             return self.post_slow(qp, list, 0);
@@ -64,14 +71,7 @@ impl DomainState {
     }
 }
 
-impl Resources {
-    /// The peer of a UC queue pair is gone: sends go nowhere, and the sender is not told.
-    pub(crate) fn peer_lost(&mut self, qp: &mut QpContext) {
-        qp.peer_lost = true;
-        qp.end_unsent(Sent::ON_WIRE, Sent::ON_WIRE);
-        self.schedule(qp);
-    }
-
+impl Completions {
     /// Makes the completions of sends that are on their way or have failed. Returns false if there
     /// is no room for more now.
     pub(crate) fn complete_unreliable<S: Sink>(
@@ -98,13 +98,15 @@ impl Resources {
                 return false;
             }
             match status {
-                Status::Success => self.succeed(qp, index, sink),
-                _ => self.put_send(qp, index, error_wc(entry.wr_id, qp.num, status), sink),
+                Status::Success => self.send(qp, index, sink),
+                _ => self.send_failed(qp, index, status, sink),
             }
         }
         true
     }
+}
 
+impl Resources {
     /// Takes a record for a UC queue pair, or drops it with the rest of its message. Returns false
     /// if the link is gone.
     pub(crate) fn receive_unreliable<S: Sink>(
@@ -147,7 +149,7 @@ impl Resources {
         if !flags.contains(RecordFlags::FIRST) && qp.incoming != Incoming::Send {
             return Incoming::Nothing;
         }
-        let Some(Assembly { wr, received }) = self.receive_begun(qp) else {
+        let Some(Assembly { wr, received }) = self.receives.begun(qp) else {
             return Incoming::Nothing;
         };
         (qp.assembly, qp.open_on) = (Some(Assembly { wr, received }), CLOSED);
@@ -155,11 +157,10 @@ impl Resources {
         if length > wr.sge.length - received {
             return Incoming::Nothing;
         }
-        let Some(to) = self.buffer(qp, &wr, (received, length)) else {
+        let Some(to) = self.receives.buffer(qp, &wr, (received, length)) else {
             // The receive itself is invalid and would fail for every message.
             qp.assembly = None;
-            let wc = error_wc(wr.wr_id, qp.num, Status::LocalProtection);
-            sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
+            self.completions.receive_failed(qp, wr.wr_id, Status::LocalProtection, sink);
             self.fail_qp(qp, link.acked(), None);
             return Incoming::Nothing;
         };
@@ -172,20 +173,8 @@ impl Resources {
         qp.assembly = None;
         qp.open_on = if link.rq == qp.rq { link.index } else { CLOSED };
         let wc = recv_wc(wr.wr_id, qp.num, received, flags, link.rx.immediate(header));
-        sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::receive(flags.is_solicited()));
+        self.completions.receive(qp.recv_cq, wc, flags.is_solicited(), sink);
         Incoming::Nothing
-    }
-
-    /// The receive for a message of an unreliable queue pair: the one that was begun, else the
-    /// oldest posted.
-    pub(crate) fn receive_begun(&mut self, qp: &mut QpContext) -> Option<Assembly> {
-        if qp.assembly.is_some() {
-            return qp.assembly;
-        }
-        if !self.has_receive(qp) {
-            return None;
-        }
-        self.take_receive(qp).map(|wr| Assembly { wr, received: 0 })
     }
 
     /// Takes a WRITE or a fragment of one, and returns what is expected next. Bytes written before
@@ -225,7 +214,7 @@ impl Resources {
         if !flags.contains(RecordFlags::LAST) {
             return Incoming::Write(written + length);
         }
-        if flags.contains(RecordFlags::IMM) && self.has_receive(qp) {
+        if flags.contains(RecordFlags::IMM) && self.receives.has_receive(qp) {
             self.notify(link, header, qp, size, sink);
         }
         Incoming::Nothing

@@ -248,7 +248,7 @@ fn a_table_that_claims_too_much_is_not_believed() {
     let at = target.remote(0);
     one.post(1, SendOp::Write(at), one.sge(0, 8), SIGNALED).unwrap();
     done(&mut one);
-    let slot = &two.nic.nic.memory.table().slots[crate::model::memory::index_of(at.rkey)];
+    let slot = &two.nic.nic.memory.table().slots[crate::model::table::index_of(at.rkey)];
     slot.length.store(1 << 40, Ordering::Relaxed);
     one.post(2, SendOp::Write(at.offset(4090)), one.sge(0, 8), SIGNALED).unwrap();
     assert!(polled(&mut one).is_empty(), "left to the owner");

@@ -12,7 +12,7 @@ use super::record::{Psn, Record};
 use crate::error::SetupError;
 use crate::provider::wake::Notifier;
 use crate::shm::layout::{Header, KIND_RESPONSE, RecordFlags, SLOT_RECORD_MAX};
-use crate::shm::ring::Refusal;
+use crate::shm::refusals::Refusal;
 use crate::state::link::{Link, LinkShared};
 use crate::steps::sleep::before_last_look;
 use crate::wc::Status;
@@ -320,7 +320,7 @@ impl Port {
     /// Finds out how far the far domain has taken this domain's records.
     pub fn settle(&mut self) {
         if let Some(refusal) = self.refusals.front()
-            && self.link.tx.settled_refusal() == self.refusal_number
+            && self.link.tx.refusals.settled() == self.refusal_number
         {
             let at = refusal.at;
             if let Some(read) = self.read.iter_mut().find(|read| read.span.at == at) {

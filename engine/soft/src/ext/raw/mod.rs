@@ -22,8 +22,10 @@ use std_alloc::boxed::Box;
 use self::frame::{FRAME_MAX, HEADER, TAG};
 use self::tso::{Place, Plan};
 use self::work_queue::Queue;
+use crate::device::host::Host;
+use crate::device::nic::Nic;
 use crate::model::buffers::{Pieces, Posted, Source, Target};
-use crate::model::cq::{Retire, Sink};
+use crate::model::cq::{CompletionQueue, Sink};
 use crate::provider::CreateFlags;
 use crate::room::copy_into;
 use crate::shm::copy::gather;
@@ -31,6 +33,7 @@ use crate::shm::inbox::BURST;
 use crate::state::completion::error_wc;
 use crate::state::qp::QpContext;
 use crate::state::resources::Resources;
+use crate::steps::admission::leaving;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::{PostCause, SendOp, SendWr};
 
@@ -50,33 +53,34 @@ impl QpContext {
         let raw = self.datagrams.as_ref().and_then(|datagrams| datagrams.raw.as_ref());
         raw.is_some_and(|raw| raw.spread.is_some())
     }
-}
 
-impl Resources {
     /// Sends one frame. The status tells only what happened on this side; nothing comes back from
     /// receivers.
-    pub(crate) fn send_frame(&self, qp: &mut QpContext, wr: &Posted<'_>) -> Status {
-        let Some(pieces) = self.pieces(qp, wr) else { return Status::LocalProtection };
-        let Some(raw) = qp.datagrams.as_mut().and_then(|datagrams| datagrams.raw.as_mut()) else {
+    pub(crate) fn send_frame(&mut self, nic: &Nic, wr: &Posted<'_>) -> Status {
+        let Some(pieces) = leaving(&nic.memory, self, wr) else { return Status::LocalProtection };
+        let Some(raw) = self.datagrams.as_mut().and_then(|datagrams| datagrams.raw.as_mut()) else {
             return Status::LocalQpOperation;
         };
         let length = wr.length();
         if let SendOp::Tso(how) = wr.op {
-            return self.send_segments(qp.num, raw, (wr.header(how), how.mss), &pieces, length);
+            let cut = (wr.header(how), how.mss);
+            return raw.send_segments(&nic.host, self.num, cut, &pieces, length);
         }
         if length < HEADER as u64 || length > FRAME_MAX as u64 {
             return Status::LocalLength;
         }
         gather(Target::of(&mut raw.frame[..]).part(0, length as u32), &pieces, 0);
-        self.deliver(qp.num, raw, length as usize);
+        raw.deliver(&nic.host, self.num, length as usize);
         Status::Success
     }
+}
 
+impl Raw {
     /// Cuts a send into frames and sends them, each with that header and payload length.
     fn send_segments(
-        &self,
+        &mut self,
+        host: &Host,
         num: u32,
-        raw: &mut Raw,
         (from, mss): (Source<'_>, u16),
         pieces: &Pieces,
         length: u64,
@@ -95,26 +99,43 @@ impl Resources {
             let part = (length - place.offset).min(mss as u32);
             place.last = place.offset + part == length;
             let end = header_len + part as usize;
-            copy_into(&mut raw.frame[..], header);
-            let to = Target::of(&mut raw.frame[..]).part(header_len as u32, part);
+            copy_into(&mut self.frame[..], header);
+            let to = Target::of(&mut self.frame[..]).part(header_len as u32, part);
             gather(to, pieces, place.offset);
-            plan.finish(raw.frame.get_mut(..end).unwrap_or_default(), place);
-            self.deliver(num, raw, end);
+            plan.finish(self.frame.get_mut(..end).unwrap_or_default(), place);
+            self.deliver(host, num, end);
             place = Place { number: place.number + 1, offset: place.offset + part, ..place };
         }
         Status::Success
     }
 
     /// Hands the current frame to the switch.
-    fn deliver(&self, num: u32, raw: &mut Raw, length: usize) {
-        let length = raw.padded(length).len();
-        let frame = raw.frame.get(..length).unwrap_or_default();
-        let blocks = raw.flags.contains(CreateFlags::BLOCK_SELF_MCAST_LB);
+    fn deliver(&mut self, host: &Host, num: u32, length: usize) {
+        let length = self.padded(length).len();
+        let frame = self.frame.get(..length).unwrap_or_default();
+        let blocks = self.flags.contains(CreateFlags::BLOCK_SELF_MCAST_LB);
         let back = !blocks && frame::destination(frame).is_some_and(|to| to.is_group());
-        let not_to = raw.member.filter(|_| !back);
-        raw.switch.put(frame, num, not_to, &self.nic.host);
+        let not_to = self.member.filter(|_| !back);
+        self.switch.put(frame, num, not_to, host);
     }
 
+    /// Puts a frame into the oldest receive of a work queue, as
+    /// [`Resources::receive_frame`] does for a queue pair.
+    fn receive_in(&mut self, queue: &Queue, length: usize, cqs: &mut [CompletionQueue]) {
+        let (length, tag) = finish(&mut self.frame[..], length, self.flags | queue.flags);
+        let Some(wr) = queue.first().filter(|wr| length <= wr.sge.length) else { return };
+        queue.advance();
+        let Some(to) = queue.buffer(&wr, length) else {
+            queue.complete(cqs, error_wc(wr.wr_id, queue.num, Status::LocalProtection));
+            queue.fail(cqs);
+            return;
+        };
+        to.write(&self.frame[..]);
+        queue.complete(cqs, recv_wc(wr.wr_id, queue.num, length, tag));
+    }
+}
+
+impl Resources {
     /// Takes incoming frames of a RAW_PACKET queue pair. Returns true if there may be more.
     pub(crate) fn receive_frames<S: Sink>(
         &mut self,
@@ -140,7 +161,9 @@ impl Resources {
             }
             match raw.spread.as_ref().map(|spread| spread.queue_of(frame)) {
                 None => self.receive_frame(qp, &mut raw, stamp.length as usize, sink),
-                Some(Some(queue)) => self.spread_frame(&queue, &mut raw, stamp.length as usize),
+                Some(Some(queue)) => {
+                    raw.receive_in(&queue, stamp.length as usize, self.completions.all())
+                }
                 Some(None) => {}
             }
         }
@@ -162,24 +185,7 @@ impl Resources {
         let fill = |_: &QpContext, to: Target<'_>| to.write(&raw.frame[..]);
         let Some(wr) = self.take_whole_receive(qp, length, sink, fill) else { return };
         let wc = recv_wc(wr.wr_id, qp.num, length, tag);
-        sink.put(&mut self.cqs, qp.recv_cq, wc, Retire::default());
-    }
-}
-
-impl Resources {
-    /// Puts a frame into the oldest receive of a work queue, as [`Resources::receive_frame`] does
-    /// for a queue pair.
-    fn spread_frame(&mut self, queue: &Queue, raw: &mut Raw, length: usize) {
-        let (length, tag) = finish(&mut raw.frame[..], length, raw.flags | queue.flags);
-        let Some(wr) = queue.first().filter(|wr| length <= wr.sge.length) else { return };
-        queue.advance();
-        let Some(to) = queue.buffer(&wr, length) else {
-            queue.complete(&mut self.cqs, error_wc(wr.wr_id, queue.num, Status::LocalProtection));
-            queue.fail(&mut self.cqs);
-            return;
-        };
-        to.write(&raw.frame[..]);
-        queue.complete(&mut self.cqs, recv_wc(wr.wr_id, queue.num, length, tag));
+        self.completions.receive(qp.recv_cq, wc, false, sink);
     }
 }
 

@@ -105,7 +105,7 @@ impl SoftWq {
                 (WqState::Reset | WqState::Ready, WqState::Ready) => {
                     queue.turn.lock().state = WqState::Ready;
                 }
-                (WqState::Ready | WqState::Err, WqState::Err) => queue.fail(&mut res.cqs),
+                (WqState::Ready | WqState::Err, WqState::Err) => queue.fail(res.completions.all()),
                 (WqState::Reset, WqState::Err) | (WqState::Err, WqState::Ready) => {
                     let asked = format!("take a work queue from {from:?} to {to:?}");
                     return Err(SetupError::new(
@@ -129,7 +129,7 @@ impl SoftWq {
             }
             let result = queue.post(list);
             if state == WqState::Err {
-                queue.fail(&mut res.cqs);
+                queue.fail(res.completions.all());
             }
             result
         });

@@ -6,7 +6,7 @@ use core::sync::atomic::AtomicU64;
 use super::super::datagrams::{attach, remote_map};
 use super::party::{LONGEST, Ledger};
 use super::*;
-use crate::model::memory::InboxSlot;
+use crate::model::table::InboxSlot;
 use crate::provider::{AddressHandle, AddressVector, Datagrams, GRH_BYTES};
 use crate::shm::inbox::{DATAGRAM_MAX, INBOX_BYTES};
 use crate::wr::Destination;

@@ -4,7 +4,8 @@
 use super::super::local_rdma::{device, near};
 use super::*;
 use crate::model::limits::QPS;
-use crate::model::memory::{Slot, Table, index_of};
+use crate::model::slot::Slot;
+use crate::model::table::{Table, index_of};
 
 /// The most bytes of a request, and the size of the part of a region for each direction.
 const MOST: usize = 4000;

@@ -1,0 +1,102 @@
+//! The completion queues of a domain. Sends and receives that end go through here to the sink of
+//! the poll that is under way.
+
+use std_alloc::vec::Vec;
+
+use crate::model::cq::{CompletionQueue, Retire, Sink};
+use crate::state::completion::error_wc;
+use crate::state::qp::QpContext;
+use crate::wc::{Status, Wc, WcFlags};
+
+/// The completion queues of a domain, by the index that queue pairs name.
+pub(crate) struct Completions {
+    queues: Vec<CompletionQueue>,
+}
+
+impl Completions {
+    pub(crate) fn new() -> Completions {
+        Completions { queues: Vec::with_capacity(4) }
+    }
+
+    /// Adds a queue and returns its index.
+    pub(crate) fn add(&mut self, queue: CompletionQueue) -> usize {
+        let free = self.queues.iter().position(CompletionQueue::is_gone);
+        let index = free.unwrap_or(self.queues.len());
+        match self.queues.get_mut(index) {
+            Some(place) => *place = queue,
+            None => self.queues.push(queue),
+        }
+        index
+    }
+
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut CompletionQueue> {
+        self.queues.get_mut(index)
+    }
+
+    /// All of them, by index.
+    pub(crate) fn all(&mut self) -> &mut [CompletionQueue] {
+        &mut self.queues
+    }
+
+    /// True if a thread waits for an entry of one of them.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.queues.iter().any(CompletionQueue::is_armed)
+    }
+
+    /// A receive ends; its sender wanted an event (CP-6) if `solicited`.
+    #[inline(always)]
+    pub(crate) fn receive<S: Sink>(&mut self, cq: usize, wc: Wc, solicited: bool, sink: &mut S) {
+        sink.put(&mut self.queues, cq, wc, Retire::receive(solicited));
+    }
+
+    /// A receive of the queue pair ends with an error.
+    pub(crate) fn receive_failed<S: Sink>(
+        &mut self,
+        qp: &QpContext,
+        wr_id: u64,
+        status: Status,
+        sink: &mut S,
+    ) {
+        self.receive(qp.recv_cq, error_wc(wr_id, qp.num, status), false, sink);
+    }
+
+    /// A send has succeeded.
+    #[inline(always)]
+    pub(crate) fn send<S: Sink>(&mut self, qp: &mut QpContext, index: u32, sink: &mut S) {
+        let entry = *qp.sq.entry(index);
+        let opcode = entry.sent.opcode();
+        let wc = Wc {
+            wr_id: entry.wr_id,
+            qp_num: qp.num,
+            byte_len: entry.length,
+            imm: 0,
+            vendor_err: 0,
+            status: Status::Success,
+            opcode,
+            flags: WcFlags::empty(),
+            src_qp: 0,
+        };
+        self.put_send(qp, index, wc, sink);
+    }
+
+    /// A send has failed, or was flushed.
+    pub(crate) fn send_failed<S: Sink>(
+        &mut self,
+        qp: &mut QpContext,
+        index: u32,
+        status: Status,
+        sink: &mut S,
+    ) {
+        let wr_id = qp.sq.entry(index).wr_id;
+        self.put_send(qp, index, error_wc(wr_id, qp.num, status), sink);
+    }
+
+    #[inline(always)]
+    fn put_send<S: Sink>(&mut self, qp: &mut QpContext, index: u32, wc: Wc, sink: &mut S) {
+        qp.sq.completed = index.wrapping_add(1);
+        let retire = Retire { qp: qp.num, upto: qp.sq.completed, solicited: false };
+        if sink.put(&mut self.queues, qp.send_cq, wc, retire) {
+            qp.sq.retired = qp.sq.completed;
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The queue pairs that need work without a message: they fail or flush, or something has come to
+//! their inbox.
+
+use std_alloc::vec::Vec;
+
+use crate::model::limits::QPS;
+use crate::room::{Room, Take};
+use crate::state::qp::QpContext;
+
+/// The numbers of those queue pairs, in the order in which they are served.
+pub(crate) struct ServiceQueue {
+    nums: Vec<u32>,
+}
+
+impl ServiceQueue {
+    pub(crate) fn new() -> ServiceQueue {
+        ServiceQueue { nums: Vec::with_capacity(QPS) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nums.is_empty()
+    }
+
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.nums.len()
+    }
+
+    /// Puts a queue pair at the end, unless it is in the queue.
+    pub(crate) fn schedule(&mut self, qp: &mut QpContext) {
+        if !qp.is_scheduled {
+            qp.is_scheduled = true;
+            self.nums.put(qp.num);
+        }
+    }
+
+    /// Takes the first number out. Its queue pair stays scheduled until it is served.
+    pub(crate) fn next(&mut self) -> Option<u32> {
+        self.nums.take_out(0)
+    }
+
+    /// Puts a number that was taken out at the end: its queue pair is not done.
+    pub(crate) fn put_back(&mut self, num: u32) {
+        self.nums.put(num);
+    }
+
+    /// Takes out the number of a queue pair that goes.
+    pub(crate) fn remove(&mut self, num: u32) {
+        self.nums.retain(|it| *it != num);
+    }
+}
