@@ -161,6 +161,8 @@ impl Machine {
             for (first, last) in [(0, half - 1), (half, self.cpus - 1)] {
                 vng.args(["--numa", &format!("{memory}M,cpus={first}-{last}")]);
             }
+            // A page of 1 GiB on node 1, for the tests of alloc. Later no whole GiB may be free.
+            vng.args(["--append", "hugepagesz=1G hugepages=1:1"]);
         }
         if let Port::Wire { mac, socket, .. } = &self.port {
             vng.arg(format!(

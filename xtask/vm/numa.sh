@@ -79,8 +79,6 @@ bench_by_plan() {
 alone=--test-threads=1
 
 if [ -n "${NUMA:-}" ]; then
-    # A whole GiB is free while the machine is fresh, and perhaps not after other tests.
-    echo 1 > /sys/devices/system/node/node1/hugepages/hugepages-1048576kB/nr_hugepages
     check "a control group of version 1" 10 group_one
     harness "alloc in a group of version 1" 120 "$NUMA" $alone a_groups
     check "a control group of version 2" 60 group_two
