@@ -9,7 +9,6 @@ mod deferred;
 mod domains;
 #[cfg(not(miri))]
 mod hostile;
-mod large;
 mod link_scheduler;
 mod local_rdma;
 mod messages;
