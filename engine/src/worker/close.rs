@@ -97,8 +97,11 @@ impl<P: Provider> Core<P> {
             }
             Goal::CloseBoth => {
                 let over = late || self.sender.is_over(finish);
-                if over && self.sender.peers.get(id).is_some() {
-                    self.fail(id.slot, DownReason::Finished);
+                if over && let Some(peer) = self.sender.peers.get(id) {
+                    // If it is late, nobody may know that everything has arrived.
+                    let in_order = peer.ended_in_order();
+                    let why = if in_order { DownReason::Finished } else { DownReason::Closed };
+                    self.fail(id.slot, why);
                 }
                 over
             }

@@ -283,7 +283,9 @@ impl<P: Provider> Outbox<'_, P> {
     /// is no more. The peer's handler gets [`super::Handler::on_finished_sending`] behind the last
     /// message, and may go on sending and answering. When it has finished sending too, the
     /// connection ends, and [`super::Handler::on_peer_down`] says
-    /// [`Finished`](super::DownReason::Finished) on both sides.
+    /// [`Finished`](super::DownReason::Finished) on both sides. If the peer then acknowledges
+    /// nothing for `Config::drain_turns` turns, this side closes the connection and says
+    /// [`Closed`](super::DownReason::Closed).
     ///
     /// From now on sends, requests (READs and WRITEs too) and replies to this peer are refused with
     /// [`SendError::FinishedSending`], and a verdict of `Reply` counts as `Done`. Nothing bounds

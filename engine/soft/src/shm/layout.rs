@@ -287,12 +287,26 @@ unsafe impl Sync for Direction {}
 /// The two directions seen from one side, and the header: (out, in, header).
 pub(crate) type Ends = (Direction, Direction, LinkHeader);
 
-/// Both ends of a link in that memory; `None` if it is too short, or not aligned to two lines.
-pub(crate) fn split(memory: &Arc<Mapping>, side: Side) -> Option<Ends> {
+/// The start of a link's memory; `None` if it is too short, or not aligned to two lines.
+fn start(memory: &Mapping) -> Option<NonNull<u8>> {
     let base = NonNull::new(memory.as_ptr())?;
     let fits = memory.len() >= LINK_BYTES && base.addr().get().is_multiple_of(2 * LINE);
+    fits.then_some(base)
+}
+
+/// What a side writes, and what it reads: the maker writes the first of each pair.
+fn out_and_in(side: Side, direction: impl Fn(usize) -> Direction) -> (Direction, Direction) {
+    match side {
+        Side::Maker => (direction(0), direction(1)),
+        Side::Taker => (direction(1), direction(0)),
+    }
+}
+
+/// Both ends of a link in that memory; `None` if it is too short, or not aligned to two lines.
+pub(crate) fn split(memory: &Arc<Mapping>, side: Side) -> Option<Ends> {
+    let base = start(memory)?;
     // SAFETY: length and alignment are right, and the result keeps the mapping.
-    fits.then(|| unsafe { split_at(base, side, Some(memory)) })
+    Some(unsafe { split_at(base, side, Some(memory)) })
 }
 
 /// # Safety
@@ -301,48 +315,26 @@ pub(crate) fn split(memory: &Arc<Mapping>, side: Side) -> Option<Ends> {
 pub(crate) unsafe fn split_at(base: NonNull<u8>, side: Side, keep: Option<&Arc<Mapping>>) -> Ends {
     debug_assert!(base.addr().get().is_multiple_of(2 * LINE));
     // SAFETY: all offsets lie inside the LINK_BYTES the caller vouches for.
-    let direction = |n: usize| unsafe {
+    let (out, input) = out_and_in(side, |n| unsafe {
         let slot = base.add(SLOT);
         let (base, slot_tail) = (base.add(DIRECTIONS + n * DIRECTION), slot.add(n * 8));
         Direction { base, slot, slot_tail, area: AREA, mark: n as u64, _memory: keep.cloned() }
-    };
-    let (first, second) = (direction(0), direction(1));
-    let header = LinkHeader { base, memory: keep.cloned() };
-    match side {
-        Side::Maker => (first, second, header),
-        Side::Taker => (second, first, header),
-    }
+    });
+    (out, input, LinkHeader { base, memory: keep.cloned() })
 }
 
 /// The rings of the responses, as in [`split`]: (out, in).
 pub(crate) fn split_responses(memory: &Arc<Mapping>, side: Side) -> Option<(Direction, Direction)> {
-    let base = NonNull::new(memory.as_ptr())?;
-    let fits = memory.len() >= LINK_BYTES && base.addr().get().is_multiple_of(2 * LINE);
-    // SAFETY: length and alignment are right, and the result keeps the mapping.
-    fits.then(|| unsafe { split_responses_at(base, side, Some(memory)) })
-}
-
-/// # Safety
-/// As for [`split_at`].
-pub(crate) unsafe fn split_responses_at(
-    base: NonNull<u8>,
-    side: Side,
-    keep: Option<&Arc<Mapping>>,
-) -> (Direction, Direction) {
-    // SAFETY: all offsets lie inside the LINK_BYTES the caller vouches for. Nobody writes to the
-    // slot of such a direction: in its place are the second line of the tail and what follows it,
-    // where a slot has room.
-    let direction = |n: usize| unsafe {
+    let base = start(memory)?;
+    // SAFETY: all offsets lie inside the LINK_BYTES that `start` has found, and the result keeps
+    // the mapping. Nobody writes to the slot of such a direction: in its place are the second line
+    // of the tail and what follows it, where a slot has room.
+    Some(out_and_in(side, |n| unsafe {
         let base = base.add(RESPONSES + n * RESPONSE_DIRECTION);
         let slot = base.add(TAIL + LINE);
-        let (area, mark) = (RESPONSE_AREA, n as u64);
-        Direction { base, slot, slot_tail: slot, area, mark, _memory: keep.cloned() }
-    };
-    let (first, second) = (direction(0), direction(1));
-    match side {
-        Side::Maker => (first, second),
-        Side::Taker => (second, first),
-    }
+        let (area, mark, memory) = (RESPONSE_AREA, n as u64, Some(memory.clone()));
+        Direction { base, slot, slot_tail: slot, area, mark, _memory: memory }
+    }))
 }
 
 /// The header line of a link: how many ends of connections use it, over both sides.

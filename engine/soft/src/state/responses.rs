@@ -127,7 +127,8 @@ impl Responses {
         }
     }
 
-    /// Gives back the space of what was read, if that is due.
+    /// Tells the sender how far this side has read, if that is due. The sender may write there
+    /// again.
     pub(crate) fn give_back(&mut self) {
         if self.rx.ack_is_due() {
             self.rx.write_ack(self.rx.at);

@@ -4,8 +4,8 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use crate::shm::layout::{
-    Header, JUMP_BYTES, KIND_ADD, KIND_JUMP, KIND_READ, KIND_RESPONSE, KIND_SEND, KIND_SWAP,
-    KIND_WRITE, RECORD_MAX, RESPONSE_OPERANDS, RecordFlags, WRITE_OPERANDS,
+    Header, KIND_ADD, KIND_JUMP, KIND_READ, KIND_RESPONSE, KIND_SEND, KIND_SWAP, KIND_WRITE,
+    RECORD_MAX, RESPONSE_OPERANDS, RecordFlags, WRITE_OPERANDS,
 };
 use crate::wc::Status;
 
@@ -70,7 +70,7 @@ impl Record {
     pub fn decode(bytes: &[u8]) -> Result<Option<(Record, usize)>, BadRecord> {
         let Some((word, rest)) = bytes.split_first_chunk() else { return Ok(None) };
         let header = Header(u64::from_le_bytes(*word));
-        let too_long = header.record() > RECORD_MAX - JUMP_BYTES;
+        let too_long = header.record() > RECORD_MAX;
         if too_long || header.kind() == KIND_JUMP {
             return Err(BadRecord);
         }
@@ -149,7 +149,7 @@ mod tests {
     /// Every prefix waits for the rest, and bytes behind a record are left alone.
     #[test]
     fn encoding_and_decoding_agree() {
-        for length in [0, 1, 8, 1000, crate::shm::layout::FRAGMENT - 16] {
+        for length in [0, 1, 8, 1000, crate::shm::layout::FRAGMENT] {
             let sent = record(length, 0x0102_0304);
             let mut bytes = Vec::new();
             sent.encode(&mut bytes);

@@ -342,6 +342,27 @@ fn a_peer_that_falls_silent_at_the_end_is_closed() {
     assert_eq!(told(&pair.one), [Finished, Down(DownReason::Finished)]);
 }
 
+/// Both have finished, and the peer acknowledges nothing: after `Config::drain_turns` this side
+/// closes. It does not say that everything has arrived.
+#[test]
+fn a_peer_that_takes_nothing_at_the_end_is_closed_and_has_not_finished() {
+    let mut pair = Pair::new([&CONFIG, &CONFIG], Half::default());
+    let (peer, back) = pair.peers();
+    pair.two.worker.outbox().finish_sending(back);
+    pair.turns();
+    assert_eq!(send(&mut pair.one, 3, 24), 3);
+    pair.one.worker.outbox().finish_sending(peer);
+    let silent = (0..5000).any(|_| {
+        pair.one.worker.turn();
+        pair.one.intake.next_closing().is_some()
+    });
+    assert!(silent && pair.one.intake.gone(pair.nums.0));
+    for _ in 0..2000 {
+        pair.one.worker.turn();
+    }
+    assert_eq!(told(&pair.one), [Finished, Down(DownReason::Closed)]);
+}
+
 /// A worker drains that has finished sending to a peer, and keeps a message of it: there is nothing
 /// to wait for. One whose peer takes nothing ends when its time is over.
 #[test]
