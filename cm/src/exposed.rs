@@ -110,7 +110,10 @@ impl<P: Provider> Exposed<P> {
     pub fn remote_memory(&self, offset: usize, length: usize) -> Result<RemoteMemory, RemoteError> {
         match offset.checked_add(length) {
             Some(end) if end <= self.len => self.region.remote_memory(offset, length),
-            _ => Err(RemoteError::OutOfBounds),
+            _ => {
+                let [offset, length, len] = [offset, length, self.len].map(|bytes| bytes as u64);
+                Err(RemoteError::OutOfBounds { offset, length, len })
+            }
         }
     }
 

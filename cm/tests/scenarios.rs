@@ -20,3 +20,5 @@ mod identity;
 mod killed;
 #[path = "scenarios/placed.rs"]
 mod placed;
+#[path = "scenarios/requests.rs"]
+mod requests;

@@ -11,10 +11,11 @@
 use std_alloc::vec;
 use std_alloc::vec::Vec;
 
-use crate::provider::Provider;
+use crate::provider::{Access, Provider};
+use crate::remote::RemoteMemory;
 use crate::wc::Status;
 use crate::worker::{Message, Outbox, PeerId, Piece, Request, SendError};
-use crate::wr::{Remote, SendOp};
+use crate::wr::Remote;
 
 /// The longest message, in bytes.
 pub const LENGTH_MAX: u32 = 1 << 30;
@@ -309,7 +310,9 @@ impl Large {
             return;
         }
         let piece = Piece { offset: to.offset + *got as usize, length, ..*to };
-        let op = SendOp::Read(offer.at.offset(u64::from(*got)));
+        // The offer says that these bytes may be read, and how many there are.
+        let there = RemoteMemory::new(offer.at, offer.length.into(), Access::REMOTE_READ);
+        let Ok(op) = there.read((*got).into(), length) else { return };
         let request = Request { op, pieces: &[piece], fence: false, token };
         if out.request(offer.peer, &request).is_ok() {
             *in_flight = length;

@@ -10,7 +10,7 @@ use doorbell_engine::worker::{
     Config, Handler, Message, Outbox, PeerId, Request, SharedRecv, Verdict, Worker,
 };
 use doorbell_seam::provider::Provider;
-use doorbell_seam::wr::SendOp;
+use doorbell_seam::remote::RequestOp;
 use doorbell_soft::{Host, Soft};
 
 /// Makes each call that has a probe.
@@ -21,7 +21,7 @@ impl<P: Provider> Handler<P> for All {
         Verdict::Reply { len: message.len() }
     }
     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
-        let request = Request { op: SendOp::Send, pieces: &[], fence: false, token: 1 };
+        let request = Request { op: RequestOp::SEND, pieces: &[], fence: false, token: 1 };
         let _ = (out.send(peer, b"one"), out.send_now(peer, b"two"), out.request(peer, &request));
     }
 }

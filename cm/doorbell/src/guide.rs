@@ -68,7 +68,9 @@
 //! The owner tells its peers where the memory is, its length and what they may do. A request that
 //! the owner's device would refuse, and then end the connection, is an error before it is posted.
 //! A worker tells peers about its memory by
-//! [`Outbox::remote_memory`](crate::worker::Outbox::remote_memory).
+//! [`Outbox::remote_memory`](crate::worker::Outbox::remote_memory), and refuses a request whose
+//! pieces have another length than was checked. Only
+//! [`RequestOp::unchecked`](crate::remote::RequestOp::unchecked) takes an operation as it is.
 //!
 //! ```
 //! use doorbell::Exposed;
@@ -81,10 +83,10 @@
 //! let message = memory.remote_memory(8, 64)?.to_bytes(); // for the peer
 //!
 //! let there = RemoteMemory::from_bytes(&message); // at the peer
-//! let read = there.read(0, 8)?; // the `op` of a request
-//! # let _ = read;
+//! let read = there.read(0, 8)?; // the `op` of a worker's request with 8 bytes of pieces
+//! # let _ = read.op();
 //! let refused = there.write(0, 8).unwrap_err();
-//! assert!(refused.to_string().contains("Access::REMOTE_WRITE"));
+//! assert!(refused.to_string().contains("needs Access::REMOTE_WRITE"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -504,8 +506,8 @@
 //!
 //! ```
 //! use doorbell::prelude::*;
+//! use doorbell::remote::RequestOp;
 //! use doorbell::worker::{OwnRegion, Request};
-//! use doorbell::wr::SendOp;
 //! # use doorbell::wc::Status;
 //!
 //! /// Sends a page of its cache to each new peer.
@@ -521,7 +523,7 @@
 //!             bytes.fill(7);
 //!         }
 //!         let pieces = &[page.into()];
-//!         let request = Request { op: SendOp::Send, pieces, fence: false, token: 1 };
+//!         let request = Request { op: RequestOp::SEND, pieces, fence: false, token: 1 };
 //!         if out.request(peer, &request).is_ok() {
 //!             assert!(out.bytes_mut(page).is_err()); // the device reads it
 //!             assert!(out.bytes(page).is_ok()); // so may you

@@ -397,15 +397,18 @@ fn memory_that_a_peer_tells_of_refuses_what_would_end_the_connection<F: Fabric>(
     memory.write(64, b"readable").expect("inside");
     let told = memory.remote_memory(64, 8).expect("it is inside").to_bytes();
     let there = RemoteMemory::from_bytes(&told);
-    assert_eq!(there.write(0, 8), Err(RemoteError::NotAllowed(Access::REMOTE_WRITE)));
-    assert_eq!(there.fetch_add(0, 1), Err(RemoteError::NotAllowed(Access::REMOTE_ATOMIC)));
-    assert_eq!(there.read(1, 8), Err(RemoteError::OutOfBounds));
+    let granted = Access::REMOTE_READ;
+    let no = |asked| Err(RemoteError::NotAllowed { asked, granted });
+    assert_eq!(there.write(0, 8), no(Access::REMOTE_WRITE));
+    assert_eq!(there.fetch_add(0, 1), no(Access::REMOTE_ATOMIC));
+    let beyond = |offset, length, len| RemoteError::OutOfBounds { offset, length, len };
+    assert_eq!(there.read(1, 8), Err(beyond(1, 8, 8)));
     for _ in 0..2 {
         let read = there.read(0, 8).expect("allowed");
-        let done = run((&mut one, &mut two), bed.filled(8, 0), read).ok().expect("done");
+        let done = run((&mut one, &mut two), bed.filled(8, 0), read.op()).ok().expect("done");
         assert_eq!(done.bytes(), b"readable");
     }
-    assert_eq!(memory.remote_memory(64, 65), Err(RemoteError::OutOfBounds));
+    assert_eq!(memory.remote_memory(64, 65), Err(beyond(64, 65, 128)));
     let own = Exposed::new(&bed.fabric, 128, Access::empty()).expect("memory");
     assert_eq!(own.remote_memory(0, 1), Err(RemoteError::NoRights));
     if bed.fabric.caps().rereg.contains(ReregFlags::CHANGE_ACCESS) {
@@ -414,7 +417,7 @@ fn memory_that_a_peer_tells_of_refuses_what_would_end_the_connection<F: Fabric>(
         let there = changed.remote_memory(0, 128).expect("all of it");
         assert_eq!(there.rights(), Access::REMOTE_WRITE);
         let write = there.write(0, 8).expect("allowed now");
-        run((&mut one, &mut two), bed.filled(8, 7), write).ok().expect("done");
+        run((&mut one, &mut two), bed.filled(8, 7), write.op()).ok().expect("done");
     }
 }
 

@@ -10,8 +10,8 @@ use doorbell_engine::worker::{
     DownReason, Handler, Message, Outbox, PeerId, Request, SendError, Verdict,
 };
 use doorbell_seam::provider::Provider;
+use doorbell_seam::remote::RequestOp;
 use doorbell_seam::wc::Status;
-use doorbell_seam::wr::SendOp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::bed::{CONFIG, LIMIT, Pair, Side, cases};
@@ -270,7 +270,7 @@ fn a_drain_after_it_keeps_its_deadline<F: Fabric>(nic: &F) {
     server.stop();
     let peer = one.worker.handler().up[0];
     let mut count = 0;
-    let request = |token| Request { op: SendOp::Send, pieces: &[], fence: false, token };
+    let request = |token| Request { op: RequestOp::SEND, pieces: &[], fence: false, token };
     while one.worker.outbox().request(peer, &request(count)).is_ok() {
         count += 1;
     }

@@ -17,8 +17,8 @@ use doorbell_engine::worker::{
 };
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::Provider;
+use doorbell_seam::remote::RequestOp;
 use doorbell_seam::wc::Status;
-use doorbell_seam::wr::SendOp;
 
 use crate::bed::{CONFIG, LIMIT, Side, address, cases};
 
@@ -322,7 +322,7 @@ impl<F: Fabric> Client<F> {
     fn request(&mut self) -> u64 {
         let peer = self.one.worker.handler().up[0];
         let mut count = 0;
-        let request = |token| Request { op: SendOp::Send, pieces: &[], fence: false, token };
+        let request = |token| Request { op: RequestOp::SEND, pieces: &[], fence: false, token };
         while self.one.worker.outbox().request(peer, &request(count)).is_ok() {
             count += 1;
         }

@@ -1,4 +1,5 @@
-//! [`RemoteMemory`]: what a peer tells about memory that it exposes.
+//! [`RemoteMemory`]: what a peer tells about memory that it exposes; and [`RequestOp`], the
+//! operation of a worker's request.
 
 use core::fmt;
 
@@ -9,21 +10,23 @@ use crate::wr::{Remote, SendOp};
 /// owner sends it to its peers as [`RemoteMemory::to_bytes`].
 ///
 /// It makes the operations of requests, and refuses those that would fail at the peer and end the
-/// connection.
+/// connection. It is the memory of one peer: use it for requests to that peer alone.
 ///
 /// ```
 /// use doorbell_seam::provider::Access;
-/// use doorbell_seam::remote::{RemoteError, RemoteMemory};
+/// use doorbell_seam::remote::RemoteMemory;
 /// use doorbell_seam::wr::{Remote, SendOp};
 ///
 /// let at = Remote { addr: 0x1000, rkey: 7 };
 /// let told = RemoteMemory::new(at, 4096, Access::REMOTE_READ).to_bytes();
 /// let there = RemoteMemory::from_bytes(&told); // at the peer
-/// assert_eq!(there.read(64, 8), Ok(SendOp::Read(at.offset(64))));
-/// assert_eq!(there.read(4096, 8), Err(RemoteError::OutOfBounds));
+/// let read = there.read(64, 8)?; // for 8 bytes of pieces
+/// assert_eq!(read.op(), SendOp::Read(at.offset(64)));
+/// let refused = there.read(4092, 8).unwrap_err();
+/// assert!(refused.to_string().contains("8 bytes at 4092"));
 /// let refused = there.write(64, 8).unwrap_err();
-/// assert_eq!(refused, RemoteError::NotAllowed(Access::REMOTE_WRITE));
-/// assert!(refused.to_string().contains("REMOTE_WRITE"));
+/// assert!(refused.to_string().contains("needs Access::REMOTE_WRITE"));
+/// # Ok::<(), doorbell_seam::remote::RemoteError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteMemory {
@@ -102,57 +105,127 @@ impl RemoteMemory {
     ///
     /// # Errors
     /// See [`RemoteError`].
-    pub fn write(self, offset: u64, length: u32) -> Result<SendOp, RemoteError> {
-        self.checked(Access::REMOTE_WRITE, offset, length).map(SendOp::Write)
+    pub fn write(self, offset: u64, length: u32) -> Result<RequestOp, RemoteError> {
+        let at = self.checked(Access::REMOTE_WRITE, offset, length)?;
+        Ok(RequestOp::checked(SendOp::Write(at), length))
     }
 
-    /// As [`RemoteMemory::write`], and then `imm` as a message.
+    /// As [`RemoteMemory::write`], and then `imm` as a message. A worker's request refuses `imm` if
+    /// its upper 16 bits are [`RESERVED_IMM`].
     ///
     /// # Errors
     /// See [`RemoteError`].
-    pub fn write_with_imm(self, offset: u64, length: u32, imm: u32) -> Result<SendOp, RemoteError> {
+    pub fn write_with_imm(
+        self,
+        offset: u64,
+        length: u32,
+        imm: u32,
+    ) -> Result<RequestOp, RemoteError> {
         let at = self.checked(Access::REMOTE_WRITE, offset, length)?;
-        Ok(SendOp::WriteWithImm(at, imm))
+        Ok(RequestOp::checked(SendOp::WriteWithImm(at, imm), length))
     }
 
     /// An RDMA READ of `length` bytes from `offset` on.
     ///
     /// # Errors
     /// See [`RemoteError`].
-    pub fn read(self, offset: u64, length: u32) -> Result<SendOp, RemoteError> {
-        self.checked(Access::REMOTE_READ, offset, length).map(SendOp::Read)
+    pub fn read(self, offset: u64, length: u32) -> Result<RequestOp, RemoteError> {
+        let at = self.checked(Access::REMOTE_READ, offset, length)?;
+        Ok(RequestOp::checked(SendOp::Read(at), length))
     }
 
     /// The eight bytes at `offset` become `swap` if they equal `compare` (RC-6).
     ///
     /// # Errors
     /// See [`RemoteError`].
-    pub fn compare_swap(self, offset: u64, compare: u64, swap: u64) -> Result<SendOp, RemoteError> {
-        Ok(SendOp::CompareSwap { at: self.word(offset)?, compare, swap })
+    pub fn compare_swap(
+        self,
+        offset: u64,
+        compare: u64,
+        swap: u64,
+    ) -> Result<RequestOp, RemoteError> {
+        let at = self.word(offset)?;
+        Ok(RequestOp::checked(SendOp::CompareSwap { at, compare, swap }, ATOMIC))
     }
 
     /// Adds `add` to the eight bytes at `offset` (RC-6).
     ///
     /// # Errors
     /// See [`RemoteError`].
-    pub fn fetch_add(self, offset: u64, add: u64) -> Result<SendOp, RemoteError> {
-        Ok(SendOp::FetchAdd { at: self.word(offset)?, add })
+    pub fn fetch_add(self, offset: u64, add: u64) -> Result<RequestOp, RemoteError> {
+        let at = self.word(offset)?;
+        Ok(RequestOp::checked(SendOp::FetchAdd { at, add }, ATOMIC))
     }
 
     /// Where an atomic works.
     fn word(self, offset: u64) -> Result<Remote, RemoteError> {
-        let at = self.checked(Access::REMOTE_ATOMIC, offset, 8)?;
-        if at.addr.is_multiple_of(8) { Ok(at) } else { Err(RemoteError::Misaligned) }
+        let at = self.checked(Access::REMOTE_ATOMIC, offset, ATOMIC)?;
+        match at.addr.is_multiple_of(ATOMIC.into()) {
+            true => Ok(at),
+            false => Err(RemoteError::Misaligned { addr: at.addr }),
+        }
     }
 
     fn checked(self, right: Access, offset: u64, length: u32) -> Result<Remote, RemoteError> {
         if !self.rights.contains(right) {
-            return Err(RemoteError::NotAllowed(right));
+            return Err(RemoteError::NotAllowed { asked: right, granted: self.rights });
         }
-        match offset.checked_add(length.into()) {
+        let length = u64::from(length);
+        match offset.checked_add(length) {
             Some(end) if end <= self.len => Ok(self.at.offset(offset)),
-            _ => Err(RemoteError::OutOfBounds),
+            _ => Err(RemoteError::OutOfBounds { offset, length, len: self.len }),
         }
+    }
+}
+
+/// Bytes of an atomic.
+const ATOMIC: u32 = 8;
+
+/// Immediate data with these upper 16 bits belongs to Doorbell. A worker marks the end of its
+/// messages with a WRITE that carries such immediate data, so it refuses a program's WRITE with
+/// them.
+pub const RESERVED_IMM: u16 = 0xdb1c;
+
+/// The operation of a worker's request.
+///
+/// [`RemoteMemory`] makes those that use a peer's memory. It checks their right, range and
+/// alignment, and the worker checks that the pieces of the request have the same length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestOp {
+    op: SendOp,
+    /// The length of the pieces that was checked; `None` if any will do.
+    length: Option<u32>,
+}
+
+impl RequestOp {
+    /// A message.
+    pub const SEND: RequestOp = RequestOp { op: SendOp::Send, length: None };
+
+    /// A message with four bytes of immediate data.
+    pub fn send_with_imm(imm: u32) -> RequestOp {
+        RequestOp { op: SendOp::SendWithImm(imm), length: None }
+    }
+
+    /// Any operation, as it is. Nothing is known of the peer's memory, so nothing is checked here:
+    /// the peer's device checks right, key, range and alignment. If it refuses the request, that
+    /// ends with an error such as [`Status::RemoteAccess`](crate::wc::Status::RemoteAccess), the
+    /// connection ends, and with it every other request and message of that peer.
+    pub fn unchecked(op: SendOp) -> RequestOp {
+        RequestOp { op, length: None }
+    }
+
+    fn checked(op: SendOp, length: u32) -> RequestOp {
+        RequestOp { op, length: Some(length) }
+    }
+
+    /// The operation, for a send request made by hand.
+    pub fn op(self) -> SendOp {
+        self.op
+    }
+
+    /// True if it may be used for pieces of this length altogether.
+    pub fn is_for(self, length: u64) -> bool {
+        self.length.is_none_or(|checked| u64::from(checked) == length)
     }
 }
 
@@ -162,10 +235,17 @@ impl RemoteMemory {
 pub enum RemoteError {
     /// The owner does not allow it.
     #[error(
-        "the owner of that memory does not allow this: it has to register it with Access::{}",
-        RightNames(*.0)
+        "the request needs Access::{}, and the owner of that memory grants {}: the owner has to \
+         register it with that right too, and tell its peers again",
+        RightNames(*asked),
+        RightNames(*granted)
     )]
-    NotAllowed(Access),
+    NotAllowed {
+        /// The right that the operation needs.
+        asked: Access,
+        /// The rights that the owner told of.
+        granted: Access,
+    },
     /// The region was registered without a right for peers.
     #[error(
         "peers may do nothing with this region: register it with Access::REMOTE_READ, REMOTE_WRITE \
@@ -173,11 +253,24 @@ pub enum RemoteError {
     )]
     NoRights,
     /// Some of the bytes lie past the end.
-    #[error("some of these bytes lie past the end of the memory")]
-    OutOfBounds,
+    #[error(
+        "{length} bytes at {offset} were asked for, and the memory has {len}: ask for less, or let \
+         the owner tell of more"
+    )]
+    OutOfBounds {
+        /// The first byte, counted from the beginning of the memory.
+        offset: u64,
+        /// The bytes asked for.
+        length: u64,
+        /// The bytes there are.
+        len: u64,
+    },
     /// An atomic needs an address that is a multiple of eight (RC-6).
-    #[error("atomics need an address that is a multiple of eight")]
-    Misaligned,
+    #[error("address {addr:#x} of an atomic: choose an offset that makes it a multiple of 8")]
+    Misaligned {
+        /// The address at the peer.
+        addr: u64,
+    },
 }
 
 impl fmt::Debug for RemoteError {
@@ -191,7 +284,10 @@ struct RightNames(Access);
 
 impl fmt::Display for RightNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        bitflags::parser::to_writer(&self.0, f)
+        match self.0.is_empty() {
+            true => f.write_str("nothing"),
+            false => bitflags::parser::to_writer(&self.0, f),
+        }
     }
 }
 
@@ -228,7 +324,10 @@ mod tests {
                 match asked {
                     Ok(_) => assert_eq!(given, needed),
                     Err(error) => {
-                        assert_eq!(error, RemoteError::NotAllowed(needed));
+                        assert_eq!(
+                            error,
+                            RemoteError::NotAllowed { asked: needed, granted: given }
+                        );
                         assert_ne!(given, needed);
                     }
                 }
@@ -239,19 +338,51 @@ mod tests {
     #[test]
     fn nothing_reaches_past_the_end() {
         let there = RemoteMemory::new(AT, 64, RIGHTS);
-        assert_eq!(there.read(60, 4), Ok(SendOp::Read(AT.offset(60))));
+        let read = there.read(60, 4).unwrap();
+        assert_eq!(read.op(), SendOp::Read(AT.offset(60)));
         assert!(there.write(64, 0).is_ok());
         for (offset, length) in [(60, 5), (65, 0), (u64::MAX, 2), (0, 65)] {
-            assert_eq!(there.read(offset, length), Err(RemoteError::OutOfBounds));
-            assert_eq!(there.write(offset, length), Err(RemoteError::OutOfBounds));
+            let refused = RemoteError::OutOfBounds { offset, length: length.into(), len: 64 };
+            assert_eq!(there.read(offset, length), Err(refused));
+            assert_eq!(there.write(offset, length), Err(refused));
+            assert_eq!(there.write_with_imm(offset, length, 1), Err(refused));
         }
-        assert_eq!(there.fetch_add(57, 1), Err(RemoteError::OutOfBounds));
-        assert_eq!(there.fetch_add(4, 1), Err(RemoteError::Misaligned));
+        let refused = RemoteError::OutOfBounds { offset: 57, length: 8, len: 64 };
+        assert_eq!(there.fetch_add(57, 1), Err(refused));
+        let refused = RemoteError::Misaligned { addr: AT.addr + 4 };
+        assert_eq!(there.fetch_add(4, 1), Err(refused));
+        assert_eq!(there.compare_swap(4, 1, 2), Err(refused));
+    }
+
+    /// What was checked holds for pieces of one length; messages may have any.
+    #[test]
+    fn an_operation_knows_the_length_that_was_checked() {
+        let there = RemoteMemory::new(AT, 64, RIGHTS);
+        let fits = |op: RequestOp| [0, 7, 8, 9, 8 + (1 << 32)].map(|length| op.is_for(length));
+        let eight = [
+            there.read(0, 8),
+            there.write(0, 8),
+            there.write_with_imm(0, 8, 1),
+            there.fetch_add(0, 1),
+            there.compare_swap(0, 1, 2),
+        ];
+        for op in eight {
+            assert_eq!(fits(op.unwrap()), [false, false, true, false, false]);
+        }
+        let unchecked = RequestOp::unchecked(SendOp::Read(AT));
+        for op in [RequestOp::SEND, RequestOp::send_with_imm(1), unchecked] {
+            assert_eq!(fits(op), [true; 5]);
+        }
     }
 
     #[test]
-    fn an_error_names_the_right() {
-        let text = std::format!("{}", RemoteError::NotAllowed(Access::REMOTE_ATOMIC));
-        assert!(text.ends_with("Access::REMOTE_ATOMIC"), "{text}");
+    fn an_error_says_what_was_asked_and_what_is_granted() {
+        let (asked, read) = (Access::REMOTE_ATOMIC, Access::REMOTE_READ);
+        let text = std::format!("{}", RemoteError::NotAllowed { asked, granted: read });
+        assert!(text.contains("needs Access::REMOTE_ATOMIC"), "{text}");
+        assert!(text.contains("grants REMOTE_READ:"), "{text}");
+        let granted = Access::empty();
+        let text = std::format!("{}", RemoteError::NotAllowed { asked, granted });
+        assert!(text.contains("grants nothing:"), "{text}");
     }
 }

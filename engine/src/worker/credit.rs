@@ -30,6 +30,7 @@
 //! peer.
 
 use super::handshake::Handshake;
+use crate::remote::RESERVED_IMM;
 use crate::wr::Remote;
 
 /// The bit of a credit word that says goodbye: its writer has sent everything it accepted, and ends
@@ -41,8 +42,8 @@ pub(super) const GOODBYE: u64 = 1 << 63;
 /// wakes a worker that sleeps.
 pub(super) const FINISHED: u64 = 1 << 62;
 
-/// The immediate data of that write.
-pub(super) const FINISHED_IMM: u32 = 0xdb1c_0003;
+/// The immediate data of that write. No request of a program carries it.
+pub(super) const FINISHED_IMM: u32 = (RESERVED_IMM as u32) << 16 | 3;
 
 /// Whether a peer counts what is sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -120,7 +120,9 @@ impl<P: Provider> Regions<P> {
 
     /// What to tell peers about some bytes, so that they can use them.
     pub(super) fn remote_memory(&self, piece: Piece) -> Result<RemoteMemory, RemoteError> {
-        let region = self.get(piece.region).map_err(|_| RemoteError::OutOfBounds)?;
+        let (offset, length) = (piece.offset as u64, u64::from(piece.length));
+        let unknown = RemoteError::OutOfBounds { offset, length, len: 0 };
+        let region = self.get(piece.region).map_err(|_| unknown)?;
         region.remote_memory(piece.offset, piece.length as usize)
     }
 

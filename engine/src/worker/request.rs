@@ -9,7 +9,8 @@ use super::requests::Request;
 use super::send_error::SendError;
 use super::sender::Sender;
 use crate::provider::Provider;
-use crate::wr::{SendFlags, SendWr, Sge};
+use crate::remote::RESERVED_IMM;
+use crate::wr::{SendFlags, SendOp, SendWr, Sge};
 
 impl<P: Provider> Core<P> {
     /// Takes the whole request, or nothing of it.
@@ -20,11 +21,18 @@ impl<P: Provider> Core<P> {
             None => (Sge::default(), &[][..]),
         };
         let flags = if request.fence { SendFlags::FENCE } else { SendFlags::empty() };
-        let wr = SendWr { wr_id: 0, op: request.op, flags, sge: first, more };
+        let op = request.op.op();
+        let wr = SendWr { wr_id: 0, op, flags, sge: first, more };
         if !wr.is_well_formed() {
             return Err(SendError::Malformed);
         }
-        let send = request.op.is_send();
+        if !request.op.is_for(wr.length()) {
+            return Err(SendError::OtherLength);
+        }
+        if matches!(op, SendOp::WriteWithImm(_, imm) if imm >> 16 == u32::from(RESERVED_IMM)) {
+            return Err(SendError::ReservedImm);
+        }
+        let send = op.is_send();
         let most = if send { self.config.block_bytes } else { self.message_max };
         if wr.length() > u64::from(most) {
             return Err(SendError::TooLong);
@@ -36,7 +44,7 @@ impl<P: Provider> Core<P> {
         let requests = &mut self.sender.accounts.requests;
         let index = requests.begin(id, request).ok_or(SendError::TooMany)?;
         let result = if more.is_empty() {
-            let wr = super::batch::request(request.op, flags, first);
+            let wr = super::batch::request(op, flags, first);
             self.sender.request_in_batch(id.slot, wr, Held::request(index))
         } else {
             self.sender.request_alone(id.slot, wr, Held::request(index))

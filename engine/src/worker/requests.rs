@@ -8,6 +8,7 @@ use std_alloc::vec::Vec;
 use super::config::PIECES_MAX;
 use super::message::PeerId;
 use super::piece::Piece;
+use crate::remote::RequestOp;
 use crate::room::Room;
 use crate::wc::Status;
 use crate::wr::SendOp;
@@ -16,11 +17,11 @@ use crate::wr::SendOp;
 /// request has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The operation with its operands. Make a WRITE, a READ or an atomic by
-    /// [`RemoteMemory`](crate::remote::RemoteMemory), with the length of all pieces: it refuses
-    /// what the peer does not allow. One made by hand from a bare [`Remote`](crate::wr::Remote) is
-    /// unchecked here: the peer's device checks it, and a refusal ends the connection.
-    pub op: SendOp,
+    /// The operation with its operands. [`RemoteMemory`](crate::remote::RemoteMemory) makes a
+    /// WRITE, a READ or an atomic for the length of all pieces, and refuses what the peer does not
+    /// allow. [`RequestOp::unchecked`] takes any other, which only the peer's device checks: its
+    /// refusal ends the connection.
+    pub op: RequestOp,
     /// The payload, gathered in order, or the memory for the result of a READ or an atomic. At most
     /// [`super::PIECES_MAX`].
     pub pieces: &'a [Piece],
@@ -134,11 +135,13 @@ impl Requests {
 impl Request<'_> {
     /// True if the device writes to its pieces.
     fn writes_pieces(&self) -> bool {
-        !self.op.is_send() && !matches!(self.op, SendOp::Write(..) | SendOp::WriteWithImm(..))
+        let op = self.op.op();
+        !op.is_send() && !matches!(op, SendOp::Write(..) | SendOp::WriteWithImm(..))
     }
 
     /// True if it uses a receive of the peer.
     pub(super) fn is_message(&self) -> bool {
-        self.op.is_send() || matches!(self.op, SendOp::WriteWithImm(..))
+        let op = self.op.op();
+        op.is_send() || matches!(op, SendOp::WriteWithImm(..))
     }
 }

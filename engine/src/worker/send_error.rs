@@ -42,6 +42,17 @@ pub enum SendError {
     /// The operation and its pieces do not fit: the result of an atomic has eight bytes.
     #[error("the operation and its pieces do not go together")]
     Malformed,
+    /// The pieces of a request have another length than [`crate::remote::RemoteMemory`] checked, so
+    /// the request might reach past the end of the peer's memory.
+    #[error(
+        "the pieces have another length than was checked: make the operation by RemoteMemory with \
+         the length of all pieces"
+    )]
+    OtherLength,
+    /// A WRITE with immediate data that the worker reserves for itself: see
+    /// [`crate::remote::RESERVED_IMM`].
+    #[error("immediate data from 0xdb1c0000 to 0xdb1cffff of a WRITE is reserved: choose another")]
+    ReservedImm,
     /// Longer than a block (`Config::block_bytes`), or than the device allows.
     #[error(
         "the message is longer than Config::block_bytes (a datagram: Config::datagram_bytes), or \

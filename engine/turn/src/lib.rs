@@ -19,6 +19,7 @@ use doorbell_engine::worker::{
 };
 use doorbell_seam::provider::Provider;
 use doorbell_seam::wc::Status;
+use doorbell_seam::remote::RequestOp;
 use doorbell_seam::wr::SendOp;
 use doorbell_soft::Soft;
 
@@ -70,6 +71,7 @@ impl Everything {
     fn ask<P: Provider>(&self, peer: PeerId, op: SendOp, out: &mut Outbox<'_, P>) {
         let pieces = [Piece { region: self.region, offset: 8, length: 24 }; 3];
         for some in [&pieces[..1], &pieces[..]] {
+            let op = RequestOp::unchecked(op);
             let request = Request { op, pieces: some, fence: true, token: out.pending() as u64 };
             // What is not taken is not asked again.
             let _ = out.request(peer, &request);

@@ -12,9 +12,9 @@ use std::process::ExitCode;
 
 use doorbell::alloc::{Ask, MapRequest};
 use doorbell::prelude::*;
+use doorbell::remote::RequestOp;
 use doorbell::wc::Status;
 use doorbell::worker::{OwnRegion, Piece, Request};
-use doorbell::wr::SendOp;
 use doorbell_examples::cli::{Failure, Side, Sides};
 
 /// Where the counter lies in the server's memory, and where the word.
@@ -87,7 +87,7 @@ impl Client {
         &self,
         out: &mut Outbox<'_, P>,
         peer: PeerId,
-        (op, offset, length): (SendOp, usize, u32),
+        (op, offset, length): (RequestOp, usize, u32),
         token: u64,
     ) {
         let piece = self.memory.expect("it has memory").piece(offset, length).into();

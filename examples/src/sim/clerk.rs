@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use doorbell::provider::Provider;
+use doorbell::remote::RequestOp;
 use doorbell::wc::Status;
 use doorbell::worker::{
     DownReason, Handler, Message, Outbox, PeerId, Piece, Request, SendError, Token, Verdict,
@@ -121,7 +122,7 @@ fn request<P: Provider>(
     };
     let (one, two) = ([piece(0, bytes.len())], [piece(0, cut), piece(cut, bytes.len())]);
     let pieces = if whole { &one[..] } else { &two[..] };
-    let op = imm.map_or(SendOp::Send, SendOp::SendWithImm);
+    let op = imm.map_or(RequestOp::SEND, RequestOp::send_with_imm);
     let result = out.request(peer, &Request { op, pieces, fence: whole, token });
     let places = &mut book.places[desk];
     match result {
@@ -150,7 +151,10 @@ fn ask<P: Provider>(book: &mut Book, out: &mut Outbox<'_, P>, (conn, side): (usi
     let offset = token as usize * block;
     let pieces = [Piece { region, offset, length: length as u32 }];
     let fence = token % 2 == 0;
-    if out.request(peer, &Request { op, pieces: &pieces, fence, token }).is_err() {
+    if out
+        .request(peer, &Request { op: RequestOp::unchecked(op), pieces: &pieces, fence, token })
+        .is_err()
+    {
         return places.free.push(token);
     }
     places.busy.insert(token, (conn, errand));

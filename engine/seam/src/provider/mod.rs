@@ -190,7 +190,8 @@ pub unsafe trait Region: Send + Sync + 'static {
     /// `NoRights`: it is not registered for peers. `OutOfBounds`: it is shorter.
     fn remote_memory(&self, offset: usize, length: usize) -> Result<RemoteMemory, RemoteError> {
         if offset.checked_add(length).is_none_or(|end| end > self.len()) {
-            return Err(RemoteError::OutOfBounds);
+            let (offset, length, len) = (offset as u64, length as u64, self.len() as u64);
+            return Err(RemoteError::OutOfBounds { offset, length, len });
         }
         RemoteMemory::of(self.remote(offset), length as u64, self.access())
     }

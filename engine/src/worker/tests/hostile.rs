@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::provider::{Access, Region};
+use crate::remote::RequestOp;
 use crate::wr::{Remote, SendOp};
 use doorbell_soft::scribbler::{
     Area, Dice, Hints, Part, Scribbler, areas_of, heap, seeds, under_attack,
@@ -172,6 +173,7 @@ impl Three {
         let op = if self.dice.one_in(2) { SendOp::Read(at) } else { SendOp::Write(at) };
         let pieces = &[Piece { region: self.regions[n].0, offset: 2048, length }];
         self.asked += 1;
+        let op = RequestOp::unchecked(op);
         let request = Request { op, pieces, fence: false, token: self.asked };
         let side = &mut self.sides[n];
         if side.worker.outbox().request(self.peers[n], &request).is_ok() {

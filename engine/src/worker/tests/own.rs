@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::provider::{Access, Region};
+use crate::remote::RequestOp;
 use crate::wr::{Remote, SendOp};
 
 /// Records how its requests ended.
@@ -60,6 +61,7 @@ impl Pair {
         let worker = &mut self.here.worker;
         let peer = worker.handler().up[0];
         worker.handler_mut().piece = Some(piece);
+        let op = RequestOp::unchecked(op);
         let request = Request { op, pieces: &[piece.into()], fence: false, token: 1 };
         worker.outbox().request(peer, &request).unwrap();
     }

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::provider::Access;
-use crate::remote::{RemoteError, RemoteMemory};
+use crate::remote::{RESERVED_IMM, RemoteError, RemoteMemory, RequestOp};
+use crate::worker::credit::FINISHED_IMM;
 use crate::wr::{Remote, SendOp};
 
 /// Records what it is told, in order.
@@ -100,6 +101,10 @@ impl Pair {
 
     /// The first side makes the requests.
     fn ask(&mut self, op: SendOp, pieces: &[Piece], token: u64) -> Result<(), SendError> {
+        self.request(RequestOp::unchecked(op), pieces, token)
+    }
+
+    fn request(&mut self, op: RequestOp, pieces: &[Piece], token: u64) -> Result<(), SendError> {
         let worker = &mut self.sides[0].worker;
         let peer = worker.handler().up[0];
         worker.outbox().request(peer, &Request { op, pieces, fence: false, token })
@@ -244,18 +249,90 @@ fn a_region_tells_what_its_peers_may_do() {
     let out = side.worker.outbox();
     let piece = |offset, length| Piece { region, offset, length };
     let told = out.remote_memory(piece(64, 128)).unwrap().to_bytes();
-    assert_eq!(out.remote_memory(piece(4000, 128)), Err(RemoteError::OutOfBounds));
+    let beyond = RemoteError::OutOfBounds { offset: 4000, length: 128, len: 4096 };
+    assert_eq!(out.remote_memory(piece(4000, 128)), Err(beyond));
     assert_eq!(out.remote_memory(own.piece(0, 8).into()), Err(RemoteError::NoRights));
 
     let there = RemoteMemory::from_bytes(&told);
-    assert_eq!(there.read(0, 8), Err(RemoteError::NotAllowed(Access::REMOTE_READ)));
-    assert_eq!(there.write(121, 8), Err(RemoteError::OutOfBounds));
+    let (asked, granted) = (Access::REMOTE_READ, Access::REMOTE_WRITE);
+    assert_eq!(there.read(0, 8), Err(RemoteError::NotAllowed { asked, granted }));
+    let beyond = RemoteError::OutOfBounds { offset: 121, length: 8, len: 128 };
+    assert_eq!(there.write(121, 8), Err(beyond));
     pair.put(0, 0, b"written");
-    pair.ask(there.write(120, 7).unwrap(), &[pair.piece(0, 7)], 1).unwrap();
+    pair.request(there.write(120, 7).unwrap(), &[pair.piece(0, 7)], 1).unwrap();
     assert_eq!(pair.told(0), [Told::Done(1, Ok(()))]);
     let mut bytes = [0; 7];
     pair.sides[1].worker.outbox().copy_out(region, 184, &mut bytes).unwrap();
     assert_eq!(&bytes, b"written");
+}
+
+/// A wrong right, range, length or address is an error of the call. Nothing of it reaches the
+/// peer's device, so the connection goes on.
+#[test]
+fn a_request_beyond_what_the_peer_told_is_an_error_before_it_is_posted() {
+    let (read, write) = (Access::REMOTE_READ, Access::REMOTE_WRITE);
+    for granted in [read, write, Access::REMOTE_ATOMIC] {
+        let mut pair = Pair::new(&CONFIG);
+        let there = RemoteMemory::new(pair.remote(1, 8), 64, granted);
+        let atomics = |at| [there.fetch_add(at, 1), there.compare_swap(at, 1, 2)];
+        let moves = |at| [there.read(at, 8), there.write(at, 8), there.write_with_imm(at, 8, 1)];
+        for op in moves(57).into_iter().chain(atomics(57)).chain(moves(u64::MAX)) {
+            assert!(op.is_err(), "past the end: {op:?}");
+        }
+        for op in atomics(4) {
+            assert!(op.is_err(), "misaligned: {op:?}");
+        }
+        let (mut posted, mut got) = (Vec::new(), Vec::new());
+        for (op, right) in moves(0).into_iter().chain(atomics(0)).zip([0, 1, 1, 2, 2]) {
+            let asked = [read, write, Access::REMOTE_ATOMIC][right];
+            if asked != granted {
+                assert_eq!(op, Err(RemoteError::NotAllowed { asked, granted }));
+                continue;
+            }
+            let op = op.unwrap();
+            let why = if right == 2 { SendError::Malformed } else { SendError::OtherLength };
+            let two = [pair.piece(0, 8), pair.piece(8, 1)];
+            for pieces in [&[][..], &[pair.piece(0, 7)], &[pair.piece(0, 9)], &two] {
+                assert_eq!(pair.request(op, pieces, 9), Err(why), "{op:?}");
+            }
+            pair.request(op, &[pair.piece(0, 8)], right as u64).unwrap();
+            posted.push(Told::Done(right as u64, Ok(())));
+            if matches!(op.op(), SendOp::WriteWithImm(..)) {
+                got.push(Told::Got(vec![], Some(1), Some(8)));
+            }
+        }
+        let peer = pair.sides[0].worker.handler().up[0];
+        pair.sides[0].worker.outbox().send(peer, b"echo").unwrap();
+        got.push(Told::Got(b"echo".to_vec(), None, None));
+        assert_eq!((pair.told(1), pair.told(0)), (got, posted));
+    }
+}
+
+/// The worker marks the end of its messages with a WRITE of eight bytes that carries immediate data
+/// of its own. A program's WRITE cannot look like it, and what has these numbers otherwise is sent.
+#[test]
+fn a_write_with_reserved_immediate_data_is_refused() {
+    let mut pair = Pair::new(&CONFIG);
+    let at = pair.remote(1, 0);
+    let there = RemoteMemory::new(at, 64, Access::REMOTE_WRITE);
+    let first = u32::from(RESERVED_IMM) << 16;
+    for imm in [first, FINISHED_IMM, first | 0xffff] {
+        let checked = there.write_with_imm(0, 8, imm).unwrap();
+        let unchecked = RequestOp::unchecked(SendOp::WriteWithImm(at, imm));
+        for op in [checked, unchecked] {
+            let refused = pair.request(op, &[pair.piece(0, 8)], 1);
+            assert_eq!(refused, Err(SendError::ReservedImm), "{imm:#x}");
+        }
+    }
+    let mut sent = Vec::new();
+    for imm in [first - 1, first + 0x1_0000, 3] {
+        let op = there.write_with_imm(0, 8, imm).unwrap();
+        pair.request(op, &[pair.piece(0, 8)], 1).unwrap();
+        sent.push(Told::Got(vec![], Some(imm), Some(8)));
+    }
+    pair.request(RequestOp::send_with_imm(FINISHED_IMM), &[pair.piece(0, 8)], 1).unwrap();
+    sent.push(Told::Got(vec![0; 8], Some(FINISHED_IMM), None));
+    assert_eq!(pair.told(1), sent);
 }
 
 /// However a peer ends, each request is answered once, and before its peer is down.
