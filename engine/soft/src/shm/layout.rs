@@ -43,10 +43,14 @@ pub(crate) const LINE: usize = 64;
 pub(crate) const AREA: u32 = 4 * SEGMENT;
 /// Bytes of the ring that a lap uses unless it needs more: 16 KiB stay in L1 of both cores.
 pub(crate) const SEGMENT: u32 = 256 * LINE as u32;
-/// Longest record: a quarter of a segment, so that publication never waits on itself.
-pub(crate) const RECORD_MAX: u32 = SEGMENT / 4;
-/// The longest payload of one record; longer messages are cut into fragments.
-pub(crate) const FRAGMENT: u32 = RECORD_MAX - 16;
+/// The longest payload of one record; longer messages are cut into fragments. A block of the
+/// default configuration fits, so that its message is one record.
+pub(crate) const FRAGMENT: u32 = 4096;
+/// Longest record: header, immediate word and payload.
+pub(crate) const RECORD_MAX: u32 = 16 + FRAGMENT;
+/// A sender that writes more than this publishes on the way: a quarter of a segment, so that
+/// publication never waits on itself. A whole fragment is as long, and so published at once.
+pub(crate) const PUBLISH_EVERY: u32 = SEGMENT / 4;
 /// Lines of the slot.
 pub(crate) const SLOT_LINES: usize = 4;
 /// Words before the payload in the first line of the slot, and in the second. From there on the
@@ -79,6 +83,7 @@ pub const LINK_BYTES: usize = RESPONSES + 2 * RESPONSE_DIRECTION;
 const _: () = assert!(DIRECTION.is_multiple_of(2 * LINE));
 const _: () = assert!(RESPONSE_DIRECTION.is_multiple_of(2 * LINE));
 const _: () = assert!(RecordFlags::IMM.bits() == 1, "of_request sets it from a bool");
+const _: () = assert!(PUBLISH_EVERY <= FRAGMENT, "a whole fragment is published at once");
 const _: () = assert!(FRAGMENT.is_multiple_of(8), "fragments but the last fill whole words");
 
 /// For a payload that does not fit the first line of the slot: how many further lines it fills.

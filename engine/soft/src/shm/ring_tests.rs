@@ -13,7 +13,9 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use super::*;
-use crate::shm::layout::{AREA, FRAGMENT, KIND_SEND, LINK_BYTES, RecordFlags, Side, split_at};
+use crate::shm::layout::{
+    AREA, FRAGMENT, KIND_SEND, LINK_BYTES, PUBLISH_EVERY, RecordFlags, Side, split_at,
+};
 use crate::shm::reader::Rx;
 
 #[repr(align(128))]
@@ -492,7 +494,7 @@ fn a_steady_stream_never_waits() {
         }
         // Acknowledgements are up to a quarter segment late, as much is left free at the front, and
         // a lap ends with a segment.
-        let need = on_its_way * 72 + 2 * u64::from(RECORD_MAX) + 72;
+        let need = on_its_way * 72 + 2 * u64::from(PUBLISH_EVERY) + 72;
         let segments = need.div_ceil(SEGMENT.into()).max(1);
         assert!(most < segments * u64::from(SEGMENT), "{on_its_way}: up to {most}");
     }

@@ -11,11 +11,12 @@
 //!
 //! The receiver needs no policy: it knows the area, and finds the jumps among the records.
 
-use crate::shm::layout::{JUMP_BYTES, RECORD_MAX, SEGMENT};
+use crate::shm::layout::{JUMP_BYTES, PUBLISH_EVERY, SEGMENT};
 
-/// Bytes that must be free at the front before the sender jumps: a record fits there, and a sender
-/// that goes on at the same pace need not wait for an acknowledgement.
-const FRONT: u64 = RECORD_MAX as u64;
+/// Bytes that must be free at the front before the sender jumps: as many as the receiver takes
+/// before it acknowledges them, so a sender that goes on at the same pace need not wait. The
+/// longest record is a little longer: after a jump there may still be no space for it.
+const FRONT: u64 = PUBLISH_EVERY as u64;
 
 /// The lap that the sender is in.
 pub(crate) struct WrapPolicy {

@@ -11,7 +11,7 @@ use crate::model::slot::bound_kind;
 use crate::provider::WindowKind;
 use crate::shm::layout::{
     FRAGMENT, Header, KIND_ADD, KIND_READ, KIND_SEND, KIND_SRQ_NOTICE, KIND_SWAP, KIND_TO_SRQ,
-    KIND_WRITE, RECORD_MAX, RecordFlags, SRQ_OPERANDS, WRITE_OPERANDS,
+    KIND_WRITE, PUBLISH_EVERY, RecordFlags, SRQ_OPERANDS, WRITE_OPERANDS,
 };
 use crate::state::link::{Link, Signaled};
 use crate::state::qp::QpContext;
@@ -308,7 +308,7 @@ fn write_fragments(
         let words = words.get(..operands as usize / 8).unwrap_or_default();
         let bytes = (&pending.pieces, qp.sq.sent_bytes);
         link.tx.put_gathered((header, named.or(imm).unwrap_or(0)), words, bytes);
-        if link.tx.unpublished() >= RECORD_MAX {
+        if link.tx.unpublished() >= PUBLISH_EVERY {
             let ack = link.ack();
             link.tx.publish(ack);
         }

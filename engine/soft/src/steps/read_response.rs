@@ -5,7 +5,7 @@ use crate::model::cq::Sink;
 use crate::model::memory::Memory;
 use crate::provider::Access;
 use crate::shm::layout::{
-    FRAGMENT, Header, KIND_RESPONSE, RECORD_MAX, RESPONSE_OPERANDS, RecordFlags,
+    FRAGMENT, Header, KIND_RESPONSE, PUBLISH_EVERY, RESPONSE_OPERANDS, RecordFlags,
 };
 use crate::shm::reader::Rx;
 use crate::state::link::Link;
@@ -37,7 +37,7 @@ impl Transport {
                 (Some(unsent), Some(first)) => first.unsent = unsent,
                 _ => self.finish_response(link),
             }
-            if link.responses.tx.unpublished() >= RECORD_MAX {
+            if link.responses.tx.unpublished() >= PUBLISH_EVERY {
                 link.responses.publish();
             }
         }

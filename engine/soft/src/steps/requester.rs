@@ -5,7 +5,7 @@ use crate::model::cq::Sink;
 use crate::model::memory::Memory;
 use crate::model::send_queue::{Sent, SqEntry};
 use crate::shm::head::Head;
-use crate::shm::layout::{FRAGMENT, Header, RECORD_MAX, RecordFlags};
+use crate::shm::layout::{FRAGMENT, Header, PUBLISH_EVERY, RecordFlags};
 use crate::shm::ring::{CLAIM_MIN, Space};
 use crate::state::domain_state::DomainState;
 use crate::state::link::{Link, Signaled};
@@ -86,7 +86,7 @@ impl DomainState {
                 written || (qp.state == State::Rts && local_rdma::carry_out(link, memory, qp, wr));
             if !done {
                 backlog::keep(link, qp, wr);
-            } else if link.tx.unpublished() >= RECORD_MAX {
+            } else if link.tx.unpublished() >= PUBLISH_EVERY {
                 let ack = link.ack();
                 link.tx.publish(ack);
             }
@@ -223,10 +223,12 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Post
         let Some(plain) = plain(memory, qp, wr) else { break };
         let Some(space) = writer.space(plain.record()) else {
             link.tx.end_writer(&writer);
-            if !link.makes_space(plain.record()) {
+            let has_space = link.makes_space(plain.record());
+            // It may have jumped, with space or without.
+            writer = link.tx.writer();
+            if !has_space {
                 break;
             }
-            writer = link.tx.writer();
             continue;
         };
         let header = plain.header();
@@ -237,7 +239,7 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Post
         enter(link, qp, wr, header, writer.at);
         rest = behind;
         done += 1;
-        if writer.at - link.tx.published() >= u64::from(RECORD_MAX) {
+        if writer.at - link.tx.published() >= u64::from(PUBLISH_EVERY) {
             link.tx.end_writer(&writer);
             let ack = link.ack();
             link.tx.publish(ack);

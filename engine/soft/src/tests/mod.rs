@@ -9,6 +9,7 @@ mod deferred;
 mod domains;
 #[cfg(not(miri))]
 mod hostile;
+mod large;
 mod link_scheduler;
 mod local_rdma;
 mod messages;
@@ -199,8 +200,11 @@ impl End {
         sge: Sge,
         flags: SendFlags,
     ) -> Result<(), PostError> {
-        let wr = SendWr { wr_id, op, flags, sge, more: &[] };
-        unsafe { self.qp.post(&[wr]) }
+        self.post_list(&[SendWr { wr_id, op, flags, sge, more: &[] }])
+    }
+
+    fn post_list(&mut self, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        unsafe { self.qp.post(list) }
     }
 
     fn poll(&mut self) -> Vec<Wc> {

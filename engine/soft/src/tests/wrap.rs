@@ -4,7 +4,8 @@ use super::*;
 
 const ROUND: u64 = 1 << 32;
 
-fn sent(end: &End) -> u64 {
+/// The position behind the last record that this side has written.
+pub(super) fn sent(end: &End) -> u64 {
     unsafe { end.poller.cq.domain.enter(|state| state.links.table[0].as_ref().unwrap().tx.at) }
 }
 
