@@ -600,9 +600,9 @@
 //!
 //! # tokio, epoll
 //!
-//! The crate `doorbell-tokio` runs a worker on a thread of its own, and connects, accepts, sends
-//! and makes requests as futures. A loop of one's own waits for the descriptors of a worker
-//! ([`WakeFd`](crate::WakeFd)), a listener and a dialer: it arms the worker
+//! The crate `doorbell-tokio` runs a worker on a thread of its own, and connects, accepts, sends,
+//! receives and makes requests as futures. A loop of one's own waits for the descriptors of a
+//! worker ([`WakeFd`](crate::WakeFd)), a listener and a dialer: it arms the worker
 //! ([`Worker::arm`](crate::worker::Worker::arm)) before each wait, and so loses no wake-up. The
 //! examples `futures`, `async_fd` and `epoll` of the repository are such programs.
 //!

@@ -9,7 +9,7 @@ use doorbell::worker::{DownReason, Handler, Message, Outbox, PeerId, SendError, 
 
 use crate::crossing::Crossing;
 use crate::job::{Control, Failure, Job, Kind, Report, Work};
-use crate::service::Service;
+use crate::service::{Recipient, Service};
 use crate::waiting::{Held, Stage, Waiting};
 
 /// Timers of jobs that wait for room have these keys, plus their slots. Those below belong to
@@ -79,6 +79,25 @@ impl<S: Service> Bridge<S> {
         self.report(Report::Done(job));
     }
 
+    /// Leaves a message to a task, and keeps its block until the task has taken it: so the peer
+    /// runs out of credit if no task takes its messages.
+    fn leave_to_task<P: Provider>(
+        &mut self,
+        message: &Message<'_>,
+        out: &mut Outbox<'_, P>,
+    ) -> Verdict {
+        if self.crossing.takes_no_messages() {
+            return Verdict::Done;
+        }
+        // The worker may keep all its blocks.
+        let token = out.keep(message);
+        let mut letter = self.crossing.free_letter();
+        (letter.peer, letter.token) = (Some(message.peer()), token);
+        letter.bytes.extend_from_slice(message.bytes());
+        self.report(Report::Message(letter));
+        token.map_or(Verdict::Done, Verdict::Keep)
+    }
+
     /// Ends a held job, and its timer.
     fn end<P: Provider>(
         &mut self,
@@ -114,7 +133,7 @@ impl<S: Service> Bridge<S> {
             Attempt::Stalled => {
                 let timer = match job.kind {
                     Kind::Request(at) => out.set_timer(at, STALLED + u64::from(job.slot)),
-                    Kind::Send => None,
+                    Kind::Send | Kind::FinishSending => None,
                 };
                 self.waiting.stall(job, peer, timer);
             }
@@ -155,6 +174,10 @@ fn attempt<P: Provider>(
 ) -> Attempt {
     let sent = match job.kind {
         Kind::Send => out.send(peer, &job.bytes).map(|()| Attempt::Sent),
+        Kind::FinishSending => {
+            out.finish_sending(peer);
+            Ok(Attempt::Sent)
+        }
         Kind::Request(at) if at <= out.now() => return Attempt::Failed(Failure::Deadline),
         Kind::Request(at) => {
             let slot = u64::from(job.slot);
@@ -202,10 +225,10 @@ impl<P: Provider, S: Service> Handler<P> for Bridge<S> {
                 Verdict::Done
             }
             Incoming::Late => Verdict::Done,
-            Incoming::Foreign => {
-                self.service.message(peer, message.bytes());
-                Verdict::Done
-            }
+            Incoming::Foreign => match self.service.message(peer, message.bytes()) {
+                Recipient::Service => Verdict::Done,
+                Recipient::Task => self.leave_to_task(&message, out),
+            },
         };
         if self.waiting.stalled() > 0 {
             self.retry(out);
@@ -216,6 +239,10 @@ impl<P: Provider, S: Service> Handler<P> for Bridge<S> {
     fn on_peer_up(&mut self, peer: PeerId, _out: &mut Outbox<'_, P>) {
         self.waiting.peer_up(peer);
         self.report(Report::Up(peer));
+    }
+
+    fn on_finished_sending(&mut self, peer: PeerId, _out: &mut Outbox<'_, P>) {
+        self.report(Report::FinishedSending(peer));
     }
 
     fn on_peer_down(&mut self, peer: PeerId, why: DownReason, out: &mut Outbox<'_, P>) {
@@ -240,6 +267,7 @@ impl<P: Provider, S: Service> Handler<P> for Bridge<S> {
                     self.end(slot, Ok(()), out);
                 }
                 Work::Cancel(_) => {}
+                Work::Taken(token) => drop(out.give_back(token)),
                 Work::Job(job) => self.run(job, out),
             }
         }

@@ -13,6 +13,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::crossing::Crossing;
 use crate::error::Failed;
+use crate::inbox::Inbox;
 use crate::job::{Failure, Job, Kind};
 
 /// What is known of a connection.
@@ -20,15 +21,17 @@ pub(crate) struct Link {
     peer: PeerId,
     /// Why it has ended. Set before a job learns that its peer is gone.
     down: OnceLock<DownReason>,
+    pub(crate) inbox: Inbox,
 }
 
 impl Link {
     pub(crate) fn new(peer: PeerId) -> Arc<Link> {
-        Arc::new(Link { peer, down: OnceLock::new() })
+        Arc::new(Link { peer, down: OnceLock::new(), inbox: Inbox::default() })
     }
 
     pub(crate) fn is_down(&self, why: DownReason) {
         let _ = self.down.set(why);
+        self.inbox.close(why == DownReason::Finished);
     }
 }
 
@@ -49,6 +52,9 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        for letter in self.link.inbox.drop_letters() {
+            self.crossing.done_with(letter);
+        }
         // Without a driver all connections end.
         let _ = self.closed.send(self.link.peer);
     }
@@ -87,7 +93,7 @@ impl Connection {
     /// [`Failed::PeerDown`]; [`Failed::NotSent`]: longer than this side or the peer allows;
     /// [`Failed::Ended`].
     pub async fn send(&self, bytes: &[u8]) -> Result<(), Failed> {
-        self.cross(bytes, None, |_| ()).await
+        self.cross(bytes, Kind::Send, None, |_| ()).await
     }
 
     /// Sends a request and returns the peer's answer: of a
@@ -102,13 +108,80 @@ impl Connection {
     /// [`Failed::DeadlinePassed`]: the peer may have received it. Otherwise as for
     /// [`Connection::send`].
     pub async fn request(&self, bytes: &[u8], limit: Duration) -> Result<Vec<u8>, Failed> {
-        self.cross(bytes, Some(limit), |job| job.bytes.clone()).await
+        let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        let kind = Kind::Request(clock_ns().saturating_add(nanos));
+        self.cross(bytes, kind, Some(limit), |job| job.bytes.clone()).await
+    }
+
+    /// The next message of the peer, oldest first: of [`Connection::send`], or of any worker. If
+    /// several tasks call it, each message goes to one of them. `None`: every message was taken,
+    /// and the peer has finished, by [`Connection::finish_sending`], by [`AsyncWorker::close`], or
+    /// when it dropped the connection.
+    ///
+    /// While no task takes them, messages keep their receives, and the peer's sends wait when it is
+    /// out of credit; its requests wait behind them. So memory is bounded, and nothing is dropped.
+    /// If the future is dropped, no message is lost. What had come before the connection's end can
+    /// be taken after it.
+    ///
+    /// A [`Service`](crate::Service::message) may take messages first; `()` leaves them all.
+    ///
+    /// # Errors
+    /// After the last message: [`Failed::PeerDown`], [`Failed::Ended`].
+    ///
+    /// ```
+    /// # use doorbell_tokio::{Connection, Failed};
+    /// /// Adds up the lengths of all messages, and says how much it was.
+    /// async fn serve(peer: Connection) -> Result<(), Failed> {
+    ///     let mut sum = 0;
+    ///     while let Some(bytes) = peer.recv().await? {
+    ///         sum += bytes.len();
+    ///     }
+    ///     peer.send(&sum.to_le_bytes()).await?; // the peer still listens
+    ///     peer.finish_sending().await
+    /// }
+    ///
+    /// async fn ask(peer: Connection) -> Result<Option<Vec<u8>>, Failed> {
+    ///     peer.send(b"hello").await?;
+    ///     peer.finish_sending().await?;
+    ///     peer.recv().await
+    /// }
+    /// ```
+    ///
+    /// [`AsyncWorker::close`]: crate::AsyncWorker::close
+    pub async fn recv(&self) -> Result<Option<Vec<u8>>, Failed> {
+        let Inner { crossing, link, .. } = &*self.0;
+        match link.inbox.next().await {
+            Ok(letter) => {
+                let bytes = letter.bytes.clone();
+                crossing.done_with(letter);
+                Ok(Some(bytes))
+            }
+            Err(true) => Ok(None),
+            Err(false) => Err(self.down().map_or_else(|| crossing.why_ended(), Failed::PeerDown)),
+        }
+    }
+
+    /// Messages that have come and that no task has taken.
+    pub fn unread(&self) -> usize {
+        self.0.link.inbox.len()
+    }
+
+    /// Ends this side's sending, behind everything that was accepted before, and still takes
+    /// messages. The peer's [`Connection::recv`] then returns `None`. Later sends and requests are
+    /// refused, and a [`Service`](crate::Service) answers this peer no more. When both sides have
+    /// finished, the connection ends with [`DownReason::Finished`].
+    ///
+    /// # Errors
+    /// As for [`Connection::send`].
+    pub async fn finish_sending(&self) -> Result<(), Failed> {
+        self.cross(&[], Kind::FinishSending, None, |_| ()).await
     }
 
     /// Takes a job across, waits until it is back, and reads the result.
     async fn cross<T>(
         &self,
         bytes: &[u8],
+        kind: Kind,
         limit: Option<Duration>,
         result: impl FnOnce(&Job) -> T,
     ) -> Result<T, Failed> {
@@ -116,11 +189,6 @@ impl Connection {
         if bytes.len() > longest[usize::from(limit.is_some())] {
             return Err(Failed::NotSent(SendError::TooLong));
         }
-        let nanos = |limit: Duration| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-        let kind = match limit {
-            Some(limit) => Kind::Request(clock_ns().saturating_add(nanos(limit))),
-            None => Kind::Send,
-        };
         let mut job = crossing.slots.take(limit).await.map_err(|late| match late {
             true => Failed::DeadlinePassed,
             false => crossing.why_ended(),

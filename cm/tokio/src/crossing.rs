@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::task::{Context, Poll};
 
 use crossbeam::queue::ArrayQueue;
-use doorbell::worker::Handle;
+use doorbell::worker::{Handle, Token};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::SetOnce;
 
 use crate::error::{Ended, Failed};
+use crate::inbox::Letter;
 use crate::job::{Control, Failure, Job, Report, Work};
 use crate::slots::Slots;
 
@@ -26,11 +27,19 @@ pub(crate) struct Crossing {
     jobs: ArrayQueue<Box<Job>>,
     cancels: ArrayQueue<u32>,
     controls: ArrayQueue<Control>,
+    /// Blocks of messages that tasks have taken.
+    taken: ArrayQueue<Token>,
     /// The worker is to look into these queues, and will.
     called: AtomicBool,
     worker: OnceLock<Handle>,
     /// To the driver.
     reports: ArrayQueue<Report>,
+    /// Letters without a message.
+    letters: ArrayQueue<Box<Letter>>,
+    block_bytes: usize,
+    /// The worker is to end, and drops the messages that still come.
+    ending: AtomicBool,
+    driver_gone: AtomicBool,
     /// The driver waits for `wake` or is about to.
     resting: AtomicBool,
     wake: OwnedFd,
@@ -39,18 +48,34 @@ pub(crate) struct Crossing {
 }
 
 impl Crossing {
-    /// Holds `count` jobs of up to `bytes` bytes each, and `peers` peers.
-    pub(crate) fn new(count: u32, bytes: usize, peers: u32) -> std::io::Result<Crossing> {
+    /// Holds `count` jobs of up to `bytes` bytes each, `peers` peers, and `messages` messages that
+    /// wait for tasks.
+    pub(crate) fn new(
+        count: u32,
+        bytes: usize,
+        peers: u32,
+        messages: u32,
+    ) -> std::io::Result<Crossing> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let reports = count as usize + 2 * peers as usize + 16;
+        let reports = (count + 3 * peers + messages) as usize + 16;
+        let messages = messages as usize;
+        let letters = ArrayQueue::new(messages.max(1));
+        (0..messages).for_each(|_| drop(letters.push(Box::new(Letter::new(bytes)))));
         Ok(Crossing {
             slots: Slots::new(count, bytes),
             jobs: ArrayQueue::new(count as usize),
             cancels: ArrayQueue::new(count as usize),
             controls: ArrayQueue::new(CONTROLS),
+            // Each turn empties it before it looks at new messages. Until then all blocks may be
+            // taken, and taken once more if their peers went down meanwhile.
+            taken: ArrayQueue::new(2 * messages.max(1)),
             called: AtomicBool::new(false),
             worker: OnceLock::new(),
             reports: ArrayQueue::new(reports),
+            letters,
+            block_bytes: bytes,
+            ending: AtomicBool::new(false),
+            driver_gone: AtomicBool::new(false),
             resting: AtomicBool::new(false),
             wake,
             ended: SetOnce::new(),
@@ -104,6 +129,21 @@ impl Crossing {
         Ok(())
     }
 
+    /// A task has taken this message, or nobody will.
+    pub(crate) fn done_with(&self, mut letter: Box<Letter>) {
+        letter.token.take().into_iter().for_each(|token| self.give_back(token));
+        letter.bytes.clear();
+        // There is no room for those that were made beyond the first ones.
+        drop(self.letters.push(letter));
+    }
+
+    /// A block that the worker keeps is free.
+    pub(crate) fn give_back(&self, token: Token) {
+        // There is room.
+        let _ = self.taken.push(token);
+        self.call_worker();
+    }
+
     fn call_worker(&self) {
         // The worker lowers the flag before it looks. If this swap finds the flag up, that lowering
         // comes after it, reads from it, and so sees what was pushed before.
@@ -129,8 +169,9 @@ impl Crossing {
         self.called.swap(false, Ordering::AcqRel);
         let controls = iter::from_fn(|| self.controls.pop()).map(Work::Control);
         let cancels = iter::from_fn(|| self.cancels.pop()).map(Work::Cancel);
+        let taken = iter::from_fn(|| self.taken.pop()).map(Work::Taken);
         let jobs = iter::from_fn(|| self.jobs.pop()).map(Work::Job);
-        controls.chain(cancels).chain(jobs)
+        controls.chain(cancels).chain(taken).chain(jobs)
     }
 
     /// Tells the driver. It comes back if there is no room.
@@ -138,6 +179,17 @@ impl Crossing {
         self.reports.push(report)?;
         self.wake_driver();
         Ok(())
+    }
+
+    /// A letter to write into.
+    pub(crate) fn free_letter(&self) -> Box<Letter> {
+        // All are in use only if connections that have ended still hold some.
+        self.letters.pop().unwrap_or_else(|| Box::new(Letter::new(self.block_bytes)))
+    }
+
+    /// The worker is to end: nobody will take what still comes.
+    pub(crate) fn takes_no_messages(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
     }
 
     fn wake_driver(&self) {
@@ -157,15 +209,24 @@ impl Crossing {
         fence(Ordering::SeqCst);
         held.for_each(|job| self.fail(job));
         self.fail_jobs();
-        // The driver may be gone.
-        while let Some(report) = self.reports.pop() {
-            if let Report::Done(job) = report {
-                self.slots.resolve(job);
-            }
+        // A driver that is there takes the reports: they may hold messages.
+        if self.driver_gone.load(Ordering::Relaxed) {
+            self.resolve_reports();
         }
         self.slots.close();
         self.resting.store(true, Ordering::Relaxed);
         self.wake_driver();
+    }
+
+    /// Gives the jobs among the reports to their futures. Nobody is there for the others.
+    fn resolve_reports(&self) {
+        while let Some(report) = self.reports.pop() {
+            match report {
+                Report::Done(job) => self.slots.resolve(job),
+                Report::Message(letter) => self.done_with(letter),
+                _ => {}
+            }
+        }
     }
 
     fn fail_jobs(&self) {
@@ -180,6 +241,21 @@ impl Crossing {
     }
 
     // For the driver.
+
+    /// The worker is to end, and drops the messages that come from now on.
+    pub(crate) fn begin_end(&self) {
+        self.ending.store(true, Ordering::Relaxed);
+    }
+
+    /// The driver takes no more reports.
+    pub(crate) fn driver_ends(&self) {
+        self.driver_gone.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `end`: that sees `driver_gone`, or this thread the worker's end.
+        // Before that end, the driver of a worker goes only with its runtime, and the worker
+        // reports on; `end` then resolves what is left.
+        fence(Ordering::SeqCst);
+        self.resolve_reports();
+    }
 
     pub(crate) fn next_report(&self) -> Option<Report> {
         self.reports.pop()
@@ -225,7 +301,7 @@ mod tests {
     #[test]
     fn a_resting_driver_is_woken_for_each_report() {
         const ROUNDS: u32 = 20_000;
-        let crossing = Crossing::new(1, 8, 1).unwrap();
+        let crossing = Crossing::new(1, 8, 1, 0).unwrap();
         thread::scope(|scope| {
             scope.spawn(|| {
                 for slot in 0..ROUNDS {
@@ -257,7 +333,7 @@ mod tests {
     /// The flag is down before the worker looks, so whatever comes during the look raises it.
     #[test]
     fn a_call_during_the_look_is_a_new_one() {
-        let crossing = Crossing::new(2, 8, 1).unwrap();
+        let crossing = Crossing::new(2, 8, 1, 0).unwrap();
         crossing.submit(Box::new(Job::new(0, 0)));
         assert!(crossing.called.load(Ordering::Relaxed));
         let mut work = crossing.work();
@@ -271,7 +347,7 @@ mod tests {
     #[test]
     fn the_worker_is_called_for_each_job() {
         const ROUNDS: u32 = 50_000;
-        let crossing = Crossing::new(1, 8, 1).unwrap();
+        let crossing = Crossing::new(1, 8, 1, 0).unwrap();
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -307,7 +383,7 @@ mod tests {
     /// The descriptor is written to once for a rest, and never for a driver that works.
     #[test]
     fn only_a_resting_driver_costs_a_system_call() {
-        let crossing = Crossing::new(4, 8, 1).unwrap();
+        let crossing = Crossing::new(4, 8, 1, 0).unwrap();
         let report =
             |slot| assert!(crossing.report(Report::Done(Box::new(Job::new(slot, 0)))).is_ok());
         report(0);
@@ -325,7 +401,7 @@ mod tests {
     /// The end wakes the driver, and gives every job a result.
     #[test]
     fn the_end_reaches_all() {
-        let crossing = Crossing::new(4, 8, 1).unwrap();
+        let crossing = Crossing::new(4, 8, 1, 0).unwrap();
         let job = || {
             let taken = std::pin::pin!(crossing.slots.take(None))
                 .poll(&mut Context::from_waker(std::task::Waker::noop()));
@@ -338,6 +414,7 @@ mod tests {
         let slots = [held.slot, reported.slot, queued.slot, late.slot];
         crossing.submit(queued);
         assert!(crossing.report(Report::Done(reported)).is_ok());
+        crossing.driver_ends();
         crossing.end(Ended::asked(), std::iter::once(held));
         crossing.submit(late);
         let context = Context::from_waker(std::task::Waker::noop());

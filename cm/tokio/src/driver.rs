@@ -16,6 +16,7 @@ use tokio::time::Sleep;
 
 use crate::connection::{Connection, Link};
 use crate::crossing::Crossing;
+use crate::inbox::Letter;
 use crate::job::{Control, Report};
 use crate::readiness::Readiness;
 
@@ -85,7 +86,7 @@ impl<F: Fabric> Driver<F> {
                 && let Err(error) = self.step()
             {
                 drop(self.failure.set(error));
-                self.stop.stop();
+                self.stop();
             }
             while let Some(control) = self.state.controls.pop_front() {
                 if let Err(control) = self.crossing.control(control) {
@@ -94,6 +95,8 @@ impl<F: Fabric> Driver<F> {
                 }
             }
             if self.crossing.ended.get().is_some() {
+                // The last ones came before the end.
+                while self.take_reports() {}
                 return;
             }
             if more {
@@ -111,8 +114,16 @@ impl<F: Fabric> Driver<F> {
             match self.crossing.next_report() {
                 Some(Report::Done(job)) => self.crossing.slots.resolve(job),
                 Some(Report::Up(peer)) => self.peer_up(peer),
+                Some(Report::Message(letter)) => self.deliver(letter),
+                Some(Report::FinishedSending(peer)) => {
+                    if let Some(link) = self.state.links.get(&peer) {
+                        link.inbox.close(true);
+                    }
+                }
                 Some(Report::Down(peer, why)) => {
                     if let Some(link) = self.state.links.remove(&peer) {
+                        // The worker took the peer's blocks.
+                        drop(link.inbox.take_tokens());
                         link.is_down(why);
                     }
                 }
@@ -120,6 +131,28 @@ impl<F: Fabric> Driver<F> {
             }
         }
         true
+    }
+
+    /// Puts a message into the inbox of its connection.
+    fn deliver(&self, mut letter: Box<Letter>) {
+        if self.crossing.takes_no_messages() {
+            letter.token.take().into_iter().for_each(|token| self.crossing.give_back(token));
+        }
+        let left = match letter.peer.and_then(|peer| self.state.links.get(&peer)) {
+            Some(link) => link.inbox.push(letter),
+            None => Err(letter),
+        };
+        left.err().into_iter().for_each(|letter| self.crossing.done_with(letter));
+    }
+
+    /// Ends the worker. It waits for blocks that are kept, so all go back; tasks can still take
+    /// the messages.
+    fn stop(&self) {
+        self.stop.stop();
+        self.crossing.begin_end();
+        for link in self.state.links.values() {
+            link.inbox.take_tokens().into_iter().for_each(|token| self.crossing.give_back(token));
+        }
     }
 
     /// A peer is up: one that was dialed, or one that has connected.
@@ -171,7 +204,7 @@ impl<F: Fabric> Driver<F> {
                 }
             }
             Command::Listen(addr, reply) => drop(reply.send(self.listen(addr))),
-            Command::Close => self.stop.stop(),
+            Command::Close => self.stop(),
         }
         self.state.steps = true;
     }
@@ -213,7 +246,7 @@ impl<F: Fabric> Driver<F> {
                     Some(peer) => self.state.controls.push_back(Control::Finish(peer)),
                     None => {
                         self.state.alone = true;
-                        self.stop.stop();
+                        self.stop();
                     }
                 }
             }
@@ -225,8 +258,11 @@ impl<F: Fabric> Driver<F> {
 
 impl<F: Fabric> Drop for Driver<F> {
     fn drop(&mut self) {
-        // The task is dropped with its runtime: the worker ends, and all futures with it.
-        self.stop.stop();
+        // The worker has ended, or the task is dropped with its runtime: then the worker ends, and
+        // all futures with it.
+        self.stop();
+        self.crossing.driver_ends();
+        self.state.links.values().for_each(|link| link.inbox.close(false));
     }
 }
 

@@ -1,9 +1,12 @@
 //! What crosses between the program's tasks and the worker.
 
-use doorbell::worker::{DownReason, PeerId, SendError};
+use doorbell::worker::{DownReason, PeerId, SendError, Token};
 
-/// A send or a request. There is a fixed number of them; each belongs to one slot, and is either in
-/// the pool, on its way to the worker, with the worker, on its way back, or with its future.
+use crate::inbox::Letter;
+
+/// A send, a request, or the end of sending. There is a fixed number of them; each belongs to one
+/// slot, and is either in the pool, on its way to the worker, with the worker, on its way back, or
+/// with its future.
 pub(crate) struct Job {
     /// The number of its slot.
     pub(crate) slot: u32,
@@ -20,6 +23,7 @@ pub(crate) enum Kind {
     Send,
     /// With a deadline on the worker's clock, in nanoseconds.
     Request(u64),
+    FinishSending,
 }
 
 /// Why the worker has no result.
@@ -54,6 +58,8 @@ pub(crate) enum Work {
     Control(Control),
     /// The future of this slot was dropped.
     Cancel(u32),
+    /// A task has taken the message of this block.
+    Taken(Token),
     Job(Box<Job>),
 }
 
@@ -61,5 +67,7 @@ pub(crate) enum Work {
 pub(crate) enum Report {
     Done(Box<Job>),
     Up(PeerId),
+    Message(Box<Letter>),
+    FinishedSending(PeerId),
     Down(PeerId, DownReason),
 }

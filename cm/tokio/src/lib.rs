@@ -1,8 +1,9 @@
 //! Doorbell in programs that run on tokio.
 //!
 //! An [`AsyncWorker`] is a worker on a thread of its own, with a core of its own if you give it
-//! one. Tasks connect, accept, send and make requests as futures. What a [`Service`] answers never
-//! leaves the worker's thread, so only the side that waits in a task pays for the crossing.
+//! one. Tasks connect, accept, send, receive and make requests as futures. What a [`Service`]
+//! answers never leaves the worker's thread, so only the side that waits in a task pays for the
+//! crossing.
 //!
 //! ```
 //! use std::time::Duration;
@@ -51,6 +52,10 @@
 //! its job back, wherever it is; an answer that comes later is dropped. When a peer or the worker
 //! ends, each of its futures ends with the reason.
 //!
+//! A message for a task ([`Connection::recv`]) is copied once, and the worker keeps its block until
+//! the task has taken it. So a task that is slow stops its peer by credit, and the copies need no
+//! more room than the receives.
+//!
 //! # Without a thread
 //!
 //! [`Readiness`] waits in a task for a worker, a listener or a dialer that the task itself turns
@@ -61,6 +66,7 @@ mod connection;
 mod crossing;
 mod driver;
 mod error;
+mod inbox;
 mod job;
 mod readiness;
 mod service;
@@ -71,7 +77,7 @@ mod worker;
 pub use connection::Connection;
 pub use error::{Ended, Failed};
 pub use readiness::Readiness;
-pub use service::Service;
+pub use service::{Recipient, Service};
 pub use worker::{AsyncWorker, Options};
 
 #[cfg(doctest)]

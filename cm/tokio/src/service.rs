@@ -2,9 +2,18 @@
 
 use doorbell::worker::PeerId;
 
+/// Who takes a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recipient {
+    /// The [`Service`]: it has taken the message.
+    Service,
+    /// The task that calls [`Connection::recv`](crate::Connection::recv).
+    Task,
+}
+
 /// Answers requests and takes messages on the worker's thread, between two polls: no crossing, no
-/// allocation, and nothing that blocks. A panic in it ends the worker. `()` takes nothing and
-/// answers nothing, for a program that only asks.
+/// allocation, and nothing that blocks. A panic in it ends the worker. `()` answers no
+/// request, and leaves all messages to tasks.
 pub trait Service: Send + 'static {
     /// A peer's request: the first `len` bytes of `room`. Write the answer to the front of `room`,
     /// which holds a whole block less the header, and return its length. `None`: no answer, so the
@@ -15,10 +24,11 @@ pub trait Service: Send + 'static {
     }
 
     /// A peer's message that is no request: from
-    /// [`Connection::send`](crate::Connection::send), or from any other worker. To hand it to a
-    /// task, use a channel that does not wait, such as `try_send` of a bounded one.
-    fn message(&mut self, peer: PeerId, bytes: &[u8]) {
+    /// [`Connection::send`](crate::Connection::send), or from any other worker. Returns who takes
+    /// it. Default: a task, by [`Connection::recv`](crate::Connection::recv).
+    fn message(&mut self, peer: PeerId, bytes: &[u8]) -> Recipient {
         let _ = (peer, bytes);
+        Recipient::Task
     }
 }
 

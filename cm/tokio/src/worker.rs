@@ -24,8 +24,8 @@ use crate::service::Service;
 /// How an [`AsyncWorker`] is made.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Blocks, peers and queues of the worker. Its `timers` and `work` are set to what the jobs
-    /// need.
+    /// Blocks, peers and queues of the worker. Its `timers`, `work` and `keeps` are set to what
+    /// the jobs and [`Connection::recv`] need.
     pub config: Config,
     /// Sends and requests in progress at a time, 1 to 32 768, each with memory for a block. More
     /// wait for one of them to end. Default: 1024.
@@ -93,11 +93,13 @@ impl AsyncWorker {
             let answer = format!("jobs is {jobs}, and may be 1 to 32768");
             return Err(CmError::new(Code::Invalid, ASKED, answer));
         }
-        let Config { work, peers, block_bytes, .. } = options.config;
+        let Config { work, peers, block_bytes, recv_blocks, .. } = options.config;
         // A job may have two timers for a moment.
         let config = Config { timers: jobs + 1, work: work.max(2), ..options.config };
+        // Every block may hold a message that no task has taken.
+        let config = Config { keeps: recv_blocks, ..config };
         let block = block_bytes as usize;
-        let crossing = Arc::new(Crossing::new(jobs, block, peers).map_err(failed)?);
+        let crossing = Arc::new(Crossing::new(jobs, block, peers, recv_blocks).map_err(failed)?);
         let longest = [block, block.saturating_sub(HEADER)];
         let bridge = Bridge::new(service, crossing.clone(), jobs, longest[1], peers);
         let mut runtime = Runtime::new(nic, &config);
@@ -187,7 +189,8 @@ impl AsyncWorker {
     }
 
     /// Ends the worker, and waits until it has ended: it sends what was accepted, closes each
-    /// connection with a goodbye, and takes no longer than [`Options::drain`] for both.
+    /// connection with a goodbye, and takes no longer than [`Options::drain`] for both. Messages
+    /// that came before can still be taken; those that come from now on are dropped.
     ///
     /// # Errors
     /// It had failed before.

@@ -89,6 +89,8 @@ async fn a_worker_allocates_nothing_for_its_jobs() {
                 let bytes = vec![9; 8 + (number + round) % 490];
                 assert_eq!(connection.request(&bytes, LONG).await.as_ref(), Ok(&bytes));
                 accepted.send(&bytes).await.unwrap();
+                // One for each send: of this task, or of another.
+                assert!(connection.recv().await.unwrap().is_some());
                 let soon = Duration::from_millis(1);
                 connection.request(&[NEVER], soon).await.unwrap_err();
                 let _ = tokio::time::timeout(soon, accepted.request(&[NEVER], LONG)).await;

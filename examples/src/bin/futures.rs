@@ -1,6 +1,6 @@
 //! Doorbell from tokio (`doorbell-tokio`): the worker has a thread of its own, and tasks connect,
-//! send and ask as futures. The server answers with squares on its worker's thread; a task of it
-//! greets each client. The client makes many requests at a time, one of them in vain.
+//! send, receive and ask as futures. The server answers with squares on its worker's thread; a task
+//! of it greets its client. The client makes many requests at a time, one of them in vain.
 //!
 //! ```text
 //! futures server &
@@ -47,17 +47,19 @@ async fn serve<F: Fabric>(nic: &F, addr: std::net::SocketAddr) -> Result<(), Fai
     println!("listening on {}", worker.listen(addr).await?);
     let client = worker.accept().await?;
     client.send(b"welcome").await?;
-    while client.down().is_none() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    while let Some(bytes) = client.recv().await? {
+        println!("the client says: {}", String::from_utf8_lossy(&bytes));
     }
-    println!("the client is gone");
+    println!("the client has finished");
     worker.close().await?;
     Ok(())
 }
 
 async fn ask<F: Fabric>(nic: &F, addr: std::net::SocketAddr) -> Result<(), Failure> {
-    let worker = AsyncWorker::start(nic, Greeted, &Options::DEFAULT)?;
+    let worker = AsyncWorker::start(nic, (), &Options::DEFAULT)?;
     let server = worker.connect(addr, LONG).await?;
+    let greeting = server.recv().await?.unwrap_or_default();
+    println!("{}", String::from_utf8_lossy(&greeting));
     let mut requests = JoinSet::new();
     for number in 0..REQUESTS {
         let server = server.clone();
@@ -76,6 +78,7 @@ async fn ask<F: Fabric>(nic: &F, addr: std::net::SocketAddr) -> Result<(), Failu
     }
     println!("{right} answers are right");
     println!("not answered: {}", failed.join(", "));
+    server.send(b"goodbye").await?;
     worker.close().await?;
     Ok(())
 }
@@ -88,15 +91,6 @@ impl Service for Squares {
         let number = u64::from_le_bytes(*room.first_chunk()?);
         *room.first_chunk_mut()? = number.wrapping_mul(number).to_le_bytes();
         (number > 0).then_some(8)
-    }
-}
-
-/// Runs on the client's worker.
-struct Greeted;
-
-impl Service for Greeted {
-    fn message(&mut self, _: PeerId, bytes: &[u8]) {
-        println!("{}", String::from_utf8_lossy(bytes)); // rarely, so printing is fine here
     }
 }
 

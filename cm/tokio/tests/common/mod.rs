@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use doorbell::Idle;
 use doorbell::prelude::*;
-use doorbell_tokio::{AsyncWorker, Connection, Options, Service};
+use doorbell_tokio::{AsyncWorker, Connection, Options, Recipient, Service};
 
 /// Nothing moves for this long: a test has failed.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -66,12 +66,13 @@ impl Service for Peer {
         }
     }
 
-    fn message(&mut self, _: PeerId, bytes: &[u8]) {
+    fn message(&mut self, _: PeerId, bytes: &[u8]) -> Recipient {
         self.0.wait();
         let number = self.0.messages.fetch_add(1, Ordering::SeqCst);
         if bytes.first_chunk() != Some(&number.to_le_bytes()) {
             self.0.disorder.fetch_add(1, Ordering::SeqCst);
         }
+        Recipient::Service
     }
 }
 
