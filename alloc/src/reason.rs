@@ -136,6 +136,11 @@ impl fmt::Display for Reason {
                 write!(f, "{free} of {needed} huge pages free on node {node}")
             }
             Self::NoPool { page } => write!(f, "the kernel has no pool of {page} byte pages"),
+            Self::Refused { page, needed, errno: 23 | 24 } => write!(
+                f,
+                "this process may open no more files, and shared memory of {needed} huge pages of \
+                 {page} bytes needs one"
+            ),
             Self::Refused { page, needed, errno } => write!(
                 f,
                 "the kernel refused {needed} huge pages of {page} bytes, although the pool had \
@@ -199,6 +204,10 @@ impl fmt::Display for Fix<'_> {
             ),
             Reason::NoPool { page } => {
                 write!(f, "boot with hugepagesz={}M hugepages=N", page >> 20)
+            }
+            // ENFILE, EMFILE.
+            Reason::Refused { errno: 23 | 24, .. } => {
+                f.write_str("close files, or raise ulimit -n")
             }
             Reason::Refused { .. } => f.write_str(
                 "reserve pages with nr_hugepages, not with nr_overcommit_hugepages; check the \
@@ -274,6 +283,7 @@ mod tests {
             too_few(Some(1)),
             Reason::NoPool { page: 1 << 30 },
             Reason::Refused { page: 2 << 20, needed: 3, errno: 12 },
+            Reason::Refused { page: 2 << 20, needed: 3, errno: 24 },
             Reason::TransparentOff { shared: false },
             Reason::TransparentOff { shared: true },
             Reason::Partly { huge: 0, len: 4096 },

@@ -82,6 +82,7 @@ impl MapError {
     pub fn errno(&self) -> i32 {
         match self {
             MapError::System { source, .. } => source.raw_os_error().unwrap_or(libc::ENOMEM),
+            MapError::NoPages { reason: Reason::Refused { errno, .. }, .. } => *errno,
             _ => libc::ENOMEM,
         }
     }

@@ -482,4 +482,15 @@ mod tests {
         let error = pages_error(Pages::Huge2M, reason);
         assert!(matches!(error, MapError::NoPages { asked: Pages::Huge2M, .. }), "{error:?}");
     }
+
+    /// Huge pages in shared memory need a descriptor, and the pool may have enough.
+    #[test]
+    fn a_lack_of_descriptors_is_told_with_its_cure() {
+        let reason = Reason::Refused { page: 2 << 20, needed: 3, errno: libc::EMFILE };
+        let error = pages_error(Pages::Huge2M, reason);
+        assert_eq!(error.errno(), libc::EMFILE);
+        let text = error.to_string();
+        assert!(text.contains("may open no more files"), "{text}");
+        assert!(text.contains("fix: close files, or raise ulimit -n"), "{text}");
+    }
 }
