@@ -91,11 +91,12 @@ impl<P: Provider> Core<P> {
     }
 
     /// True if nothing waits: no doorbell, no message for room, no peer for credit, no ended
-    /// request for the handler, no peer for its end.
+    /// request for the handler, no peer for its end, none with a queue pair that refused a post.
     #[inline(always)]
     pub(super) fn is_settled(&self) -> bool {
         let accounts = &self.sender.accounts;
-        let sent = !self.sender.has_unsent() && self.replies.is_empty();
+        let sender = &self.sender;
+        let sent = !sender.has_unsent() && self.replies.is_empty() && sender.broken.is_empty();
         let told = accounts.credit_due.is_empty() && !accounts.requests.has_ended();
         sent && told && self.closing.is_empty() && self.finishing.is_empty()
     }

@@ -66,6 +66,12 @@ impl DoorbellPolicy {
         }
     }
 
+    /// A turn has ended, and nothing waits for a doorbell.
+    #[inline(always)]
+    pub(super) fn nothing_waits(&mut self) {
+        self.held_turns = 0;
+    }
+
     /// Ends a turn with that many completions. True if all doorbells are to be rung.
     #[inline(always)]
     pub(super) fn turn_ends(&mut self, taken: usize) -> bool {
@@ -130,5 +136,9 @@ mod tests {
         assert!(!policy.turn_ends(POLL_BATCH) && policy.turn_ends(POLL_BATCH - 1));
         let after = [(); 4].map(|()| policy.turn_ends(POLL_BATCH));
         assert_eq!(after, [false, false, false, true], "a flush begins the count anew");
+        assert!(!policy.turn_ends(POLL_BATCH));
+        policy.nothing_waits();
+        let after = [(); 4].map(|()| policy.turn_ends(POLL_BATCH));
+        assert_eq!(after, [false, false, false, true], "so does a turn with nothing to ring");
     }
 }

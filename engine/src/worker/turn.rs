@@ -239,6 +239,24 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         if core.mailbox.state.has_work() {
             admit::do_work(core, handler);
         }
+        // Most turns that only receive leave nothing, and make one look instead of one a step.
+        let settled = core.is_settled();
+        if settled {
+            core.sender.doorbells.nothing_waits();
+        } else {
+            Self::end_turn(core, handler, taken);
+        }
+        if taken == 0 && self.idle.is_multiple_of(REFILL_IDLE_TURNS) {
+            core.refill(Refill::All);
+        } else {
+            core.refill(Refill::Batch);
+        }
+        self.settled = settled || core.is_settled();
+    }
+
+    /// Goes on with what waits at the end of a turn.
+    #[inline(always)]
+    fn end_turn(core: &mut Core<P>, handler: &mut H, taken: usize) {
         if core.sender.accounts.requests.has_ended() {
             drain::report_requests(core, handler);
         }
@@ -254,12 +272,6 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         if core.sender.doorbells.turn_ends(taken) {
             core.flush();
         }
-        if taken == 0 && self.idle.is_multiple_of(REFILL_IDLE_TURNS) {
-            core.refill(Refill::All);
-        } else {
-            core.refill(Refill::Batch);
-        }
-        self.settled = core.is_settled();
     }
 
     /// Counts this turn, and the short ones before it.
