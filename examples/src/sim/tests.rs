@@ -75,8 +75,8 @@ fn a_few_seeds_hold() {
 /// saw no reason for it. In the fifth, the response to an addition once stood behind messages that
 /// waited for receives, and the receives were in replies that waited for the response. In the
 /// sixth, the wire once forgot a request before a refused one, and whoever waited for its response.
-/// In the seventh, a list once went on behind a lap's end, because the next lap had no space for its
-/// next message.
+/// In the seventh, a list once went on behind a lap's end, because the next lap had no space for
+/// its next message.
 #[test]
 fn seeds_that_found_mistakes_hold() {
     let holds = |report: Result<Report, SetupError>| report.expect("it can be made").failure;
