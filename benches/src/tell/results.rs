@@ -160,8 +160,9 @@ impl Page {
             "Each row in turn with the simplest ring in shared memory: a flag alone on its cache \
              line, and a copy. Every byte of a payload changes from message to message, and both \
              sides read all of it. *half* is half a round trip; *full* counts from when a message \
-             was due until it was back, so waiting counts. Times are medians over rounds, and the \
-             ratio is taken within a round.",
+             was due until it was back, so waiting counts. Each of several peers has a worker and \
+             a link of its own, or a lane of its own. Times are medians over rounds, and the ratio \
+             is taken within a round.",
             &[&command],
             &[table],
         );

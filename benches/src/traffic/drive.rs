@@ -10,10 +10,10 @@ use crate::traffic::schedule::{Due, Trace};
 
 /// A contestant: takes messages to the serving side and brings them back.
 pub(crate) trait Carrier {
-    /// Sends a message. It may wait for more unless `now`. False if there is no room.
+    /// Sends a message. It may wait for more of its link unless `now`. False if there is no room.
     fn send(&mut self, link: usize, bytes: &[u8], now: bool) -> Result<bool, Failure>;
 
-    /// Takes what has come back, into the ledger.
+    /// Takes what has come back on the links that the ledger waits for, into the ledger.
     fn poll(&mut self) -> Result<(), Failure>;
 
     fn ledger(&mut self) -> &mut Ledger;
@@ -81,9 +81,10 @@ impl<C: Carrier, N: FnMut() -> u64> Driver<'_, C, N> {
             let due = match turns {
                 Turns::AtOnce => {
                     let due = (self.now)();
+                    // Each link has one message, so it has none to wait for.
                     for link in 0..links {
                         self.fill(link, size);
-                        while !self.try_send(link, size, due, false)? {
+                        while !self.try_send(link, size, due, true)? {
                             self.carrier.poll()?;
                         }
                     }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use crate::error::Failure;
 use crate::machine::clock::Clock;
 use crate::measure::times::Times;
-use crate::traffic::payload;
+use crate::traffic::payload::{self, LINKS_MAX};
 
 /// Messages in flight on a link that need no more memory.
 const IN_FLIGHT: usize = 1024;
@@ -30,6 +30,8 @@ struct Link {
 /// The messages of all links.
 pub(crate) struct Ledger {
     links: Vec<Link>,
+    /// One bit for each link with messages on their way.
+    waiting: u64,
     /// Round trips since [`Ledger::restart`].
     pub(crate) times: Times,
     pub(crate) sent: u64,
@@ -41,8 +43,9 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub(crate) fn new(links: usize, clock: &Clock) -> Result<Ledger, Failure> {
         let link = || Link { sent: 0, on_their_way: VecDeque::with_capacity(IN_FLIGHT) };
+        assert!(links <= LINKS_MAX, "one bit for each link");
         let links = std::iter::repeat_with(link).take(links).collect();
-        Ok(Ledger { links, times: Times::new(clock)?, sent: 0, back: 0, wrong: 0 })
+        Ok(Ledger { links, waiting: 0, times: Times::new(clock)?, sent: 0, back: 0, wrong: 0 })
     }
 
     /// Forgets the times so far.
@@ -56,10 +59,18 @@ impl Ledger {
         payload::number(link, self.links[link].sent)
     }
 
+    /// The links to poll, one bit for each: those with messages on their way. A lone link is always
+    /// polled. With many, each stands for a process, which polls for itself alone.
+    #[inline(always)]
+    pub(crate) fn to_poll(&self) -> Bits {
+        Bits(self.waiting | u64::from(self.links.len() == 1))
+    }
+
     /// A message has gone out.
     #[inline(always)]
     pub(crate) fn sent(&mut self, link: usize, due: u64, size: usize) {
         self.sent += 1;
+        self.waiting |= 1 << link;
         let link = &mut self.links[link];
         link.sent += 1;
         link.on_their_way.push_back(Sent { due, size });
@@ -76,11 +87,29 @@ impl Ledger {
             self.wrong += 1;
             return false;
         };
+        if on_their_way.is_empty() {
+            self.waiting &= !(1 << link);
+        }
         self.times.enter(now().saturating_sub(first.due));
         self.back += 1;
         let is_right = is_filled && bytes.len() == first.size;
         self.wrong += u64::from(!is_right);
         is_right
+    }
+}
+
+/// The numbers of the bits that are set, from the lowest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bits(u64);
+
+impl Iterator for Bits {
+    type Item = usize;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        let lowest = (self.0 != 0).then(|| self.0.trailing_zeros() as usize);
+        self.0 &= self.0.wrapping_sub(1);
+        lowest
     }
 }
 
@@ -135,5 +164,23 @@ mod tests {
         ledger.sent(1, 0, 64);
         assert!(!ledger.came(1, &other, || 1) && ledger.came(0, &other, || 1));
         assert_eq!((ledger.sent, ledger.back), (6, 6));
+    }
+
+    #[test]
+    fn links_with_messages_on_their_way_are_polled_and_a_lone_link_always() {
+        let mut many = ledger(LINKS_MAX);
+        let polled = |ledger: &Ledger| ledger.to_poll().collect::<Vec<usize>>();
+        assert_eq!(polled(&many), [0; 0]);
+        let mut messages = Vec::new();
+        for link in [63, 0, 7, 7] {
+            messages.push((link, message(&many, link, 64)));
+            many.sent(link, 0, 64);
+        }
+        assert_eq!(polled(&many), [0, 7, 63]);
+        for ((link, bytes), left) in messages.iter().zip([&[0, 7][..], &[7], &[7], &[]]) {
+            assert!(many.came(*link, bytes, || 1));
+            assert_eq!(polled(&many), left);
+        }
+        assert_eq!(polled(&ledger(1)), [0]);
     }
 }

@@ -1,4 +1,5 @@
-//! Doorbell as a contestant: the connecting side, one worker with all of its peers.
+//! Doorbell as a contestant: the connecting side. Each link has a worker of its own, with a domain
+//! of its own, as a process would.
 
 use std::net::SocketAddr;
 
@@ -15,62 +16,93 @@ use crate::side::session::Session;
 use crate::traffic::drive::Carrier;
 use crate::traffic::ledger::Ledger;
 
-impl Order for Ledger {
+/// What comes back on a link.
+pub(crate) struct Arrivals {
+    link: usize,
+    /// The ledger of all links, while it is this link's turn to be polled.
+    ledger: Option<Box<Ledger>>,
+}
+
+impl Order for Arrivals {
     #[inline(always)]
-    fn is_next(&mut self, peer: PeerId, bytes: &[u8], _size: usize, _echoes: u64) -> bool {
-        self.came(peer.index(), bytes, clock::ticks)
+    fn is_next(&mut self, _peer: PeerId, bytes: &[u8], _size: usize, _echoes: u64) -> bool {
+        match &mut self.ledger {
+            Some(ledger) => ledger.came(self.link, bytes, clock::ticks),
+            None => false,
+        }
     }
 }
 
 /// The connecting side.
 pub(crate) struct Links<F: Fabric> {
-    session: Session<F, Ledger>,
-    /// The peer of each link.
-    peers: Vec<PeerId>,
+    sessions: Vec<Session<F, Arrivals>>,
+    /// The link that has the ledger.
+    at: usize,
 }
 
 impl<F: Fabric> Links<F> {
-    /// Connects as many peers as the request has connections.
+    /// Connects as many peers as the request has connections, each from a worker of its own.
     pub(crate) fn connect(
         fabric: &F,
         request: &Request,
         addr: SocketAddr,
         ledger: Ledger,
     ) -> Result<Links<F>, Failure> {
-        let session = Session::join(fabric, request, request.qps, addr, ledger)?;
-        let mut peers = session.worker.handler().peers.clone();
-        peers.sort_unstable_by_key(|peer| peer.index());
-        if peers.iter().enumerate().any(|(link, peer)| peer.index() != link) {
-            return Err(Failure::new("the peers of a new worker are not numbered from 0: a bug"));
-        }
-        Ok(Links { session, peers })
+        let links = request.qps as usize;
+        let request = Request { qps: 1, ..*request };
+        let mut ledger = Some(Box::new(ledger));
+        let session = |link| {
+            let arrivals = Arrivals { link, ledger: ledger.take() };
+            Session::join(fabric, &request, 1, addr, arrivals)
+        };
+        let sessions = (0..links).map(session).collect::<Result<_, _>>()?;
+        Ok(Links { sessions, at: 0 })
     }
 
     /// What this side knows of its memory.
-    pub(crate) fn memory(&self) -> &Tally {
-        &self.session.tally
+    pub(crate) fn memory(&self) -> Tally {
+        Tally::sum(self.sessions.iter().map(|session| &session.tally))
     }
 
     /// Tells the serving side that this run is over.
     pub(crate) fn end(&mut self) -> Result<(), Failure> {
-        self.session.settle(wire::END).map(|_| ())
+        for session in &mut self.sessions {
+            session.settle(wire::END)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the ledger to a link.
+    #[inline(always)]
+    fn hand_over(&mut self, link: usize) {
+        if link != self.at {
+            let ledger = self.sessions[self.at].worker.handler_mut().order.ledger.take();
+            self.sessions[link].worker.handler_mut().order.ledger = ledger;
+            self.at = link;
+        }
     }
 }
 
 impl<F: Fabric> Carrier for Links<F> {
     #[inline(always)]
     fn send(&mut self, link: usize, bytes: &[u8], now: bool) -> Result<bool, Failure> {
-        self.session.try_send_to(self.peers[link], bytes, now)
+        self.sessions[link].try_send(bytes, now)
     }
 
     #[inline(always)]
     fn poll(&mut self) -> Result<(), Failure> {
-        self.session.turn()?;
+        for link in self.ledger().to_poll() {
+            self.hand_over(link);
+            self.sessions[link].turn()?;
+        }
         Ok(())
     }
 
     #[inline(always)]
     fn ledger(&mut self) -> &mut Ledger {
-        &mut self.session.worker.handler_mut().order
+        match &mut self.sessions[self.at].worker.handler_mut().order.ledger {
+            Some(ledger) => ledger,
+            None => unreachable!("the ledger is where it was handed to"),
+        }
     }
 }

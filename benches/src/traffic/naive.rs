@@ -94,7 +94,8 @@ impl Carrier for Naive {
     #[inline(always)]
     fn poll(&mut self) -> Result<(), Failure> {
         let mut is_idle = true;
-        for (link, lane) in self.from.iter_mut().enumerate() {
+        for link in self.ledger.to_poll() {
+            let lane = &mut self.from[link];
             while let Some(bytes) = lane.get() {
                 self.ledger.came(link, bytes, clock::ticks);
                 lane.done();

@@ -273,7 +273,7 @@ impl<'a, F: Fabric> Contest<'a, F> {
         }
         // The serving side waits until the connections are gone, as they are when this returns.
         line.say(&Next::Nobody);
-        Ok(self.links.memory().clone())
+        Ok(self.links.memory())
     }
 
     /// Messages per tick of both, with many in flight.
