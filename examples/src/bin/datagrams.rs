@@ -37,7 +37,7 @@ impl Program for Cli {
         let config = Config { datagrams: 64, ..Config::DEFAULT };
         let mut runtime = Runtime::new(&nic, &config);
         let stop = runtime.stopper();
-        runtime.add(Asker { group: None, answers: 0, asks: self.side == Side::Client, stop })?;
+        runtime.add(Asker { group: None, answers: 0, stop })?;
         // A port of its own: members of a group need not use the same one.
         let any = SocketAddr::new(self.place.addr().ip(), 0);
         let mut port = Port::open(&nic, any, &runtime.intakes()[0])?;
@@ -57,11 +57,10 @@ impl Program for Cli {
     }
 }
 
-/// Asks the group, or answers each question.
+/// Asks its group; without one, answers each question.
 struct Asker {
     group: Option<DestinationId>,
     answers: u64,
-    asks: bool,
     stop: Stop,
 }
 
@@ -76,18 +75,14 @@ impl<P: Provider> Handler<P> for Asker {
 
     fn on_datagram(&mut self, datagram: Datagram<'_>, out: &mut Outbox<'_, P>) {
         let text = String::from_utf8_lossy(datagram.bytes());
-        if self.asks {
-            // The group's own questions come back too.
-            if text.starts_with("I am") {
-                self.answers += 1;
-                println!("answer: {text}");
-                self.stop.stop();
-            }
-            return;
-        }
-        let from = datagram.source_qp();
-        let Ok(sender) = out.sender_of(&datagram) else { return };
-        if let Ok(back) = out.resolve(&sender, from, UDP_QKEY) {
+        if self.group.is_some() && text.starts_with("I am") {
+            println!("answer: {text}");
+            self.answers += 1;
+            self.stop.stop();
+        } else if self.group.is_none()
+            && let Ok(sender) = out.sender_of(&datagram)
+            && let Ok(back) = out.resolve(&sender, datagram.source_qp(), UDP_QKEY)
+        {
             let answer = format!("I am process {}", std::process::id());
             self.answers += u64::from(out.send_to(back, answer.as_bytes(), None).is_ok());
             out.release_destination(back);

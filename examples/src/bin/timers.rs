@@ -46,45 +46,43 @@ impl Program for Example {
     }
 }
 
-/// A timer for each peer, whose key counts the peers.
+/// The peers by their index, which is also the key of their timer.
 #[derive(Default)]
-struct Server {
-    peers: HashMap<PeerId, Beat>,
-    next: u64,
-}
+struct Server(HashMap<u64, Beats>);
 
-struct Beat {
+struct Beats {
+    peer: PeerId,
     count: u64,
-    key: u64,
     timer: Option<TimerId>,
 }
 
 impl<P: Provider> Handler<P> for Server {
     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
-        let timer = out.set_timer(out.now() + SILENCE, self.next);
-        self.peers.insert(peer, Beat { count: 0, key: self.next, timer });
-        self.next += 1;
+        let key = peer.index() as u64;
+        let timer = out.set_timer(out.now() + SILENCE, key);
+        self.0.insert(key, Beats { peer, count: 0, timer });
     }
 
     fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
-        if let Some(beat) = self.peers.get_mut(&message.peer()) {
-            beat.timer.map(|timer| out.cancel_timer(timer));
-            beat.timer = out.set_timer(out.now() + SILENCE, beat.key);
-            beat.count += 1;
+        let key = message.peer().index() as u64;
+        if let Some(beats) = self.0.get_mut(&key) {
+            beats.count += 1;
+            beats.timer.map(|timer| out.cancel_timer(timer));
+            beats.timer = out.set_timer(out.now() + SILENCE, key);
         }
         Verdict::Done
     }
 
     fn on_timer(&mut self, key: u64, out: &mut Outbox<'_, P>) {
-        if let Some((peer, beat)) = self.peers.iter().find(|(_, beat)| beat.key == key) {
-            println!("silent after {} heartbeats", beat.count);
-            out.close(*peer);
+        if let Some(beats) = self.0.get(&key) {
+            println!("silent after {} heartbeats", beats.count);
+            out.close(beats.peer);
         }
     }
 
     fn on_peer_down(&mut self, peer: PeerId, _why: DownReason, out: &mut Outbox<'_, P>) {
-        let beat = self.peers.remove(&peer);
-        beat.and_then(|beat| beat.timer).map(|timer| out.cancel_timer(timer));
+        let beats = self.0.remove(&(peer.index() as u64));
+        beats.and_then(|beats| beats.timer).map(|timer| out.cancel_timer(timer));
     }
 }
 
