@@ -14,6 +14,7 @@ use super::probes;
 use super::recv_blocks::RecvBlocks;
 use super::requests::Requests;
 use super::send_blocks::SendBlocks;
+use super::send_error::SendError;
 use super::stats::Stats;
 use crate::provider::{Provider, Qp};
 use crate::room::Room;
@@ -52,9 +53,77 @@ pub(super) struct Accounts<P: Provider> {
     /// Peers whose credit word is to be written.
     pub(super) credit_due: Vec<u32>,
     pub(super) stats: Stats,
+    /// Messages with a doorbell each that are not in the counters yet.
+    pub(super) uncounted_singles: u32,
+    pub(super) broken: Broken,
+}
+
+/// Peers to close at the next flush. The queue pair has refused a post for another reason than a
+/// full queue, and the refused requests are still in the peer's batch; or a reply was too long.
+pub(super) struct Broken {
+    slots: Vec<u32>,
+}
+
+impl Broken {
+    pub(super) fn new(peers: u32) -> Broken {
+        Broken { slots: Vec::with_capacity(peers as usize) }
+    }
+
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Adds the peer in a slot, unless it is there.
+    pub(super) fn add(&mut self, slot: u32) {
+        if !self.slots.contains(&slot) {
+            self.slots.put(slot);
+        }
+    }
+
+    /// Takes a peer out.
+    pub(super) fn pop(&mut self) -> Option<u32> {
+        self.slots.pop()
+    }
 }
 
 impl<P: Provider> Accounts<P> {
+    /// Updates the counters with the messages that had a doorbell each.
+    #[inline(always)]
+    pub(super) fn count_singles(&mut self) {
+        if self.uncounted_singles > 0 {
+            self.stats.count_singles(core::mem::take(&mut self.uncounted_singles));
+        }
+    }
+
+    /// Reads a peer's room and credit again, when what was known is used up.
+    ///
+    /// # Errors
+    /// Why nothing more may be sent now.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn measure_again<const FRESH: bool>(
+        &mut self,
+        slot: u32,
+        peer: &mut Peer<P>,
+    ) -> Result<(), SendError> {
+        if FRESH {
+            peer.accepts()?;
+        }
+        let (slots, credits) = peer.measure();
+        let spare = if FRESH { peer.credit.spare() } else { 0 };
+        if slots == 0 {
+            return Err(SendError::Full);
+        }
+        if credits <= spare {
+            peer.credit.note_room(credits);
+            self.stats.credit_stalls += 1;
+            probes::credit_stall(slot);
+            return Err(SendError::NoCredit);
+        }
+        Ok(())
+    }
+
     /// Takes home what a send held; a request ends with that status.
     #[inline(always)]
     pub(super) fn release(&mut self, held: Held, status: Status) {
@@ -89,6 +158,15 @@ impl<P: Provider> Accounts<P> {
         match peer.sq.holds_any() {
             true => self.retire_held(slot, peer, next, status),
             false => peer.sq.retired = next,
+        }
+    }
+
+    /// Ends everything of a peer whose queue pair is gone or never worked. Sends without a
+    /// completion may have been done or not.
+    pub(super) fn retire_all(&mut self, slot: u32, peer: &mut Peer<P>) {
+        if peer.sq.posted() != peer.sq.retired {
+            let last = peer.sq.posted().wrapping_sub(1);
+            self.retire(slot, peer, last, SendStatus::UNKNOWN);
         }
     }
 
@@ -173,5 +251,23 @@ impl<P: Provider> Accounts<P> {
             peer.sq.push();
             self.in_flight.count += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer whose posts are refused again and again is closed once.
+    #[test]
+    fn a_broken_peer_is_listed_once() {
+        let mut broken = Broken::new(2);
+        assert!(broken.is_empty());
+        for slot in [1, 0, 1, 1] {
+            broken.add(slot);
+        }
+        assert_eq!([broken.pop(), broken.pop(), broken.pop()], [Some(0), Some(1), None]);
+        broken.add(1);
+        assert!(!broken.is_empty(), "the slot has another peer by now");
     }
 }

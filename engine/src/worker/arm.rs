@@ -38,7 +38,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     #[inline(never)]
     pub fn arm(&mut self) -> Result<Armed<'_, P, H>, Busy> {
         self.core.refill(Refill::All);
-        self.core.sender.settle_credits(&self.core.kept);
+        self.core.credit_returns.settle(&mut self.core.sender, &self.core.kept);
         self.settled = false;
         self.publish_stats();
         self.check_health();

@@ -5,12 +5,14 @@ use std_alloc::boxed::Box;
 use std_alloc::vec;
 use std_alloc::vec::Vec;
 
+use super::accounts::Accounts;
 use super::config::{Config, DIRTY_PEERS, SEND_BATCH};
 use super::held::Held;
-use super::peers::Peer;
+use super::peers::{Peer, Peers};
 use crate::provider::Provider;
 use crate::room::Room;
-use crate::wr::{SendFlags, SendOp, SendWr, Sge};
+use crate::wc::Status;
+use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr, Sge};
 
 /// No batch.
 pub(super) const NO_BATCH: u32 = u32::MAX;
@@ -173,15 +175,9 @@ impl Batches {
         Some(index)
     }
 
-    /// The `n`-th batch that belongs to a peer.
-    #[inline(always)]
-    pub(super) fn dirty(&self, n: usize) -> Option<u32> {
-        self.dirty.get(n).copied()
-    }
-
     /// Takes every empty batch from its peer.
     #[inline(always)]
-    pub(super) fn free_empty(&mut self, mut leave: impl FnMut(u32, u32)) {
+    fn free_empty(&mut self, mut leave: impl FnMut(u32, u32)) {
         let mut kept = 0;
         for n in 0..self.dirty.len() {
             let Some(index) = self.dirty.get(n).copied() else { break };
@@ -195,5 +191,84 @@ impl Batches {
             }
         }
         self.dirty.truncate(kept);
+    }
+
+    /// Posts a batch with one doorbell, as far as the device takes it.
+    #[inline(always)]
+    pub(super) fn post<P: Provider>(
+        &mut self,
+        index: u32,
+        peers: &mut Peers<P>,
+        accounts: &mut Accounts<P>,
+    ) {
+        let Some(batch) = self.get(index) else { return };
+        let slot = batch.slot;
+        let Some(peer) = peers.at(slot) else { return };
+        let count = batch.list.len();
+        if count == 0 || accounts.in_flight.exceeds_limit(count as u32) {
+            return;
+        }
+        let reads = batch.reads;
+        let (list, held) = batch.parts();
+        match accounts.post(slot, peer, list, held, reads) {
+            Ok(()) => batch.clear(),
+            Err(error) => self.cut_short(index, &error, accounts),
+        }
+    }
+
+    /// A post took only part of a batch: the rest waits for the next turn if the queue was full,
+    /// and ends with its peer otherwise.
+    #[cold]
+    fn cut_short<P: Provider>(
+        &mut self,
+        index: u32,
+        error: &PostError,
+        accounts: &mut Accounts<P>,
+    ) {
+        let Some(batch) = self.get(index) else { return };
+        batch.drop_posted(error.accepted);
+        let slot = batch.slot;
+        if error.cause == PostCause::Full {
+            accounts.stats.post_full += 1;
+        } else {
+            accounts.broken.add(slot);
+        }
+    }
+
+    /// Posts every batch, and takes the empty ones from their peers.
+    #[inline(always)]
+    pub(super) fn post_all<P: Provider>(
+        &mut self,
+        peers: &mut Peers<P>,
+        accounts: &mut Accounts<P>,
+    ) {
+        let mut n = 0;
+        while let Some(index) = self.dirty.get(n).copied() {
+            self.post(index, peers, accounts);
+            n += 1;
+        }
+        self.free_empty(|slot, index| {
+            if let Some(peer) = peers.at(slot)
+                && peer.batch == index
+            {
+                peer.batch = NO_BATCH;
+            }
+        });
+    }
+
+    /// Drops a peer's requests that are not posted yet. The next flush frees the empty batch.
+    pub(super) fn abandon<P: Provider>(
+        &mut self,
+        slot: u32,
+        peers: &mut Peers<P>,
+        accounts: &mut Accounts<P>,
+    ) {
+        let Some(peer) = peers.at(slot) else { return };
+        let Some(batch) = self.get(peer.batch) else { return };
+        peer.batch = NO_BATCH;
+        peer.sq.drop_waiting();
+        for held in batch.abandon() {
+            accounts.release(held, Status::Flushed);
+        }
     }
 }

@@ -82,21 +82,21 @@ impl<P: Provider> Core<P> {
         let late = self.turn - finish.since > self.config.drain_turns;
         match finish.goal {
             Goal::Tell => {
-                let told = self.sender.tell_finished(id);
+                let told = finish.is_told(&mut self.sender);
                 if told {
                     self.finish_both(id);
                 }
                 told
             }
             Goal::Close => {
-                let over = late || !self.owes_answer(id) && self.sender.is_finished(finish);
+                let over = late || !self.owes_answer(id) && finish.is_finished(&mut self.sender);
                 if over {
                     self.close(id);
                 }
                 over
             }
             Goal::CloseBoth => {
-                let over = late || self.sender.is_over(finish);
+                let over = late || finish.is_over(&mut self.sender);
                 if over && let Some(peer) = self.sender.peers.get(id) {
                     // If it is late, nobody may know that everything has arrived.
                     let in_order = peer.ended_in_order();
@@ -147,7 +147,9 @@ impl<P: Provider> Core<P> {
         self.datagrams.end(&mut self.sender.accounts);
         for slot in 0..self.config.peers {
             self.fail(slot, why);
-            self.sender.retire_all(slot);
+            if let Some(peer) = self.sender.peers.at(slot) {
+                self.sender.accounts.retire_all(slot, peer);
+            }
         }
     }
 }
@@ -160,36 +162,38 @@ impl<P: Provider> Sender<P> {
             peer.sq.close_budget();
         }
         self.pending.retain(|pending| *pending != slot);
-        self.abandon_batch(slot);
+        self.batches.abandon(slot, &mut self.peers, &mut self.accounts);
         if let Some(peer) = self.peers.at(slot) {
             self.accounts.mark_end(peer);
         }
     }
+}
 
+impl Finish {
     /// True if nothing accepted for a peer is outstanding, and the peer has the goodbye. Otherwise
     /// says goodbye, or asks for a completion of the last send: by a WRITE behind that send.
-    fn is_finished(&mut self, finish: &mut Finish) -> bool {
-        let slot = finish.peer.slot;
-        let Some(peer) = self.peers.get(finish.peer).filter(|peer| peer.is_up()) else {
+    fn is_finished<P: Provider>(&mut self, sender: &mut Sender<P>) -> bool {
+        let Some(peer) = sender.peers.get(self.peer).filter(|peer| peer.is_up()) else {
             return true;
         };
         if peer.deferred > 0 || peer.sq.waiting > 0 {
             return false;
         }
-        let told = finish.told || peer.credit.peer_word.is_none();
+        let told = self.told || peer.credit.peer_word.is_none();
         if peer.sq.outstanding() == 0 && told {
             return true;
         }
         if !told || !peer.sq.last_signals() {
-            finish.told |= self.write_word(slot, GOODBYE);
+            self.told |= self.write_word(sender, GOODBYE);
         }
         false
     }
 
     /// Writes a peer's word with that bit set from now on, and asks for a completion: everything
     /// before it is acknowledged then. False: there is no room now.
-    fn write_word(&mut self, slot: u32, bit: u64) -> bool {
-        let Some(peer) = self.peers.at(slot) else { return false };
+    fn write_word<P: Provider>(&self, sender: &mut Sender<P>, bit: u64) -> bool {
+        let slot = self.peer.slot;
+        let Some(peer) = sender.peers.at(slot) else { return false };
         peer.sq.want_signal();
         let bytes = (peer.credit.word() | bit).to_ne_bytes();
         let (op, sge) = match peer.credit.peer_word {
@@ -197,8 +201,8 @@ impl<P: Provider> Sender<P> {
             // It is no worker. An empty WRITE names no memory.
             None => (SendOp::Write(Remote::default()), Sge::default()),
         };
-        let posted = self.post_one(slot, request(op, SendFlags::INLINE, sge), Held::NOTHING);
-        if posted && let Some(peer) = self.peers.at(slot) {
+        let posted = sender.post_one(slot, request(op, SendFlags::INLINE, sge), Held::NOTHING);
+        if posted && let Some(peer) = sender.peers.at(slot) {
             peer.sq.count_non_message();
             if bit == GOODBYE {
                 peer.credit.say_goodbye();
@@ -210,8 +214,9 @@ impl<P: Provider> Sender<P> {
     /// Tells a peer that this side sends no more, if nothing that was accepted for it waits, and
     /// there is room: the word takes a receive of the peer, as a message does. It may take the last
     /// one, because nothing follows. True if that is done, or the peer is about to be closed.
-    fn tell_finished(&mut self, id: PeerId) -> bool {
-        let Some(peer) = self.peers.get(id).filter(|peer| peer.is_up() && !peer.finishing) else {
+    fn is_told<P: Provider>(&self, sender: &mut Sender<P>) -> bool {
+        let Some(peer) = sender.peers.get(self.peer).filter(|peer| peer.is_up() && !peer.finishing)
+        else {
             return true;
         };
         let (slots, credits) = peer.measure();
@@ -224,8 +229,8 @@ impl<P: Provider> Sender<P> {
         let bytes = (peer.credit.word() | FINISHED).to_ne_bytes();
         let op = SendOp::WriteWithImm(word, FINISHED_IMM);
         let wr = request(op, SendFlags::INLINE, Sge::inline(&bytes));
-        let posted = self.post_one(id.slot, wr, Held::NOTHING);
-        if posted && let Some(peer) = self.peers.at(id.slot) {
+        let posted = sender.post_one(self.peer.slot, wr, Held::NOTHING);
+        if posted && let Some(peer) = sender.peers.at(self.peer.slot) {
             peer.credit.say_finished();
             peer.sq.set_room(0);
         }
@@ -234,18 +239,17 @@ impl<P: Provider> Sender<P> {
 
     /// Both sides have finished sending. True if the peer has everything, and knows that this side
     /// has. Says goodbye when all is acknowledged here.
-    fn is_over(&mut self, finish: &mut Finish) -> bool {
-        let slot = finish.peer.slot;
-        let Some(peer) = self.peers.get(finish.peer).filter(|peer| peer.is_up()) else {
+    fn is_over<P: Provider>(&mut self, sender: &mut Sender<P>) -> bool {
+        let Some(peer) = sender.peers.get(self.peer).filter(|peer| peer.is_up()) else {
             return true;
         };
         if peer.all_over || peer.sq.outstanding() == 0 {
             peer.all_over = true;
             let peer_is_over = peer.said_goodbye();
-            finish.told = finish.told || self.write_word(slot, GOODBYE);
-            return finish.told && peer_is_over;
+            self.told = self.told || self.write_word(sender, GOODBYE);
+            return self.told && peer_is_over;
         } else if !peer.sq.last_signals() {
-            self.write_word(slot, FINISHED);
+            self.write_word(sender, FINISHED);
         }
         false
     }

@@ -5,6 +5,7 @@ use std_alloc::vec::Vec;
 
 use super::accounts::{Accounts, SendStatus};
 use super::config::Config;
+use super::credit_return::CreditReturns;
 use super::datagrams::Datagrams;
 use super::kept::{Kept, KeptMessage};
 use super::mailbox::{Mailbox, OwnMailbox};
@@ -49,6 +50,7 @@ pub(super) struct Core<P: Provider> {
     // After the sender, whose queue pairs read and write it.
     pub(super) regions: Regions<P>,
     pub(super) replies: Replies,
+    pub(super) credit_returns: CreditReturns,
     pub(super) kept: Kept,
     pub(super) timers: Timers,
     /// Peers that are draining.
@@ -79,6 +81,7 @@ impl<P: Provider> Core<P> {
             mailbox: OwnMailbox(mailbox),
             regions: Regions::new(),
             replies,
+            credit_returns: CreditReturns::new(),
             kept: Kept::new(config.keeps),
             timers: Timers::new(config.timers),
             closing: Vec::with_capacity(config.peers as usize),
@@ -96,7 +99,7 @@ impl<P: Provider> Core<P> {
     pub(super) fn is_settled(&self) -> bool {
         let accounts = &self.sender.accounts;
         let sender = &self.sender;
-        let sent = !sender.has_unsent() && self.replies.is_empty() && sender.broken.is_empty();
+        let sent = !sender.has_unsent() && self.replies.is_empty() && accounts.broken.is_empty();
         let told = accounts.credit_due.is_empty() && !accounts.requests.has_ended();
         sent && told && self.closing.is_empty() && self.finishing.is_empty()
     }
@@ -141,7 +144,7 @@ impl<P: Provider> Core<P> {
     pub(super) fn reply_kept(&mut self, token: Token, length: usize) -> Result<(), SendError> {
         let peer = self.kept.get(token).ok_or(SendError::NotConnected)?.peer;
         let sent = length.min(self.config.block_bytes as usize) as u64;
-        self.sender.check_length(peer.slot, sent)?;
+        self.sender.peers.check_length(peer.slot, sent)?;
         if self.sender.peers.get(peer).is_some_and(|peer| peer.is_up() && peer.sends_ended) {
             return Err(SendError::FinishedSending);
         }

@@ -13,7 +13,7 @@ use crate::provider::Provider;
 use crate::room::Room;
 use crate::wr::{SendFlags, SendOp, Sge};
 
-/// A review of all peers takes this many calls of [`Sender::review_some`].
+/// A review of all peers takes this many calls of [`CreditReturns::review_some`].
 const REVIEW_CALLS: u32 = 256;
 
 impl<P: Provider> Peer<P> {
@@ -85,64 +85,74 @@ impl<P: Provider> Peer<P> {
     }
 }
 
-impl<P: Provider> Sender<P> {
+/// The review of the peers' windows.
+pub(super) struct CreditReturns {
+    /// The peer whose window was reviewed last.
+    reviewed: u32,
+}
+
+impl CreditReturns {
+    pub(super) fn new() -> CreditReturns {
+        CreditReturns { reviewed: 0 }
+    }
+
     /// Nothing has come for a while: each peer is to be told of all it may send, if only of a part
     /// of half a window. One that waits for more than half a window would wait for ever.
     #[cold]
     #[inline(never)]
-    pub(super) fn settle_credits(&mut self, kept: &Kept) {
-        for slot in 0..self.peers.slots() {
-            self.review(slot, kept);
-            let Some(peer) = self.peers.at(slot) else { continue };
+    pub(super) fn settle<P: Provider>(&self, sender: &mut Sender<P>, kept: &Kept) {
+        for slot in 0..sender.peers.slots() {
+            Self::review(sender, slot, kept);
+            let Some(peer) = sender.peers.at(slot) else { continue };
             if peer.is_up() && peer.credit_falls_due() {
-                self.accounts.credit_due.put(slot);
+                sender.accounts.credit_due.put(slot);
             }
         }
     }
 
     /// Reviews the windows of a few peers: others may need what they do not use.
-    pub(super) fn review_some(&mut self, kept: &Kept) {
-        let slots = self.peers.slots();
+    pub(super) fn review_some<P: Provider>(&mut self, sender: &mut Sender<P>, kept: &Kept) {
+        let slots = sender.peers.slots();
         for _ in 0..slots.div_ceil(REVIEW_CALLS) {
             self.reviewed = if self.reviewed + 1 < slots { self.reviewed + 1 } else { 0 };
-            self.review(self.reviewed, kept);
+            Self::review(sender, self.reviewed, kept);
         }
     }
 
-    fn review(&mut self, slot: u32, kept: &Kept) {
-        self.end_reservation(slot);
-        let Some(peer) = self.peers.at(slot) else { return };
+    fn review<P: Provider>(sender: &mut Sender<P>, slot: u32, kept: &Kept) {
+        sender.end_reservation(slot);
+        let Some(peer) = sender.peers.at(slot) else { return };
         if peer.is_up() && peer.review_credit(peer.id(slot), kept) {
-            self.accounts.credit_due.put(slot);
+            sender.accounts.credit_due.put(slot);
         }
     }
 
     /// Tells peers how much they may send by now.
     #[cold]
     #[inline(never)]
-    pub(super) fn return_credits(&mut self, messages: &Kept) {
+    pub(super) fn tell_due<P: Provider>(&self, sender: &mut Sender<P>, messages: &Kept) {
         // The receives they are told of must be there: all but those set aside for the refill.
-        self.accounts.recv.refill(Refill::Batch, &mut self.accounts.stats);
-        if self.accounts.recv.is_refill_due() {
+        sender.accounts.recv.refill(Refill::Batch, &mut sender.accounts.stats);
+        if sender.accounts.recv.is_refill_due() {
             return;
         }
         let mut kept = 0;
         let mut n = 0;
-        while let Some(slot) = self.accounts.credit_due.get(n).copied() {
+        while let Some(slot) = sender.accounts.credit_due.get(n).copied() {
             n += 1;
-            if !self.return_credit(slot, messages)
-                && let Some(place) = self.accounts.credit_due.get_mut(kept)
+            if !Self::tell(sender, slot, messages)
+                && let Some(place) = sender.accounts.credit_due.get_mut(kept)
             {
                 *place = slot;
                 kept += 1;
             }
         }
-        self.accounts.credit_due.truncate(kept);
+        sender.accounts.credit_due.truncate(kept);
     }
 
     /// Writes the word of one peer. False: later, because its send queue has no slot.
-    fn return_credit(&mut self, slot: u32, kept: &Kept) -> bool {
-        let Some(peer) = self.peers.at(slot) else { return true };
+    fn tell<P: Provider>(sender: &mut Sender<P>, slot: u32, kept: &Kept) -> bool {
+        let Some(peer) = sender.peers.at(slot) else { return true };
         if matches!(peer.state, PeerState::Free | PeerState::Closing { .. }) {
             peer.credit.due = false;
             return true;
@@ -162,19 +172,19 @@ impl<P: Provider> Sender<P> {
         let write = |sge| request(SendOp::Write(word), flags, sge);
         if peer.sq.waiting > 0 {
             // It goes with them, with one doorbell.
-            let Some(batch) = self.batches.get(peer.batch) else { return false };
+            let Some(batch) = sender.batches.get(peer.batch) else { return false };
             if batch.list.is_full() {
                 return false;
             }
             let Some(sge) = batch.stage(&bytes) else { return false };
             batch.add(peer, write(sge), Held::NOTHING);
-        } else if !self.post_one(slot, write(Sge::inline(&bytes)), Held::NOTHING) {
+        } else if !sender.post_one(slot, write(Sge::inline(&bytes)), Held::NOTHING) {
             return false;
         }
-        let Some(peer) = self.peers.at(slot) else { return true };
+        let Some(peer) = sender.peers.at(slot) else { return true };
         peer.sq.count_non_message();
         peer.credit.was_told();
-        self.accounts.stats.credit_returns += 1;
+        sender.accounts.stats.credit_returns += 1;
         true
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn report_drained<P: Provider, H: Handler<P>>(core: &mut Core<P>, han
         let id = peer.id(slot);
         // The queue pair goes first, so that no device reads the blocks that come home.
         drop(peer.qp.take());
-        core.sender.retire_all(slot);
+        core.sender.accounts.retire_all(slot, peer);
         report_requests(core, handler);
         if known {
             probes::peer_down(slot);

@@ -15,14 +15,14 @@ impl<P: Provider> Core<P> {
             self.replies.retry(&mut self.sender);
             self.sender.post_batches();
         }
-        if !self.sender.broken.is_empty() {
+        if !self.sender.accounts.broken.is_empty() {
             self.fail_broken();
         }
     }
 
     #[cold]
     fn fail_broken(&mut self) {
-        while let Some(slot) = self.sender.broken.pop() {
+        while let Some(slot) = self.sender.accounts.broken.pop() {
             let overlong = self.sender.peers.is_overlong(slot);
             let refused = DownReason::Failed(Status::LocalQpOperation);
             self.fail(slot, if overlong { DownReason::ReplyTooLong } else { refused });

@@ -195,7 +195,7 @@ impl<P: Provider> Sender<P> {
         // Keep the stores behind the one that rings few: they wait in the store buffer until its
         // cache line is here. So the counters are updated later, all at once.
         self.accounts.in_flight.count += 1;
-        self.uncounted_singles += 1;
+        self.accounts.uncounted_singles += 1;
         true
     }
 

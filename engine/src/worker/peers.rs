@@ -153,7 +153,7 @@ pub(super) struct Peers<P: Provider> {
     map: SlotMap,
     /// The slot of the last lookup: the next one is often the same.
     recent: u32,
-    block_bytes: u32,
+    pub(super) block_bytes: u32,
 }
 
 impl<P: Provider> Peers<P> {
@@ -300,9 +300,17 @@ impl<P: Provider> Peers<P> {
         self.infos.get(slot as usize).is_some_and(|info| info.overlong)
     }
 
-    /// The longest message for the peer in a slot, in bytes.
-    pub(super) fn message_max(&self, slot: u32) -> u32 {
-        self.infos.get(slot as usize).map_or(0, PeerInfo::message_max)
+    /// Whether the blocks of both sides hold a message of that length.
+    pub(super) fn check_length(&self, slot: u32, length: u64) -> Result<(), SendError> {
+        let most = self.infos.get(slot as usize).map_or(0, PeerInfo::message_max);
+        if length <= u64::from(most) {
+            return Ok(());
+        }
+        Err(if length > u64::from(self.block_bytes) {
+            SendError::TooLong
+        } else {
+            SendError::TooLongForPeer
+        })
     }
 
     /// Sets what a peer said of itself. Only the first call counts.

@@ -7,9 +7,7 @@ use super::peers::Peer;
 use super::send_error::SendError;
 use super::sender::Sender;
 use crate::provider::Provider;
-use crate::room::Room;
-use crate::wc::Status;
-use crate::wr::{PostCause, SendFlags, SendWr};
+use crate::wr::{SendFlags, SendWr};
 
 /// Whether a peer takes one more request.
 pub(super) enum Admission<'a, P: Provider> {
@@ -64,7 +62,7 @@ impl<P: Provider> Sender<P> {
         match self.peers.at(slot) {
             Some(peer) if peer.is_up() => {
                 if !peer.sq.has_room::<FRESH>()
-                    && let Err(why) = self.measure_again::<FRESH>(slot)
+                    && let Err(why) = self.accounts.measure_again::<FRESH>(slot, peer)
                 {
                     return Admission::Full(why);
                 }
@@ -105,39 +103,7 @@ impl<P: Provider> Sender<P> {
     /// likely to follow.
     pub(super) fn post_batch_of(&mut self, slot: u32) {
         if let Some(batch) = self.peers.at(slot).map(|peer| peer.batch) {
-            self.post_batch(batch);
-        }
-    }
-
-    /// Posts a batch with one doorbell, as far as the device takes it.
-    #[inline(always)]
-    fn post_batch(&mut self, index: u32) {
-        let Some(batch) = self.batches.get(index) else { return };
-        let slot = batch.slot;
-        let Some(peer) = self.peers.at(slot) else { return };
-        let count = batch.list.len();
-        if count == 0 || self.accounts.in_flight.exceeds_limit(count as u32) {
-            return;
-        }
-        let reads = batch.reads;
-        let (list, held) = batch.parts();
-        match self.accounts.post(slot, peer, list, held, reads) {
-            Ok(()) => batch.clear(),
-            Err(error) => self.post_cut_short(index, error.accepted, error.cause),
-        }
-    }
-
-    /// A post took only part of a batch: the rest waits for the next turn if the queue was full,
-    /// and ends with its peer otherwise.
-    #[cold]
-    fn post_cut_short(&mut self, index: u32, accepted: usize, cause: PostCause) {
-        let Some(batch) = self.batches.get(index) else { return };
-        batch.drop_posted(accepted);
-        let slot = batch.slot;
-        if cause == PostCause::Full {
-            self.accounts.stats.post_full += 1;
-        } else if !self.broken.contains(&slot) {
-            self.broken.put(slot);
+            self.batches.post(batch, &mut self.peers, &mut self.accounts);
         }
     }
 
@@ -147,29 +113,6 @@ impl<P: Provider> Sender<P> {
         if !self.pending.is_empty() {
             self.ring_pending();
         }
-        let mut n = 0;
-        while let Some(index) = self.batches.dirty(n) {
-            self.post_batch(index);
-            n += 1;
-        }
-        let peers = &mut self.peers;
-        self.batches.free_empty(|slot, index| {
-            if let Some(peer) = peers.at(slot)
-                && peer.batch == index
-            {
-                peer.batch = NO_BATCH;
-            }
-        });
-    }
-
-    /// Drops a peer's requests that are not posted yet. The next flush frees the empty batch.
-    pub(super) fn abandon_batch(&mut self, slot: u32) {
-        let Some(peer) = self.peers.at(slot) else { return };
-        let Some(batch) = self.batches.get(peer.batch) else { return };
-        peer.batch = NO_BATCH;
-        peer.sq.drop_waiting();
-        for held in batch.abandon() {
-            self.accounts.release(held, Status::Flushed);
-        }
+        self.batches.post_all(&mut self.peers, &mut self.accounts);
     }
 }

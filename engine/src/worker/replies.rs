@@ -47,10 +47,10 @@ impl Replies {
         block: u32,
         length: usize,
     ) {
-        let length = (length as u64).min(u64::from(sender.block_bytes)) as u32;
+        let length = (length as u64).min(u64::from(sender.peers.block_bytes)) as u32;
         probes::reply(slot, length);
         // While replies wait, the budget is closed.
-        if !(P::Qp::POSTS_INLINE && sender.reply_inline(slot, block, length)) {
+        if !(P::Qp::POSTS_INLINE && Self::send_inline(sender, slot, block, length)) {
             self.reply_or_defer(sender, slot, block, length);
         }
     }
@@ -63,12 +63,12 @@ impl Replies {
         block: u32,
         length: u32,
     ) {
-        if sender.check_length(slot, length.into()).is_err() {
-            return sender.refuse_reply(slot, block);
+        if sender.peers.check_length(slot, length.into()).is_err() {
+            return Self::refuse(sender, slot, block);
         }
         let held_back =
             sender.peers.at(slot).is_some_and(|peer| peer.deferred > 0 || peer.sends_ended);
-        if held_back || !sender.try_reply(slot, block, length) {
+        if held_back || !Self::send(sender, slot, block, length) {
             self.defer(sender, slot, block, length);
         }
     }
@@ -120,7 +120,7 @@ impl Replies {
                     continue;
                 }
             };
-            let sent = !blocked && sender.try_reply(slot, reply.block, reply.length);
+            let sent = !blocked && Self::send(sender, slot, reply.block, reply.length);
             if let Some(peer) = sender.peers.at(slot) {
                 match sent {
                     true => peer.deferred -= 1,
@@ -132,36 +132,36 @@ impl Replies {
             }
         }
     }
-}
-
-impl<P: Provider> Sender<P> {
     /// A reply is too long for its peer. The handler cannot be told here, so the peer is closed,
     /// unless the reply would not be sent anyway.
     #[cold]
-    fn refuse_reply(&mut self, slot: u32, block: u32) {
-        self.done_with(slot, block);
-        if self.peers.at(slot).is_some_and(|peer| peer.sends_ended) {
+    fn refuse<P: Provider>(sender: &mut Sender<P>, slot: u32, block: u32) {
+        sender.done_with(slot, block);
+        if sender.peers.at(slot).is_some_and(|peer| peer.sends_ended) {
             return;
         }
-        self.peers.set_overlong(slot);
-        if !self.broken.contains(&slot) {
-            self.broken.put(slot);
-        }
+        sender.peers.set_overlong(slot);
+        sender.accounts.broken.add(slot);
     }
 
     /// Replies inline, with a doorbell at once or later. False: nothing was done.
     #[inline(always)]
-    fn reply_inline(&mut self, slot: u32, block: u32, length: u32) -> bool {
+    fn send_inline<P: Provider>(
+        sender: &mut Sender<P>,
+        slot: u32,
+        block: u32,
+        length: u32,
+    ) -> bool {
         // An inline post needs no key. Its payload is copied out of the block, which is free then.
-        let sge = Sge { lkey: 0, ..self.accounts.recv.sge(block, length) };
-        length <= self.inline_max
-            && match self.doorbells.next_send() {
-                Doorbell::Now => self.post_at_once::<false>(slot, None, sge, Some(block)),
+        let sge = Sge { lkey: 0, ..sender.accounts.recv.sge(block, length) };
+        length <= sender.inline_max
+            && match sender.doorbells.next_send() {
+                Doorbell::Now => sender.post_at_once::<false>(slot, None, sge, Some(block)),
                 Doorbell::Later => {
-                    let posted = self.post_reserved(slot, sge)
-                        || self.post_deferred::<false>(slot, None, sge);
+                    let posted = sender.post_reserved(slot, sge)
+                        || sender.post_deferred::<false>(slot, None, sge);
                     if posted {
-                        self.done_with(slot, block);
+                        sender.done_with(slot, block);
                     }
                     posted
                 }
@@ -169,28 +169,32 @@ impl<P: Provider> Sender<P> {
     }
 
     /// False: there is no room now. A reply to a peer that is gone is dropped.
-    fn try_reply(&mut self, slot: u32, block: u32, length: u32) -> bool {
-        if P::Qp::POSTS_INLINE && self.open_budget(slot) && self.reply_inline(slot, block, length) {
-            return true;
-        }
-        let inline = length <= self.inline_max;
-        let flags = if inline { SendFlags::INLINE } else { SendFlags::empty() };
-        let wr = request(SendOp::Send, flags, self.accounts.recv.sge(block, length));
-        let held = Held::recv_block(block);
-        if self.doorbells.next_send() == Doorbell::Now && self.post_message::<false>(slot, wr, held)
+    fn send<P: Provider>(sender: &mut Sender<P>, slot: u32, block: u32, length: u32) -> bool {
+        if P::Qp::POSTS_INLINE
+            && sender.open_budget(slot)
+            && Self::send_inline(sender, slot, block, length)
         {
             return true;
         }
-        match self.admission::<false>(slot) {
+        let inline = length <= sender.inline_max;
+        let flags = if inline { SendFlags::INLINE } else { SendFlags::empty() };
+        let wr = request(SendOp::Send, flags, sender.accounts.recv.sge(block, length));
+        let held = Held::recv_block(block);
+        if sender.doorbells.next_send() == Doorbell::Now
+            && sender.post_message::<false>(slot, wr, held)
+        {
+            return true;
+        }
+        match sender.admission::<false>(slot) {
             Admission::Open(peer, batch) => {
                 if batch.add(peer, wr, held) {
-                    self.post_batch_of(slot);
+                    sender.post_batch_of(slot);
                 }
                 true
             }
             Admission::Full(_) => false,
             Admission::Closed => {
-                self.accounts.recv.free(block);
+                sender.accounts.recv.free(block);
                 true
             }
         }

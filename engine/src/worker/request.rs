@@ -39,7 +39,7 @@ impl<P: Provider> Core<P> {
         }
         self.sender.may_post(id, request.is_message())?;
         if send {
-            self.sender.check_length(id.slot, wr.length())?;
+            self.sender.peers.check_length(id.slot, wr.length())?;
         }
         let requests = &mut self.sender.accounts.requests;
         let index = requests.begin(id, request).ok_or(SendError::TooMany)?;
@@ -72,7 +72,7 @@ impl<P: Provider> Sender<P> {
             return Err(SendError::Full);
         }
         match message && !peer.sq.has_room::<true>() {
-            true => self.measure_again::<true>(id.slot),
+            true => self.accounts.measure_again::<true>(id.slot, peer),
             false => Ok(()),
         }
     }

@@ -106,7 +106,7 @@ impl<P: Provider> Sender<P> {
 
     /// Sends a copy in a block of the worker.
     fn send_block(&mut self, slot: u32, imm: Option<u32>, bytes: &[u8]) -> Result<(), SendError> {
-        self.check_length(slot, bytes.len() as u64)?;
+        self.peers.check_length(slot, bytes.len() as u64)?;
         let (held, sge) = self.accounts.send.copy(bytes)?;
         let Admission::Open(peer, batch) = self.open_batch(slot) else {
             self.accounts.release(held, Status::Flushed);
@@ -116,19 +116,6 @@ impl<P: Provider> Sender<P> {
             self.post_batch_of(slot);
         }
         Ok(())
-    }
-
-    /// Whether the blocks of both sides hold a message of that length.
-    pub(super) fn check_length(&self, slot: u32, length: u64) -> Result<(), SendError> {
-        let most = self.peers.message_max(slot);
-        if length <= u64::from(most) {
-            return Ok(());
-        }
-        Err(if length > u64::from(self.block_bytes) {
-            SendError::TooLong
-        } else {
-            SendError::TooLongForPeer
-        })
     }
 
     /// Sends at once, with a doorbell of its own; straight from `bytes` if they fit inline.

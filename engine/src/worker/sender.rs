@@ -9,8 +9,6 @@ use super::config::Config;
 use super::doorbell_policy::DoorbellPolicy;
 use super::message::PeerId;
 use super::peers::Peers;
-use super::probes;
-use super::send_error::SendError;
 use crate::provider::Provider;
 
 /// A worker's sending side.
@@ -20,17 +18,9 @@ pub(super) struct Sender<P: Provider> {
     pub(super) batches: Batches,
     /// Peers with messages that wait for a doorbell, or with a reservation.
     pub(super) pending: Vec<u32>,
-    /// Peers whose queue pair has refused a post for another reason than a full queue. The refused
-    /// requests are still in their batches. The next flush closes these peers.
-    pub(super) broken: Vec<u32>,
     pub(super) accounts: Accounts<P>,
     pub(super) doorbells: DoorbellPolicy,
-    /// Messages with a doorbell each that are not in the counters yet.
-    pub(super) uncounted_singles: u32,
     pub(super) inline_max: u32,
-    pub(super) block_bytes: u32,
-    /// The peer whose window was reviewed last.
-    pub(super) reviewed: u32,
 }
 
 impl<P: Provider> Sender<P> {
@@ -39,14 +29,10 @@ impl<P: Provider> Sender<P> {
             peers: Peers::new(config),
             batches: Batches::new(config),
             pending: Vec::with_capacity(config.peers as usize),
-            broken: Vec::with_capacity(config.peers as usize),
             accounts,
             doorbells: DoorbellPolicy::new(config),
-            uncounted_singles: 0,
             // No message is longer than a block.
             inline_max: config.inline_bytes.min(config.block_bytes),
-            block_bytes: config.block_bytes,
-            reviewed: 0,
         }
     }
 
@@ -54,14 +40,6 @@ impl<P: Provider> Sender<P> {
     #[inline(always)]
     pub(super) fn has_unsent(&self) -> bool {
         !self.pending.is_empty() || !self.batches.are_idle()
-    }
-
-    /// Updates the counters with the messages that had a doorbell each.
-    #[inline(always)]
-    pub(super) fn count_singles(&mut self) {
-        if self.uncounted_singles > 0 {
-            self.accounts.stats.count_singles(core::mem::take(&mut self.uncounted_singles));
-        }
     }
 
     /// A completion for a send of the peer in a slot: that send and all before it are over. False:
@@ -81,16 +59,6 @@ impl<P: Provider> Sender<P> {
             self.accounts.retire(slot, peer, index, status);
         }
         true
-    }
-
-    /// Ends everything of a peer whose queue pair is gone or never worked. Sends without a
-    /// completion may have been done or not.
-    pub(super) fn retire_all(&mut self, slot: u32) {
-        let Some(peer) = self.peers.at(slot) else { return };
-        if peer.sq.posted() != peer.sq.retired {
-            let last = peer.sq.posted().wrapping_sub(1);
-            self.accounts.retire(slot, peer, last, SendStatus::UNKNOWN);
-        }
     }
 
     /// The handler is done with a message of that peer.
@@ -121,30 +89,5 @@ impl<P: Provider> Sender<P> {
             }
             _ => 0,
         }
-    }
-
-    /// Reads room and credit again, when what was known is used up.
-    ///
-    /// # Errors
-    /// Why nothing more may be sent now.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn measure_again<const FRESH: bool>(&mut self, slot: u32) -> Result<(), SendError> {
-        let peer = self.peers.at(slot).ok_or(SendError::NotConnected)?;
-        if FRESH {
-            peer.accepts()?;
-        }
-        let (slots, credits) = peer.measure();
-        let spare = if FRESH { peer.credit.spare() } else { 0 };
-        if slots == 0 {
-            return Err(SendError::Full);
-        }
-        if credits <= spare {
-            peer.credit.note_room(credits);
-            self.accounts.stats.credit_stalls += 1;
-            probes::credit_stall(slot);
-            return Err(SendError::NoCredit);
-        }
-        Ok(())
     }
 }

@@ -7,7 +7,7 @@ use std_alloc::vec::Vec;
 
 use doorbell_alloc::{BlockPool, Mapping};
 
-use super::accounts::Accounts;
+use super::accounts::{Accounts, Broken};
 use super::config::{Config, POLL_BATCH};
 use super::core::Core;
 use super::credit_grant::CreditWords;
@@ -87,6 +87,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             send: SendBlocks::new(region, pool),
             requests: Requests::new(config.requests),
             credit_due: Vec::with_capacity(config.peers as usize),
+            uncounted_singles: 0,
+            broken: Broken::new(config.peers),
             stats: Stats::default(),
         };
         let message_max = nic.caps().message_max;

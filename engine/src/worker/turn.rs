@@ -145,7 +145,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// True if nothing is left to do after all: sends between turns have rung already.
     #[inline(never)]
     fn settles(&mut self) -> bool {
-        self.core.sender.count_singles();
+        self.core.sender.accounts.count_singles();
         self.settled = self.core.is_settled() && !self.core.sender.accounts.recv.is_refill_due();
         self.settled
     }
@@ -267,7 +267,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             drain::report_drained(core, handler);
         }
         if !core.sender.accounts.credit_due.is_empty() {
-            core.sender.return_credits(&core.kept);
+            core.credit_returns.tell_due(&mut core.sender, &core.kept);
         }
         if core.sender.doorbells.turn_ends(taken) {
             core.flush();
@@ -284,7 +284,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.sender.accounts.stats.turns += turns;
         self.core.sender.accounts.stats.idle_turns += idle;
         self.core.sender.accounts.stats.count_polls(1, alone);
-        self.core.sender.count_singles();
+        self.core.sender.accounts.count_singles();
         if self.core.turn >= self.publish_at {
             self.look_around();
         }
@@ -311,7 +311,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             self.publish_stats();
         }
         if self.idle == SETTLE_IDLE_TURNS {
-            self.core.sender.settle_credits(&self.core.kept);
+            self.core.credit_returns.settle(&mut self.core.sender, &self.core.kept);
         }
         if self.idle.is_multiple_of(HEALTH_IDLE_TURNS) {
             self.check_health();
@@ -324,7 +324,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     #[inline(never)]
     fn look_around(&mut self) {
         self.publish_stats();
-        self.core.sender.review_some(&self.core.kept);
+        self.core.credit_returns.review_some(&mut self.core.sender, &self.core.kept);
     }
 
     #[cold]

@@ -25,7 +25,7 @@ impl Dice {
 
 fn settle_credits<H: Handler<Soft>>(side: &mut Side<H>) {
     let core = &mut side.worker.core;
-    core.sender.settle_credits(&core.kept);
+    core.credit_returns.settle(&mut core.sender, &core.kept);
 }
 
 fn any_config(dice: &mut Dice) -> Config {
