@@ -221,8 +221,8 @@ fn trap_4_a_slow_receiver_costs_no_retry_of_a_second<F: Fabric>(nic: &F) {
     });
     assert_eq!(numbers(pair.two.worker.handler()), (0..100).collect::<Vec<_>>());
     // The connection manager's own timer is 655 ms: every few messages would wait that long, on a
-    // device that waits for it (soft takes a message as soon as there is a receive), which makes
-    // some 15 000 rounds.
+    // device that waits for it (soft takes a message as soon as there is a receive). That would be,
+    // by estimate, 15 000 rounds.
     assert!(rounds < 9000, "{rounds} rounds");
 }
 
