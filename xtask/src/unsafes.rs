@@ -34,7 +34,7 @@ const CEILINGS: &[(&str, usize, usize)] = &[
     ("doorbell-tokio", 1, 1),
     ("doorbell-tune", 2, 0),
     ("doorbell-turn", 1, 0),
-    ("doorbell-verbs", 32, 0),
+    ("doorbell-verbs", 31, 0),
 ];
 
 /// Packages that name their files with `unsafe`. A file that no longer has any leaves the list.

@@ -1,7 +1,7 @@
 //! An id of librdmacm, shared by its handle and its queue pair.
 #![expect(unsafe_code, reason = "librdmacm's ids are raw pointers")]
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ptr::{self, NonNull};
@@ -331,6 +331,18 @@ impl Core {
             .into_iter()
             .find(|kind| *kind as u32 == raw)
             .unwrap_or(QpType::Rc)
+    }
+
+    /// Sets an option of the id to a value of the option's own type.
+    pub(super) fn set_option<T>(
+        &self,
+        level: c_int,
+        option: c_int,
+        value: &mut T,
+    ) -> io::Result<Option<Told>> {
+        let value: *mut c_void = (&raw mut *value).cast();
+        // SAFETY: the id is alive; the value is, for the call, and has the size that is named.
+        self.call(|id| unsafe { rdma_set_option(id, level, option, value, size_of::<T>()) })
     }
 
     /// Makes a call that answers 0 or -1. On a synchronous id the event may have come already.

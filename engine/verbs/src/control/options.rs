@@ -1,9 +1,7 @@
 //! Options of ids.
-#![expect(unsafe_code, reason = "rdma_set_option takes values by pointer")]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
-use crate::rdma_core::rdma_set_option;
 use doorbell_fabric::CmError;
 use doorbell_fabric::{ACK_TIMEOUT_MAX, IdOption, PathRecord};
 use doorbell_seam::error::Code;
@@ -43,7 +41,7 @@ pub(super) fn set(core: &Core, option: IdOption) -> Result<Option<Told>, CmError
         }
         IdOption::AckTimeout(mut code) => call(core, RDMA_OPTION_ID_ACK_TIMEOUT, &mut code),
         IdOption::IbPath(path) => {
-            hand_over(core, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &mut encode(&path))
+            core.set_option(RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &mut encode(&path))
         }
     };
     let in_time = match option {
@@ -82,18 +80,7 @@ fn encode(path: &PathRecord) -> PathData {
 
 /// Hands over a value of the option's own type.
 fn call<T>(core: &Core, option: c_int, value: &mut T) -> std::io::Result<Option<Told>> {
-    hand_over(core, RDMA_OPTION_ID, option, value)
-}
-
-fn hand_over<T>(
-    core: &Core,
-    level: c_int,
-    option: c_int,
-    value: &mut T,
-) -> std::io::Result<Option<Told>> {
-    let value: *mut c_void = (&raw mut *value).cast();
-    // SAFETY: the id is alive; the value is, for the call, and has the size that is named.
-    core.call(|id| unsafe { rdma_set_option(id, level, option, value, size_of::<T>()) })
+    core.set_option(RDMA_OPTION_ID, option, value)
 }
 
 #[cfg(test)]
