@@ -183,7 +183,7 @@ impl Display for Metrics {
 }
 
 /// The plain counters of a worker: names, meanings, values.
-fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 16] {
+fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 17] {
     [
         ("turns", "Turns of the worker's loop.", stats.turns),
         ("idle_turns", "Turns that found nothing.", stats.idle_turns),
@@ -201,6 +201,7 @@ fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 16] {
         ("refilled", "Receives given back to the shared queue.", stats.refilled),
         ("datagrams_received", "Datagrams received.", stats.datagrams_received),
         ("datagrams_sent", "Datagrams sent.", stats.datagrams_sent),
+        ("breaches", "Peers that broke the rules of credit.", stats.breaches),
     ]
 }
 

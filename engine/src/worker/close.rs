@@ -133,7 +133,10 @@ impl<P: Provider> Core<P> {
             PeerState::Free | PeerState::Closing { .. } => return,
         };
         let ended = if peer.ended_in_order() { why.after_goodbye() } else { why };
-        peer.state = PeerState::Closing { why: ended, known, since };
+        peer.state = PeerState::Closing { known, since };
+        if let Some((_, conduct)) = self.sender.peers.conduct(slot) {
+            conduct.why = Some(ended);
+        }
         self.sender.end(slot);
         self.closing.put(slot);
         if why != DownReason::Disconnected && !self.sender.peers.ask_for_end(slot) {
@@ -204,6 +207,7 @@ impl Finish {
         let posted = sender.post_one(slot, request(op, SendFlags::INLINE, sge), Held::NOTHING);
         if posted && let Some(peer) = sender.peers.at(slot) {
             peer.sq.count_non_message();
+            peer.credit.word_was_written();
             if bit == GOODBYE {
                 peer.credit.say_goodbye();
             }
@@ -231,6 +235,7 @@ impl Finish {
         let wr = request(op, SendFlags::INLINE, Sge::inline(&bytes));
         let posted = sender.post_one(self.peer.slot, wr, Held::NOTHING);
         if posted && let Some(peer) = sender.peers.at(self.peer.slot) {
+            peer.credit.word_was_written();
             peer.credit.say_finished();
             peer.sq.set_room(0);
         }

@@ -29,6 +29,7 @@
 //! says so at once, not half a window later, when it has replies of its own that wait for this
 //! peer.
 
+use super::breach::Breach;
 use super::handshake::Handshake;
 use crate::remote::RESERVED_IMM;
 use crate::wr::Remote;
@@ -231,9 +232,15 @@ impl Credit {
         u64::from(count & GIVEN_MASK) << GIVEN_BIT
     }
 
-    /// The peer has been told.
+    /// The peer has been told, and nothing more is due.
     pub(super) fn was_told(&mut self) {
-        (self.told, self.due) = (self.granted, false);
+        self.due = false;
+        self.word_was_written();
+    }
+
+    /// A word was written to the peer: it may use what the word grants.
+    pub(super) fn word_was_written(&mut self) {
+        self.told = self.granted;
         if self.says & ASKS != 0 {
             self.asked = self.granted;
         }
@@ -250,24 +257,72 @@ impl Credit {
     }
 
     /// What the peer has given back since the last look at its word. A peer that says it gave back
-    /// more than it had gave back nothing: else it could have the receives of all others promised
-    /// to itself. `held` counts its messages that still have a block: they used credit, too.
-    pub(super) fn take_back(&mut self, word: u64, held: impl FnOnce() -> u32) -> u32 {
+    /// more than it had breaks the rules: else it could have the receives of all others promised to
+    /// itself. `held` counts its messages that still have a block: they used credit, too.
+    pub(super) fn take_back(
+        &mut self,
+        word: u64,
+        held: impl FnOnce() -> u32,
+    ) -> Result<u32, Breach> {
         let before = self.taken_back;
         let more = ((word >> GIVEN_BIT) as u32).wrapping_sub(before) & GIVEN_MASK;
         if more == 0 {
-            return 0;
+            return Ok(0);
         }
-        // Some are done with and not counted yet.
-        let done = self.done.wrapping_add(self.step.wrapping_sub(self.until_return));
-        let used = done.wrapping_add(held()).wrapping_add(before);
-        let had = self.first.wrapping_add(self.told).wrapping_sub(used);
+        let had = self.allowed().wrapping_sub(self.sent_by_peer(held()));
         // Beyond half of the range the peer has used more than it was told of.
-        if more > had || had > u32::MAX / 2 {
-            return 0;
+        let had = if had > u32::MAX / 2 { 0 } else { had };
+        if more > had {
+            return Err(Breach::GaveBackTooMuch { said: more, allowed: had });
         }
         self.taken_back = before.wrapping_add(more);
-        more
+        Ok(more)
+    }
+
+    /// Messages that the peer may have sent so far, from the beginning.
+    fn allowed(&self) -> u32 {
+        self.first.wrapping_add(self.told).wrapping_sub(self.taken_back)
+    }
+
+    /// Messages that the peer has sent, from the beginning, if `held` of them still have a block.
+    fn sent_by_peer(&self, held: u32) -> u32 {
+        // Some are done with and not counted yet.
+        let done = self.done.wrapping_add(self.step.wrapping_sub(self.until_return));
+        done.wrapping_add(held)
+    }
+
+    /// Checks that the peer has sent no more than it was granted. A peer that is not told, because
+    /// it is no worker or receives are not counted, has no such limit.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn check_sent(&self, held: u32) -> Result<(), Breach> {
+        let (sent, allowed) = (self.sent_by_peer(held), self.allowed());
+        let is_counted = self.return_every != u32::MAX && self.peer_word.is_some();
+        if is_counted && allowed.wrapping_sub(sent) > u32::MAX / 2 {
+            return Err(Breach::SentTooMuch { sent, allowed });
+        }
+        Ok(())
+    }
+
+    /// Checks the peer's word: what it grants never gets less than `before`, its last look, and is
+    /// never more than the longest window beyond the `sent` messages that were sent.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn check_word(&self, sent: u32, word: u64, before: &mut u32) -> Result<(), Breach> {
+        let PeerCredit::Counted(base) = self.flow else { return Ok(()) };
+        let said = word as u32;
+        let used = sent.wrapping_add(self.given_back).wrapping_sub(base);
+        let before = core::mem::replace(before, said);
+        let left = said.wrapping_sub(used);
+        if said.wrapping_sub(before) > u32::MAX / 2 {
+            Err(Breach::WentBack { said, before })
+        } else if left > u32::MAX / 2 {
+            Err(Breach::WentBack { said, before: used })
+        } else if left > WINDOW_MAX {
+            Err(Breach::GrantedTooMuch { said: left, most: WINDOW_MAX })
+        } else {
+            Ok(())
+        }
     }
 
     /// The peer says in its word that it waits for more credit.
@@ -332,7 +387,7 @@ impl Credit {
             PeerCredit::Counted(base) => {
                 let gone = sent.wrapping_add(self.given_back);
                 // A word that no worker writes gives nothing, or the longest window at most, which
-                // is what an honest one never goes beyond.
+                // is what an honest one never goes beyond. The next review ends its writer.
                 let left = base.wrapping_add(word as u32).wrapping_sub(gone);
                 if left > u32::MAX / 2 { 0 } else { left.min(WINDOW_MAX) }
             }
@@ -349,6 +404,10 @@ mod tests {
         let handshake = Handshake { window: base, word: Remote::default(), block_bytes: 64 };
         credit.set_handshake(Some(handshake));
         credit
+    }
+
+    fn take_back(credit: &mut Credit, word: u64, held: impl FnOnce() -> u32) -> u32 {
+        credit.take_back(word, held).unwrap_or(0)
     }
 
     /// The credit across the wrap of the count, and for words that make no sense.
@@ -383,9 +442,12 @@ mod tests {
         assert!(!sender.review_room(10, asked), "nothing is left to give");
         let word = sender.word();
         receiver.change_window(24, 16, 0, false);
-        assert_eq!(receiver.take_back(word, || 0), 0, "the peer was not told of so much");
+        assert_eq!(take_back(&mut receiver, word, || 0), 0, "the peer was not told of so much");
         receiver.was_told();
-        assert_eq!((receiver.take_back(word, || 0), receiver.take_back(word, || 0)), (18, 0));
+        assert_eq!(
+            (take_back(&mut receiver, word, || 0), take_back(&mut receiver, word, || 0)),
+            (18, 0)
+        );
         assert_eq!(sender.left(10, 30), 6, "what comes after counts as ever");
         let mut free = Credit::new(4);
         free.set_handshake(None);
@@ -399,27 +461,59 @@ mod tests {
         let given = |count: u32| u64::from(count & GIVEN_MASK) << GIVEN_BIT;
         let mut receiver = counted(4);
         for lie in [9, 1 << 27, GIVEN_MASK] {
-            assert_eq!(receiver.take_back(given(lie), || 0), 0, "{lie}");
+            assert_eq!(take_back(&mut receiver, given(lie), || 0), 0, "{lie}");
         }
-        assert_eq!(receiver.take_back(given(5), || 0), 5);
-        assert_eq!(receiver.take_back(given(9), || 0), 0, "three are left");
+        assert_eq!(take_back(&mut receiver, given(5), || 0), 5);
+        assert_eq!(take_back(&mut receiver, given(9), || 0), 0, "three are left");
         receiver.until_return -= 2;
         receiver.begin_return();
-        assert_eq!(receiver.take_back(given(7), || 0), 0, "two more are used");
-        assert_eq!(receiver.take_back(given(6), || 0), 1);
+        assert_eq!(take_back(&mut receiver, given(7), || 0), 0, "two more are used");
+        assert_eq!(take_back(&mut receiver, given(6), || 0), 1);
         receiver.was_told();
-        assert_eq!(receiver.take_back(given(8), || 2), 0, "two are held, and none is left");
+        assert_eq!(take_back(&mut receiver, given(8), || 2), 0, "two are held, and none is left");
         receiver.until_return -= 2;
-        assert_eq!(receiver.take_back(given(8), || 0), 0, "done with, and not counted yet");
+        assert_eq!(take_back(&mut receiver, given(8), || 0), 0, "done with, and not counted yet");
         receiver.until_return += 2;
-        assert_eq!(receiver.take_back(given(8), || 0), 2);
+        assert_eq!(take_back(&mut receiver, given(8), || 0), 2);
         // It sent more than it might.
         receiver.until_return -= 2;
         receiver.begin_return();
         assert_eq!(
-            (receiver.take_back(given(9), || 0), receiver.take_back(given(8), || 0)),
+            (take_back(&mut receiver, given(9), || 0), take_back(&mut receiver, given(8), || 0)),
             (0, 0)
         );
+    }
+
+    /// The last word of a side that finishes grants what its steps have counted: the peer may use
+    /// that, and no more.
+    #[test]
+    fn any_word_that_is_written_grants() {
+        let mut receiver = counted(4);
+        receiver.until_return -= 4;
+        assert!(receiver.step(false));
+        receiver.word_was_written();
+        assert!(receiver.due, "it is told again");
+        assert_eq!(receiver.check_sent(8), Ok(()));
+        let broke = Err(Breach::SentTooMuch { sent: 13, allowed: 12 });
+        assert_eq!(receiver.check_sent(9), broke);
+    }
+
+    /// Words that an honest peer writes are fine across the wrap of the count.
+    #[test]
+    fn an_honest_word_never_goes_back() {
+        let sender = counted(20);
+        let near = u32::MAX - 5;
+        let mut seen = near;
+        let mut check = |sent: u32, word: u64| sender.check_word(sent, word, &mut seen);
+        for (sent, word) in [(near, near), (near.wrapping_add(20), near), (3, 2), (22, 2)] {
+            let word = u64::from(word) | GOODBYE | FINISHED | ASKS | WANTS;
+            assert_eq!(check(sent, word), Ok(()), "{sent} {word}");
+        }
+        assert_eq!(check(23, 2), Err(Breach::WentBack { said: 2, before: 3 }));
+        let mut plain = Credit::new(8);
+        plain.set_handshake(None);
+        assert_eq!(plain.check_word(100, 5, &mut 7), Ok(()), "it is no worker");
+        assert_eq!(plain.check_sent(100), Ok(()));
     }
 
     /// A sender that waits for more than it has says so, once, and gives nothing back meanwhile.
@@ -455,7 +549,7 @@ mod tests {
         let said = sender.word();
         assert_eq!(said & (FINISHED | GOODBYE), FINISHED | GOODBYE);
         let word = FINISHED | GOODBYE | WANTS;
-        assert_eq!(counted(4).take_back(word, || 0), 0, "it gives nothing back");
+        assert_eq!(take_back(&mut counted(4), word, || 0), 0, "it gives nothing back");
     }
 
     /// A peer that was asked to give credit back may have only two: it is told of each message,

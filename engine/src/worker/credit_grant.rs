@@ -102,7 +102,7 @@ impl<P: Provider> CreditGrant<P> {
                 .cure("raise Config::recv_blocks or Config::overcommit, or lower Config::window")
         })?;
         // The last peer's queue pair is gone. A late word from it, or one from a peer that writes
-        // where it should not, costs no more than a wait for receives.
+        // where it should not, costs no more than the connection.
         words.at(index).store(0, Ordering::Relaxed);
         PeerWatch::begin(&words.holders, index);
         // A quarter of what nobody has: a first burst need not wait until the peer is known to use

@@ -2,11 +2,12 @@
 //! says how much it may send.
 
 use super::batch::request;
+use super::breach::Breach;
 use super::credit::{Credit, PeerCredit};
 use super::held::Held;
 use super::kept::Kept;
 use super::message::PeerId;
-use super::peers::{Peer, PeerState};
+use super::peers::{Conduct, Peer, PeerState};
 use super::recv_blocks::Refill;
 use super::sender::Sender;
 use crate::provider::Provider;
@@ -18,12 +19,16 @@ const REVIEW_CALLS: u32 = 256;
 
 impl<P: Provider> Peer<P> {
     /// Before the peer is told: how long its window is from now on.
-    fn adjust_window(&mut self, id: PeerId, kept: &Kept) {
-        let Some(grant) = &mut self.grant else { return };
+    fn adjust_window(&mut self, id: PeerId, kept: &Kept) -> Result<(), Breach> {
+        let Some(grant) = &mut self.grant else { return Ok(()) };
         let untold = self.credit.begin_return();
         // What the peer has given back of its base window it gets again.
         let held = || kept.count_of(id) + self.deferred + self.sq.held_recv_blocks();
-        let given = self.credit.take_back(grant.word(), held);
+        let given = self.credit.take_back(grant.word(), held)?;
+        if untold > grant.window() {
+            // What it was told of and has not sent is the rest of the window: it is below zero.
+            self.credit.check_sent(0)?;
+        }
         let again = given - grant.shrink(given);
         let window = grant.window();
         if self.credit.uses(window) {
@@ -40,13 +45,19 @@ impl<P: Provider> Peer<P> {
         }
         let eager = self.deferred > 0;
         self.credit.change_window(grant.window(), more + again, less, eager);
+        Ok(())
     }
 
     /// Reviews both windows. The peer is asked for what it does not use, or gets what it waits for;
     /// and this side gives back what it does not use, or says that it waits for more. True if the
     /// peer is to be told, and was not to be already.
-    fn review_credit(&mut self, id: PeerId, kept: &Kept) -> bool {
-        let Some(grant) = &mut self.grant else { return false };
+    fn review_credit(
+        &mut self,
+        id: PeerId,
+        kept: &Kept,
+        conduct: &mut Conduct,
+    ) -> Result<bool, Breach> {
+        let Some(grant) = &mut self.grant else { return Ok(false) };
         let word = grant.word();
         let wants = Credit::is_wanted(word);
         let uses = wants || self.credit.uses(grant.window());
@@ -54,7 +65,9 @@ impl<P: Provider> Peer<P> {
         grant.set_borrower(uses);
         // What the peer has given back of its base window it gets again.
         let held = || kept.count_of(id) + self.deferred + self.sq.held_recv_blocks();
-        let given = self.credit.take_back(word, held);
+        self.credit.check_sent(held())?;
+        self.credit.check_word(self.sq.messages(), word, &mut conduct.granted)?;
+        let given = self.credit.take_back(word, held)?;
         let again = given - grant.shrink(given);
         let asks = !uses && grant.is_wanted();
         let gets = if wants { grant.missing() } else { 0 };
@@ -81,7 +94,8 @@ impl<P: Provider> Peer<P> {
             self.sq.close_budget();
             tell = true;
         }
-        tell && self.credit.peer_word.is_some() && !core::mem::replace(&mut self.credit.due, true)
+        let tell = tell && self.credit.peer_word.is_some();
+        Ok(tell && !core::mem::replace(&mut self.credit.due, true))
     }
 }
 
@@ -121,9 +135,25 @@ impl CreditReturns {
 
     fn review<P: Provider>(sender: &mut Sender<P>, slot: u32, kept: &Kept) {
         sender.end_reservation(slot);
-        let Some(peer) = sender.peers.at(slot) else { return };
-        if peer.is_up() && peer.review_credit(peer.id(slot), kept) {
-            sender.accounts.credit_due.put(slot);
+        let Some((peer, conduct)) = sender.peers.conduct(slot) else { return };
+        if !peer.is_up() {
+            return;
+        }
+        match peer.review_credit(peer.id(slot), kept, conduct) {
+            Ok(true) => sender.accounts.credit_due.put(slot),
+            Ok(false) => {}
+            Err(breach) => Self::end_for(sender, slot, breach),
+        }
+    }
+
+    /// A peer that broke a rule ends with the next flush.
+    #[cold]
+    #[inline(never)]
+    fn end_for<P: Provider>(sender: &mut Sender<P>, slot: u32, breach: Breach) {
+        let Some((peer, conduct)) = sender.peers.conduct(slot) else { return };
+        if peer.is_up() && conduct.breach.replace(breach).is_none() {
+            sender.accounts.stats.breaches += 1;
+            sender.accounts.broken.add(slot);
         }
     }
 
@@ -165,7 +195,11 @@ impl CreditReturns {
         if peer.sq.is_full_for_credit() {
             return false;
         }
-        peer.adjust_window(peer.id(slot), kept);
+        if let Err(breach) = peer.adjust_window(peer.id(slot), kept) {
+            peer.credit.due = false;
+            Self::end_for(sender, slot, breach);
+            return true;
+        }
         let bytes = peer.credit.word().to_ne_bytes();
         // The word concerns no message, so it need not wait for those before it.
         let flags = SendFlags::INLINE | SendFlags::UNORDERED;

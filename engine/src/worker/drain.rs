@@ -3,7 +3,7 @@
 
 use super::core::Core;
 use super::handler::Handler;
-use super::message::PeerId;
+use super::message::{DownReason, PeerId};
 use super::outbox::Outbox;
 use super::peers::PeerState;
 use super::probes;
@@ -27,7 +27,7 @@ pub(super) fn report_drained<P: Provider, H: Handler<P>>(core: &mut Core<P>, han
     let mut at = 0;
     while let Some(slot) = core.closing.get(at).copied() {
         let Some(peer) = core.sender.peers.at(slot) else { return };
-        let PeerState::Closing { why, known, since } = peer.state else {
+        let PeerState::Closing { known, since } = peer.state else {
             core.closing.take_at(at);
             continue;
         };
@@ -44,6 +44,8 @@ pub(super) fn report_drained<P: Provider, H: Handler<P>>(core: &mut Core<P>, han
         report_requests(core, handler);
         if known {
             probes::peer_down(slot);
+            let why = core.sender.peers.conduct(slot).and_then(|(_, conduct)| conduct.why);
+            let why = why.unwrap_or(DownReason::Closed);
             handler.on_peer_down(id, why, &mut Outbox { core });
         }
         core.drop_kept(id);

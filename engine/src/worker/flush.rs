@@ -7,7 +7,8 @@ use crate::wc::Status;
 
 impl<P: Provider> Core<P> {
     /// Rings the pending doorbells, posts the batches, and sends the replies that have room by now.
-    /// Peers whose queue pair refused a post fail, and peers whose reply was too long.
+    /// Peers whose queue pair refused a post fail, peers whose reply was too long, and peers that
+    /// broke the rules of credit.
     #[inline(always)]
     pub(super) fn flush(&mut self) {
         self.sender.post_batches();
@@ -24,8 +25,13 @@ impl<P: Provider> Core<P> {
     fn fail_broken(&mut self) {
         while let Some(slot) = self.sender.accounts.broken.pop() {
             let overlong = self.sender.peers.is_overlong(slot);
-            let refused = DownReason::Failed(Status::LocalQpOperation);
-            self.fail(slot, if overlong { DownReason::ReplyTooLong } else { refused });
+            let breach = self.sender.peers.conduct(slot).and_then(|(_, conduct)| conduct.breach);
+            let why = match breach {
+                Some(breach) => DownReason::BrokeProtocol(breach),
+                None if overlong => DownReason::ReplyTooLong,
+                None => DownReason::Failed(Status::LocalQpOperation),
+            };
+            self.fail(slot, why);
         }
     }
 }

@@ -105,6 +105,9 @@ impl Kept {
 
     /// The number of messages of that peer that are kept.
     pub(super) fn count_of(&self, peer: PeerId) -> u32 {
+        if self.len() == 0 {
+            return 0;
+        }
         let of = |place: &Place| matches!(place, Place::Kept(keeping) if keeping.peer == peer);
         self.places.iter().filter(|(_, place)| of(place)).count() as u32
     }

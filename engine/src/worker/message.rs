@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use super::breach::Breach;
 use crate::wc::Status;
 
 /// A peer: one connection of one worker. A reused number gets a new generation, so an old `PeerId`
@@ -135,6 +136,8 @@ pub enum DownReason {
     /// [`PeerInfo::message_max`](super::PeerInfo::message_max). It was not sent, and this side
     /// closed the connection.
     ReplyTooLong,
+    /// The peer broke the rules of credit, and this side closed the connection. Other peers go on.
+    BrokeProtocol(Breach),
 }
 
 impl DownReason {

@@ -52,6 +52,7 @@ mod slot_map;
 mod timers;
 mod watch;
 
+mod breach;
 mod config;
 mod config_builder;
 mod credit;
@@ -72,6 +73,7 @@ mod models;
 mod tests;
 
 pub use self::arm::{Armed, Busy};
+pub use self::breach::Breach;
 pub use self::config::{
     Config, DIRTY_PEERS, INLINE_MAX, PIECES_MAX, POLL_BATCH, Retry, SEND_BATCH,
 };

@@ -5,6 +5,7 @@ use core::net::SocketAddr;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
+use super::breach::Breach;
 use super::config::Config;
 use super::credit::Credit;
 use super::credit_grant::CreditGrant;
@@ -29,8 +30,6 @@ pub(super) enum PeerState {
     /// It has failed and drains since that turn. The handler is told at the end, if it knows the
     /// peer.
     Closing {
-        /// The reason for the handler.
-        why: DownReason,
         /// The handler was told that it was up.
         known: bool,
         /// The turn in which it began.
@@ -142,11 +141,24 @@ impl<P: Provider> Peer<P> {
     }
 }
 
+/// How a peer behaves, and why it ends.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Conduct {
+    /// What its credit word granted at the last review.
+    pub(super) granted: u32,
+    /// It broke a rule, and is about to be ended.
+    pub(super) breach: Option<Breach>,
+    /// Why it closes, for the handler.
+    pub(super) why: Option<DownReason>,
+}
+
 /// All slots, the free ones, and the map from queue pair numbers to slots.
 pub(super) struct Peers<P: Provider> {
     slots: Vec<Peer<P>>,
     /// Who each peer is. Apart from the slots, where the next peer would be farther away.
     infos: Vec<PeerInfo>,
+    /// How each peer behaves, and why it ends. Apart, too.
+    conducts: Vec<Conduct>,
     /// Where the control plane of each peer looks for connections to end. Apart, too.
     closings: Vec<Option<Arc<Closings>>>,
     free: Vec<u32>,
@@ -180,8 +192,18 @@ impl<P: Provider> Peers<P> {
         let free = (0..peers).rev().collect();
         let map = SlotMap::new(peers);
         let infos = (0..peers).map(|_| PeerInfo::default()).collect();
+        let conducts = (0..peers).map(|_| Conduct::default()).collect();
         let closings = (0..peers).map(|_| None).collect();
-        Peers { slots, infos, closings, free, map, recent: 0, block_bytes: config.block_bytes }
+        Peers {
+            slots,
+            infos,
+            conducts,
+            closings,
+            free,
+            map,
+            recent: 0,
+            block_bytes: config.block_bytes,
+        }
     }
 
     /// Takes a slot for a queue pair; gives it back if all are taken.
@@ -200,6 +222,9 @@ impl<P: Provider> Peers<P> {
         grant.watch().is_now(peer.id(slot));
         if let Some(info) = self.infos.get_mut(slot as usize) {
             *info = PeerInfo { addr, message_max: self.block_bytes, ..PeerInfo::default() };
+        }
+        if let Some(conduct) = self.conducts.get_mut(slot as usize) {
+            *conduct = Conduct::default();
         }
         peer.grant = Some(grant);
         peer.num = num;
@@ -260,7 +285,12 @@ impl<P: Provider> Peers<P> {
         self.slots.get_mut(slot as usize)
     }
 
-    /// The same, shared.
+    /// The peer in a slot, and how it behaves.
+    pub(super) fn conduct(&mut self, slot: u32) -> Option<(&mut Peer<P>, &mut Conduct)> {
+        self.slots.get_mut(slot as usize).zip(self.conducts.get_mut(slot as usize))
+    }
+
+    /// The peer in a slot, shared.
     pub(super) fn get_ref(&self, slot: u32) -> Option<&Peer<P>> {
         self.slots.get(slot as usize)
     }

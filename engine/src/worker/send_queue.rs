@@ -17,7 +17,7 @@ pub(super) struct SendQueue {
     /// The last of those accepted, which are still in a batch.
     pub(super) waiting: u32,
     /// Sends that use no receive of the peer.
-    non_messages: u32,
+    pub(super) non_messages: u32,
     /// There are slots and credit up to this send, as far as is known.
     limit: u32,
     /// The next send that asks for a completion; and after it one in `signal_every`.

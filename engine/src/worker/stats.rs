@@ -46,6 +46,8 @@ pub struct Stats {
     pub datagrams_received: u64,
     /// Datagrams sent.
     pub datagrams_sent: u64,
+    /// Peers that were ended because they broke the rules of credit: see [`super::Breach`].
+    pub breaches: u64,
     /// A mark: the most receives of the shared queue that this worker had at a time.
     pub receives_out_most: u64,
     /// A mark: peers, up or not, when the worker last published these numbers to other threads.
@@ -107,6 +109,7 @@ impl Stats {
             self.refilled,
             self.datagrams_received,
             self.datagrams_sent,
+            self.breaches,
             self.receives_out_most,
             self.peers,
         ];
@@ -138,6 +141,7 @@ impl Stats {
             refilled,
             datagrams_received,
             datagrams_sent,
+            breaches,
             receives_out_most,
             peers,
             batches,
@@ -147,7 +151,7 @@ impl Stats {
         let plain = [turns, idle_turns, completions, received, sent, doorbells, credit_stalls]
             .into_iter()
             .chain([credit_returns, deferred, post_full, errors, strays, close_lost, refilled])
-            .chain([datagrams_received, datagrams_sent, receives_out_most, peers]);
+            .chain([datagrams_received, datagrams_sent, breaches, receives_out_most, peers]);
         let places = plain.chain(batches).chain(polls).chain(errors_by_status);
         for (place, word) in places.zip(words) {
             *place = word;
@@ -197,7 +201,7 @@ mod tests {
     fn the_copy_is_whole() {
         let stats = some();
         assert_eq!(stats.turns, 1000);
-        assert_eq!(stats.receives_out_most, 1016);
+        assert_eq!(stats.receives_out_most, 1017);
         assert_eq!(stats.errors_by_status[21], 1000 + WORDS as u64 - 1);
         assert_eq!(Stats::from_words(stats.words()), stats);
         let published = PublishedStats::new();

@@ -301,6 +301,7 @@ impl Book {
             DownReason::Disconnected => "disconnected",
             DownReason::Failed(_) => "failed",
             DownReason::ReplyTooLong => "reply too long",
+            DownReason::BrokeProtocol(_) => "broke the protocol",
         };
         self.note(Happening::Down { conn, side, why });
     }

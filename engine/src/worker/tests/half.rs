@@ -447,6 +447,7 @@ fn sending_stays_finished_when_counts_wrap() {
         let sq = &mut pair.one.worker.core.sender.peers.get(peer).unwrap().sq;
         sq.pushed = sq.pushed.wrapping_add(1 << 30);
         sq.retired = sq.retired.wrapping_add(1 << 30);
+        sq.non_messages = sq.non_messages.wrapping_add(1 << 30);
         // As each word does.
         sq.set_room(0);
         // It reviews all peers.

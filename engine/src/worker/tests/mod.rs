@@ -1,5 +1,6 @@
 //! The worker over the soft device, in one thread: the test is the scheduler.
 
+mod breaches;
 mod credits;
 mod doorbells;
 mod ends;
