@@ -230,8 +230,8 @@ impl Round {
 pub(crate) struct Ends(Vec<Duration>);
 
 impl Ends {
-    /// The longest time until the survivor has noticed and everything has completed: five times what
-    /// two sleeps take at most. A survivor that is not told would wait for [`SOON`].
+    /// The longest time until the survivor has noticed and everything has completed: five times
+    /// what two sleeps take at most. A survivor that is not told would wait for [`SOON`].
     const BOUND: Duration = Duration::from_secs(1);
     /// A busy machine may leave the survivor without a core for longer, but seldom: one of this
     /// many ends may be late, by at most this much.
