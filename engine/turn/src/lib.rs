@@ -18,8 +18,8 @@ use doorbell_engine::worker::{
     Request, Token, Verdict, Worker,
 };
 use doorbell_seam::provider::Provider;
-use doorbell_seam::wc::Status;
 use doorbell_seam::remote::RequestOp;
+use doorbell_seam::wc::Status;
 use doorbell_seam::wr::SendOp;
 use doorbell_soft::Soft;
 
