@@ -94,12 +94,11 @@ impl<P: Provider> Core<P> {
     }
 
     /// True if nothing waits: no doorbell, no message for room, no peer for credit, no ended
-    /// request for the handler, no peer for its end, none with a queue pair that refused a post.
+    /// request for the handler, no peer for its end.
     #[inline(always)]
     pub(super) fn is_settled(&self) -> bool {
         let accounts = &self.sender.accounts;
-        let sender = &self.sender;
-        let sent = !sender.has_unsent() && self.replies.is_empty() && accounts.broken.is_empty();
+        let sent = !self.sender.has_unsent() && self.replies.is_empty();
         let told = accounts.credit_due.is_empty() && !accounts.requests.has_ended();
         sent && told && self.closing.is_empty() && self.finishing.is_empty()
     }
