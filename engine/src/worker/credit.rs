@@ -140,8 +140,8 @@ impl Credit {
         self.until_return = self.step;
     }
 
-    /// Grants what the peer has been done with in this step: more than a step, where several were
-    /// done with at once.
+    /// Grants one credit for each of the peer's messages whose block became free in this step. If
+    /// several became free at once, that is more than a step.
     fn count_step(&mut self) -> u32 {
         let done = self.step.wrapping_sub(self.until_return);
         self.until_return = self.step;
@@ -169,8 +169,8 @@ impl Credit {
         !core::mem::replace(&mut self.due, true)
     }
 
-    /// Before a word is written: grants what the peer is done with. Returns how many messages it
-    /// was not told of.
+    /// Before a word is written: grants one credit for each of the peer's messages whose block is
+    /// free. Returns how many of those the peer was not told of.
     pub(super) fn begin_return(&mut self) -> u32 {
         self.count_step();
         self.granted.wrapping_sub(self.told)
@@ -179,7 +179,7 @@ impl Credit {
     /// The window is this from now on, after the peer was granted so much more or less.
     pub(super) fn change_window(&mut self, window: u32, more: u32, less: u32, eager: bool) {
         self.granted = self.granted.wrapping_add(more).wrapping_sub(less);
-        // More than the peer could send by the last word that asked: it has read a newer one.
+        // The peer has used more than the last asking word allowed, so it has read a newer word.
         let used = self.done.wrapping_add(self.taken_back);
         let beyond = used.wrapping_sub(self.asked.wrapping_add(self.first)) as i32 > 0;
         self.may_give &= self.says & ASKS != 0 || !beyond;

@@ -26,7 +26,7 @@ impl<P: Provider> Peer<P> {
         let held = || kept.count_of(id) + self.deferred + self.sq.held_recv_blocks();
         let given = self.credit.take_back(grant.word(), held)?;
         if untold > grant.window() {
-            // What it was told of and has not sent is the rest of the window: it is below zero.
+            // More is untold than the window holds, so the peer sent more than it was told of.
             self.credit.check_sent(0)?;
         }
         let again = given - grant.shrink(given);
@@ -89,7 +89,7 @@ impl<P: Provider> Peer<P> {
             self.sq.close_budget();
         }
         if self.has_sent_all() && self.credit.review_room(self.sq.messages(), word) {
-            // What is known of room may say more than there is.
+            // Credit may just have been given back, so the room that was measured is too high.
             self.measure();
             self.sq.close_budget();
             tell = true;

@@ -7,8 +7,8 @@ use crate::wc::Status;
 
 impl<P: Provider> Core<P> {
     /// Rings the pending doorbells, posts the batches, and sends the replies that have room by now.
-    /// Peers whose queue pair refused a post fail, peers whose reply was too long, and peers that
-    /// broke the rules of credit.
+    /// Ends peers whose queue pair refused a post, whose reply was too long, or that broke the
+    /// rules of credit.
     #[inline(always)]
     pub(super) fn flush(&mut self) {
         self.sender.post_batches();

@@ -192,8 +192,8 @@ impl<P: Provider> Sender<P> {
                 self.accounts.free_block(slot, peer, block);
             }
         }
-        // Keep the stores behind the one that rings few: they wait in the store buffer until its
-        // cache line is here. So the counters are updated later, all at once.
+        // Store little after the doorbell: later stores wait in the store buffer until its cache
+        // line is here. So the counters are updated later, all at once.
         self.accounts.in_flight.count += 1;
         self.accounts.uncounted_singles += 1;
         true

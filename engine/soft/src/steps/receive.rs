@@ -432,9 +432,10 @@ impl Resources {
         self.refuse(link, header, qp, (here, status), sink)
     }
 
-    /// Refuses a record. The receive that it would have used, if it is of that kind, completes with
-    /// the first status; the peer gets the second; and this queue pair goes to ERR (SM-3). False:
-    /// it must wait.
+    /// Refuses a record: the peer gets the second status, and this queue pair goes to ERR (SM-3).
+    /// With a first status, the receive that the record would use completes with it. A receive that
+    /// an unfinished message has taken completes in any case. [`Outcome::Waits`]: earlier responses
+    /// go first, or the peer has not settled enough refusals.
     pub(crate) fn refuse<S: Sink>(
         &mut self,
         link: &mut Link,
