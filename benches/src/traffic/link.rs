@@ -16,7 +16,7 @@ use crate::side::session::Session;
 use crate::traffic::drive::Carrier;
 use crate::traffic::ledger::Ledger;
 
-/// What comes back on a link.
+/// Enters the messages that come back on one link.
 pub(crate) struct Arrivals {
     link: usize,
     /// The ledger of all links, while it is this link's turn to be polled.

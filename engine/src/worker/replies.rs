@@ -132,6 +132,7 @@ impl Replies {
             }
         }
     }
+
     /// A reply is too long for its peer. The handler cannot be told here, so the peer is closed,
     /// unless the reply would not be sent anyway.
     #[cold]

@@ -239,8 +239,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         if core.mailbox.state.has_work() {
             admit::do_work(core, handler);
         }
-        // Most turns that only receive leave nothing, and make one look instead of one a step.
-        // Peers that are to fail are not part of `is_settled`, which each reply waits for.
+        // Most turns that only receive leave nothing, so they need one look and none of the steps.
+        // `is_settled` does not look at peers that are to fail: each turn with one message calls
+        // it, and there that look costs a reply 3 ns.
         let settled = core.is_settled() && core.sender.accounts.broken.is_empty();
         if settled {
             core.sender.doorbells.nothing_waits();
@@ -255,7 +256,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.settled = settled || core.is_settled();
     }
 
-    /// Goes on with what waits at the end of a turn.
+    /// Reports requests and peers that have ended, returns credit and rings doorbells.
     #[inline(always)]
     fn end_turn(core: &mut Core<P>, handler: &mut H, taken: usize) {
         if core.sender.accounts.requests.has_ended() {

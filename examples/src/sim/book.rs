@@ -292,7 +292,9 @@ impl Book {
             self.fail(format!("desk {desk}: {peer:?} is down, and a request is not answered"));
         }
         self.counts.downs += u64::from(!self.still);
-        if !self.conns[conn].excused {
+        // Both sides are honest, so no fault of the network excuses this end.
+        let accused = matches!(why, DownReason::BrokeProtocol(_));
+        if !self.conns[conn].excused || accused {
             self.fail(format!("connection {conn} goes down at side {side} without cause: {why:?}"));
         }
         let why = match why {

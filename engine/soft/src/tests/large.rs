@@ -29,8 +29,8 @@ fn a_message_of_a_default_block_is_one_record() {
     }
 }
 
-/// Lists of messages of up to one record keep their bytes wherever a lap ends, and however late the
-/// receiver polls: the first record of a lap fits in front of what was not read.
+/// A list of long messages arrives unchanged, wherever a lap ends and however late the receiver
+/// polls: the sender never writes over bytes that the receiver has not read.
 #[test]
 fn lists_of_long_messages_keep_their_bytes() {
     let caps = QpCaps { send_wr: 64, ..CAPS };
