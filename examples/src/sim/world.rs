@@ -28,6 +28,7 @@ pub(super) struct Desk {
     pub(super) queue: usize,
     /// It does not turn before that time.
     pub(super) stalled_until: u64,
+    turns: u64,
 }
 
 /// The control plane's state of a connection.
@@ -68,7 +69,14 @@ pub struct World {
     calls: Vec<Call>,
     letters: BTreeMap<(u64, u64), Letter>,
     posted: u64,
+    /// Workers prepare to sleep now and then. That reviews the credit of all their peers, which
+    /// otherwise takes more turns than a seed has.
+    naps: bool,
 }
+
+/// One seed in `NAPPING_SEEDS` has workers that prepare to sleep in every `NAP_TURNS`-th turn.
+const NAPPING_SEEDS: u64 = 8;
+const NAP_TURNS: u64 = 32;
 
 impl World {
     /// Builds what a seed asks for.
@@ -124,11 +132,12 @@ impl World {
                     free: (0..places).collect(),
                     ..Places::default()
                 };
-                desks.push(Desk { worker, intake, side, queue, stalled_until: 0 });
+                desks.push(Desk { worker, intake, side, queue, stalled_until: 0, turns: 0 });
             }
         }
         let (calls, letters) = (Vec::new(), BTreeMap::new());
-        Ok(World { desks, devices, wire, book, plan, calls, letters, posted: 0 })
+        let naps = seed % NAPPING_SEEDS == 1;
+        Ok(World { desks, devices, wire, book, plan, calls, letters, posted: 0, naps })
     }
 
     /// Records an event.
@@ -334,7 +343,11 @@ impl World {
         let full = place.worker.peers() == self.plan.sides[place.side].config.peers as usize;
         let (side, waits) = (place.side, self.book.borrow().pending[desk]);
         let told = waits.is_some_and(|conn| self.calls[conn].told[side]);
-        let taken = place.worker.turn();
+        place.turns += 1;
+        let taken = match self.naps && place.turns.is_multiple_of(NAP_TURNS) {
+            true => usize::from(place.worker.arm().is_err()),
+            false => place.worker.turn(),
+        };
         self.note(Happening::Turn { desk, taken });
         while let Some(num) = self.desks[desk].intake.next_closing() {
             let call = |call: &Call| call.desks[side] == desk && call.controls[side].num() == num;
