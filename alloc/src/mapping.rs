@@ -115,8 +115,8 @@ impl Mapping {
         &self.report
     }
 
-    /// The file descriptor of the memfd behind a shared mapping; `None` for a private one. It stays
-    /// open until the mapping is dropped. Send it to another process, which maps it with
+    /// The file descriptor of the memfd behind a shared or readable mapping; `None` for a private
+    /// one. It stays open until the mapping is dropped. Another process maps a shared one with
     /// `Mapping::from_memfd`.
     #[must_use]
     pub const fn fd(&self) -> Option<i32> {

@@ -19,6 +19,7 @@ pub struct MapReport {
     pub(crate) node: Option<u32>,
     pub(crate) locked: bool,
     pub(crate) shared: bool,
+    pub(crate) readable: bool,
     pub(crate) guarded: bool,
     pub(crate) dumped: bool,
     pub(crate) notes: Vec<Shortfall>,
@@ -34,6 +35,7 @@ impl MapReport {
             node: None,
             locked: false,
             shared: false,
+            readable: false,
             guarded: false,
             dumped: true,
             notes: Vec::new(),
@@ -71,11 +73,17 @@ impl MapReport {
         self.locked
     }
 
-    /// Whether another process can map the same bytes. Memory that is not shared is not inherited
+    /// Whether another process can map the same bytes and write to them. Memory that is not shared is not inherited
     /// by child processes either (`MADV_DONTFORK`).
     #[must_use]
     pub const fn shared(&self) -> bool {
         self.shared
+    }
+
+    /// Whether another process can map the same bytes, only to read them.
+    #[must_use]
+    pub const fn readable(&self) -> bool {
+        self.readable
     }
 
     /// Whether a page that may not be accessed lies right before and right after the mapping.
@@ -100,7 +108,11 @@ impl MapReport {
 
 impl fmt::Display for MapReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let share = if self.shared { "shared" } else { "private" };
+        let share = match (self.shared, self.readable) {
+            (true, _) => "shared",
+            (false, true) => "readable by others",
+            (false, false) => "private",
+        };
         let lock = if self.locked { "locked" } else { "not locked" };
         write!(f, "{} pages, {share}, {lock}", self.pages)?;
         if let Some(node) = self.node {

@@ -68,6 +68,8 @@ fn only_private_bytes_are_lent_as_a_slice() {
 fn children_inherit_shared_memory_and_not_private_memory() {
     let private = Mapping::plain(MIB).unwrap();
     assert!(area_flags(&private).split(' ').any(|flag| flag == "dc"));
+    let readable = MapRequest::new(MIB).pages(Ask::Plain).readable(true).map().unwrap();
+    assert!(area_flags(&readable).split(' ').any(|flag| flag == "dc"));
     let shared = MapRequest::new(MIB).pages(Ask::Plain).shared(true).map().unwrap();
     assert!(!area_flags(&shared).split(' ').any(|flag| flag == "dc"));
 }

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 use doorbell_alloc::{Ask, MapError, MapRequest, Mapping, MemfdError};
 
@@ -69,6 +70,29 @@ fn our_memfd_can_be_neither_resized_nor_unsealed() {
     let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_GROW) };
     let errno = std::io::Error::last_os_error().raw_os_error();
     assert_eq!((answer, errno), (-1, Some(libc::EPERM)), "the seals themselves must be sealed");
+}
+
+/// Others may read readable memory. Nobody may map it for writing any more, nor punch holes in it.
+#[test]
+fn readable_memory_is_read_and_not_written_by_others() {
+    for ask in [Ask::Best, Ask::Huge2M, Ask::Plain] {
+        let mut ours = MapRequest::new(100_000).pages(ask).readable(true).map().unwrap();
+        assert!(ours.report().readable() && !ours.report().shared());
+        ours.as_mut_slice().unwrap()[99_999] = 7;
+        let file = File::from(send(&ours));
+        let mut last = [0];
+        file.read_exact_at(&mut last, 99_999).unwrap();
+        assert_eq!(last, [7]);
+        let errno = |error: std::io::Error| error.raw_os_error();
+        assert_eq!(errno(file.write_all_at(&[8], 0).unwrap_err()), Some(libc::EPERM));
+        assert!(Mapping::from_memfd(send(&ours), 100_000).is_err(), "mapped for writing");
+        let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let len = libc::off_t::try_from(ours.len()).unwrap();
+        // SAFETY: the seal makes the call fail; without it the bytes would become zero.
+        let answer = unsafe { libc::fallocate(file.as_raw_fd(), hole, 0, len) };
+        assert_eq!(answer, -1, "a hole was punched");
+        assert_eq!(ours.as_mut_slice().unwrap()[99_999], 7);
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use super::error::{MapError, SHORT_OF_MEMORY, check, system};
 use super::guard::{Body, Guarded};
 use super::limits;
+use super::memfd;
 use crate::arith;
 use crate::mapping::Mapping;
 use crate::pages::Pages;
@@ -92,6 +93,11 @@ impl Memory {
         let map = MmapOptions::new().len(len).map_raw(&fd).map_err(failed)?;
         let start = map.as_mut_ptr();
         Self::alone(map, start, len, Some(fd))
+    }
+
+    /// Seals the memfd for good: see [`memfd::finish`].
+    pub(super) fn seal(&self, others_write: bool) -> Result<(), MapError> {
+        self.fd.as_ref().map_or(Ok(()), |fd| memfd::finish(fd, self.len, others_write))
     }
 
     /// Maps the first `len` bytes of a file, a multiple of the page size. No peer gets the file:
@@ -186,14 +192,15 @@ impl Memory {
         let owner = Box::into_raw(Box::new(self)).cast();
         // SAFETY: the range is mapped for reading and writing, and initialised, until the box is
         // dropped, which only `release` does. The box also holds `fd`. The map and the descriptor
-        // may be closed from any thread. The map is private unless there is a memfd or a file, and
-        // then the callers have set `report.shared`.
+        // may be closed from any thread. The map is private, or nobody else can write to it, unless
+        // the callers have set `report.shared`.
         unsafe { Mapping::from_system(range, fd, report, owner, release) }
     }
 }
 
 impl Mapping {
-    /// The memfd behind a shared mapping, borrowed from the mapping; `None` for a private one.
+    /// The memfd behind a shared or readable mapping, borrowed from the mapping; `None` for a
+    /// private one.
     #[must_use]
     pub fn memfd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: `fd` is open until the mapping is released, and the borrow ends before that.

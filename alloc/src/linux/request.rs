@@ -35,6 +35,7 @@ use crate::report::{MapReport, Shortfall};
 /// | [`place`](Self::place) | [`Place::Anywhere`] |
 /// | [`strict`](Self::strict) | no: take less and note it |
 /// | [`shared`](Self::shared) | no: private memory |
+/// | [`readable`](Self::readable) | no |
 /// | [`lock`](Self::lock) | yes |
 /// | [`prefault`](Self::prefault) | yes |
 /// | [`guard`](Self::guard) | no |
@@ -64,11 +65,22 @@ pub struct MapRequest {
     ask: Ask,
     place: Place,
     strict: bool,
-    shared: bool,
+    backing: Backing,
     lock: bool,
     prefault: bool,
     guard: bool,
     dump: bool,
+}
+
+/// What other processes may do with the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Backing {
+    /// Nothing.
+    Private,
+    /// Map it and read it.
+    Readable,
+    /// Map it, read it and write to it.
+    Shared,
 }
 
 impl MapRequest {
@@ -79,7 +91,7 @@ impl MapRequest {
             ask: Ask::Best,
             place: Place::Anywhere,
             strict: false,
-            shared: false,
+            backing: Backing::Private,
             lock: true,
             prefault: true,
             guard: false,
@@ -109,7 +121,27 @@ impl MapRequest {
     /// Whether to back the memory with a sealed memfd, which another process can map with
     /// [`Mapping::from_memfd`]. Default: no.
     pub const fn shared(mut self, shared: bool) -> Self {
-        self.shared = shared;
+        self.backing = if shared { Backing::Shared } else { Backing::Private };
+        self
+    }
+
+    /// Whether to back the memory with a memfd that other processes can map for reading and never
+    /// for writing (`F_SEAL_FUTURE_WRITE`; Linux 5.1 or newer). In everything else the memory is
+    /// private: it can be lent as a slice, and child processes do not inherit it. The device in
+    /// software passes long messages from such memory with one copy. Transparent huge pages obey
+    /// the switch for shared memory. Default: no. The last call of this and
+    /// [`shared`](Self::shared) holds.
+    ///
+    /// ```
+    /// use doorbell_alloc::{Ask, MapRequest};
+    ///
+    /// let mut memory = MapRequest::new(1 << 16).pages(Ask::Plain).readable(true).map()?;
+    /// assert!(memory.report().readable() && memory.fd().is_some());
+    /// assert!(memory.as_mut_slice().is_some(), "nobody else writes to it");
+    /// # Ok::<(), doorbell_alloc::MapError>(())
+    /// ```
+    pub const fn readable(mut self, readable: bool) -> Self {
+        self.backing = if readable { Backing::Readable } else { Backing::Private };
         self
     }
 
@@ -297,7 +329,7 @@ impl MapRequest {
             return limits::reserved_pages(machine, page, len / page, place);
         }
         if pages == Pages::Transparent {
-            limits::transparent_pages(machine, self.shared)?;
+            limits::transparent_pages(machine, self.backing != Backing::Private)?;
         }
         limits::ordinary_memory(machine, len, place, self.prefault || self.lock)
     }
@@ -311,13 +343,16 @@ impl MapRequest {
         len: usize,
         place: Place,
     ) -> Result<(Memory, Option<Reason>), MapError> {
-        let memory = if self.shared {
-            Memory::shared(memfd::create(len, pages)?, len, pages, self.guard)?
+        let memory = if self.backing == Backing::Private {
+            Memory::private(len, pages, self.guard)?
         } else {
-            let memory = Memory::private(len, pages, self.guard)?;
-            memory.keep_from_children()?;
+            let memory = Memory::shared(memfd::create(len, pages)?, len, pages, self.guard)?;
+            memory.seal(self.backing == Backing::Shared)?;
             memory
         };
+        if self.backing != Backing::Shared {
+            memory.keep_from_children()?;
+        }
         if !self.dump {
             memory.keep_from_dumps()?;
         }
@@ -371,7 +406,8 @@ impl MapRequest {
             place: self.place,
             node: facts.node,
             locked: facts.locked,
-            shared: self.shared,
+            shared: self.backing == Backing::Shared,
+            readable: self.backing == Backing::Readable,
             guarded: self.guard,
             dumped: self.dump,
             notes: notes.chain(facts.lock).collect(),
