@@ -102,7 +102,7 @@ fn each_half_of_an_amd_module_is_a_core() {
     let recorded = others::modules();
     let machine = read(&recorded);
     assert_eq!(counts(&machine), [16, 2, 2]);
-    plan(&machine);
+    assert_eq!(plan(&machine).cpus(), ids("8,10"), "a module each");
     // Later families have two threads in a core.
     let cpuinfo = recorded.root().read("/proc/cpuinfo").unwrap();
     recorded.write("/proc/cpuinfo", cpuinfo.replace("family\t: 21", "family\t: 23"));
@@ -114,6 +114,27 @@ fn each_half_of_an_amd_module_is_a_core() {
         recorded.write(&file, (cpu / 2).to_string());
     }
     assert_eq!(counts(&read(&recorded)), [8, 2, 2]);
+}
+
+#[test]
+fn workers_share_a_module_only_when_no_other_is_left() {
+    let machine = read(&others::modules());
+    let of = |workers, housekeeping| {
+        let request = Request {
+            workers,
+            device: None,
+            housekeeping,
+            siblings: false,
+            memory_bytes: 1,
+            memory: Memory::Bind,
+        };
+        let plan = Plan::make(&machine, &request).unwrap();
+        plan.workers.iter().map(|worker| worker.cpu).collect::<Vec<_>>()
+    };
+    assert_eq!(of(6, 0), [0, 2, 4, 6, 1, 3]);
+    assert_eq!(of(5, 8), [8, 10, 12, 14, 9]);
+    // CPU 11 shares its module with the program's other work, so it comes after CPUs 12 and 14.
+    assert_eq!(of(3, 11), [12, 14, 11]);
 }
 
 #[test]

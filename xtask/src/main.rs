@@ -53,6 +53,8 @@ cargo xtask COMMAND
                                            that of the virtual machine where there is none
   sim [--seeds N [--first S]] [--seed S]   simulate the engine from seeds, or one again
   clauses [--record]                       write cm/CLAUSES.md; run the suite on both devices first
+  recorded [FOLDER]                        how tune reads recorded machines, one in each folder of
+                                           FOLDER, beside hwloc [those of hwloc's own tests]
   vm run [OPTIONS] -- CMD                  CMD in a virtual machine with the RDMA device rxe0
   vm pair [OPTIONS] -- SERVER ::: CLIENT   two machines on one wire, 192.168.78.1 and .2
   setup                                    fetch all that the commands above need, and no more
@@ -70,7 +72,8 @@ target/doorbell/vm-out/ comes back; /tmp is writable and vanishes. A CMD of one 
 in it is a shell line.
 ";
 
-const COMMANDS: &[&str] = &["test", "bench", "compare", "sim", "clauses", "vm", "setup", "help"];
+const COMMANDS: &[&str] =
+    &["test", "bench", "compare", "sim", "clauses", "recorded", "vm", "setup", "help"];
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         "compare" => compare::run(rest),
         "sim" => sim::run(rest),
         "clauses" => clauses::run(rest),
+        "recorded" => recorded::run(rest),
         "vm" => vm::run(rest),
         "setup" => setup::all().map(|()| 0),
         "help" | "--help" | "-h" => {

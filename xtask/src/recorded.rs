@@ -1,15 +1,21 @@
-//! The machines that hwloc recorded for its own tests, from Debian's source package, and the test
-//! that compares `tune` with hwloc on each of them.
+//! `cargo xtask recorded`: machines that `hwloc-gather-topology` recorded, and the test that
+//! compares `tune` with hwloc on each of them. Those of hwloc's own tests come from Debian's source
+//! package.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::Outcome;
 use crate::count::Count;
 use crate::exec::{capture, must};
+use crate::packages::{self, Need};
 use crate::place::{self, cargo, program};
 use crate::report::Report;
 use crate::unpack::lock;
+
+/// Fewer would mean that the source package has changed.
+const MACHINES_MIN: usize = 40;
 
 fn home() -> PathBuf {
     place::state().join("recorded")
@@ -27,10 +33,46 @@ pub(crate) fn lacks() -> Option<String> {
 
 /// Compares on each machine.
 pub(crate) fn check() -> Outcome<Report> {
-    let mut cargo = cargo();
-    cargo.args(["test", "--package", "doorbell-tune", "--test", "recorded", "--", "--show-output"]);
-    let done = capture(cargo.env("DOORBELL_RECORDED", home()))?;
+    let found = place::entries(&home()).len();
+    if found < MACHINES_MIN {
+        return Err(format!(
+            "{} has {found} machines, fewer than {MACHINES_MIN}: has the source package changed? \
+             remove the folder to fetch them again",
+            home().display()
+        ));
+    }
+    let done = capture(&mut test(&home()))?;
     Ok(Report { count: Count::of_program(&done.text, done.ok), text: done.text })
+}
+
+/// The test, on the machines in the folders below this one.
+fn test(folder: &Path) -> Command {
+    let mut cargo = cargo();
+    cargo.args(["test", "--quiet", "--package", "doorbell-tune", "--test", "recorded"]);
+    cargo.args(["--", "--show-output"]).env("DOORBELL_RECORDED", folder);
+    cargo
+}
+
+/// Prints the table of the machines in a folder, or of hwloc's own. Fails if one of them is read
+/// otherwise than hwloc does, without a reason.
+pub(crate) fn run(words: &[String]) -> Outcome<u8> {
+    packages::ensure(&[Need::Recorded])?;
+    let folder = match words {
+        [] => match lacks() {
+            Some(why) => return Err(why),
+            None => home(),
+        },
+        [folder] if !folder.starts_with('-') => std::path::absolute(folder)
+            .map_err(|cause| format!("there is no folder `{folder}`: {cause}"))?,
+        _ => return Err("recorded takes one folder, with a machine in each folder in it".into()),
+    };
+    if !place::entries(&folder).iter().any(|machine| machine.is_dir()) {
+        let folder = folder.display();
+        return Err(format!("{folder} has no folder in it; each machine is a folder there"));
+    }
+    let done = capture(&mut test(&folder))?;
+    print!("{}", done.text);
+    Ok(u8::from(!done.ok))
 }
 
 /// Downloads the source package and unpacks the machines in it, each to a folder of its own. Only a

@@ -1,5 +1,6 @@
 //! Makes a plan for a machine.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use thiserror::Error;
@@ -88,8 +89,9 @@ fn switched_off(offline: &Ids) -> String {
 impl Plan {
     /// Makes a plan: one worker on each core. It takes the cores nearest to the device first,
     /// isolated ones before others, fast ones before slow ones, and those that share a cache
-    /// together. Each two workers that follow each other on a node share a receive queue. The first
-    /// cores that are not isolated are left for everything else.
+    /// together. Of cores that share a smaller cache too, such as those of an AMD module, it takes
+    /// one of each before a second one. Each two workers that follow each other on a node share a
+    /// receive queue. The first cores that are not isolated are left for everything else.
     ///
     /// # Errors
     /// The machine has no such device, or too few cores.
@@ -100,7 +102,7 @@ impl Plan {
         let device_node = device_node(machine, request)?;
         let (kept, free) = split(machine, request.housekeeping);
         let home = device_node.unwrap_or_else(|| roomiest(machine, &free));
-        let places = places(machine, &free, home, request.siblings);
+        let places = places(machine, (&kept, &free), home, request.siblings);
         if places.len() < request.workers {
             return Err(MakeError::TooMany {
                 workers: request.workers,
@@ -183,13 +185,25 @@ struct Place {
     cache: usize,
     /// How many CPUs of its core come before it.
     shared: usize,
+    /// How many cores of its module come before its own.
+    beside: usize,
     /// True if no node lists the CPU, so that its nearest memory is not known.
     astray: bool,
 }
 
-/// Every CPU that a worker could run on, the best first.
-fn places(machine: &Machine, free: &[&Core], home: usize, siblings: bool) -> Vec<Place> {
+/// Every CPU that a worker could run on, the best first. `kept` cores are for something else.
+fn places(
+    machine: &Machine,
+    (kept, free): (&[&Core], &[&Core]),
+    home: usize,
+    siblings: bool,
+) -> Vec<Place> {
     let last = machine.caches.iter().map(|cache| cache.level).max();
+    let modules = modules(machine, last);
+    let mut taken: HashMap<usize, usize> = HashMap::new();
+    for core in kept {
+        *taken.entry(module(&modules, core)).or_default() += 1;
+    }
     let caches: Vec<&Ids> = machine
         .caches
         .iter()
@@ -203,6 +217,9 @@ fn places(machine: &Machine, free: &[&Core], home: usize, siblings: bool) -> Vec
         cpus.truncate(if siblings { cpus.len() } else { 1 });
         let cache = caches.iter().find(|cpus| cpus.contains(first(core)));
         let cache = cache.and_then(|cpus| cpus.first()).unwrap_or(first(core));
+        let others = taken.entry(module(&modules, core)).or_default();
+        let beside = *others;
+        *others += 1;
         places.extend(cpus.into_iter().enumerate().map(|(shared, cpu)| Place {
             cpu,
             node: core.node,
@@ -210,15 +227,29 @@ fn places(machine: &Machine, free: &[&Core], home: usize, siblings: bool) -> Vec
             slow: core.slow,
             cache,
             shared,
+            beside,
             astray: machine.node(core.node).is_none_or(|node| !node.cpus.contains(cpu)),
         }));
     }
     places.sort_by_key(|place| {
         let far = machine.distance(place.node, home);
         let near = (place.shared, place.astray, far, place.node);
-        (near, !place.isolated, place.slow, place.cache, place.cpu)
+        (near, !place.isolated, place.slow, place.cache, place.beside, place.cpu)
     });
     places
+}
+
+/// The CPUs of each module: cores that share a cache other than the last-level one. The cores of
+/// an AMD module share execution units, too.
+fn modules(machine: &Machine, last: Option<u8>) -> Vec<&Ids> {
+    let smaller = machine.caches.iter().rev().filter(|cache| Some(cache.level) != last);
+    smaller.map(|cache| &cache.cpus).collect()
+}
+
+/// The first CPU of the core's module, or of the core itself. Caches of a higher level come first.
+fn module(modules: &[&Ids], core: &Core) -> usize {
+    let cpus = modules.iter().find(|cpus| cpus.contains(first(core)));
+    cpus.and_then(|cpus| cpus.first()).unwrap_or(first(core))
 }
 
 fn workers(machine: &Machine, places: &[Place], bytes: u64) -> Result<Vec<Worker>, MakeError> {
