@@ -19,7 +19,7 @@ pub(crate) struct Failure {
 }
 
 /// Exit code of a run that is neither good nor bad.
-const UNDECIDED: u8 = 3;
+pub(crate) const UNDECIDED: u8 = 3;
 
 impl Failure {
     pub(crate) fn new(text: impl Into<String>) -> Failure {
@@ -30,6 +30,16 @@ impl Failure {
     /// Nothing is wrong, but the question could not be answered.
     pub(crate) fn undecided(text: impl Into<String>) -> Failure {
         Failure { code: UNDECIDED, ..Failure::new(text) }
+    }
+
+    /// Standard output has said why already; only the exit code is left.
+    pub(crate) fn said(code: u8) -> Failure {
+        Failure { code, ..Failure::new("") }
+    }
+
+    /// True if there is nothing left to say.
+    pub(crate) fn is_said(&self) -> bool {
+        self.text.is_empty()
     }
 
     /// The system refused. `cure`: what to do about it.

@@ -4,7 +4,7 @@
 //! In data order: the options ([`ask`]), the machine ([`machine`]), how two sides meet ([`meet`]),
 //! what one side does, with the device alone ([`bare`]) or with a worker ([`side`]), what is
 //! measured ([`measure`]) and counted ([`mod@overhead`]), many kinds of [`mod@traffic`] beside a
-//! naive ring, and the output ([`tell`]).
+//! naive ring, one run beside another ([`versus`]), and the output ([`tell`]).
 
 mod ask;
 mod bare;
@@ -16,6 +16,7 @@ mod overhead;
 mod side;
 mod tell;
 mod traffic;
+mod versus;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,9 +27,11 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use doorbell::soft::SoftDevice;
 use doorbell::{Device, Fabric, Program};
+use serde_json::Value;
 
 use crate::ask::cli::{
-    Cli, Cmd, Common, ConnectArgs, OverheadArgs, ResultsArgs, ServeArgs, TrafficArgs,
+    self, Cli, Cmd, Common, CompareArgs, ConnectArgs, OverheadArgs, ResultsArgs, ServeArgs,
+    TrafficArgs,
 };
 use crate::ask::plan::{self, Plan};
 use crate::ask::{choose, placed};
@@ -43,8 +46,9 @@ use crate::overhead::{count, counted, limits};
 use crate::side::serve;
 use crate::tell::page::{self, Sheets};
 use crate::tell::sheet::{Out, Sheet};
-use crate::tell::{results, table};
+use crate::tell::{csv, results, table};
 use crate::traffic::row::Traffic;
+use crate::versus::verdict::Verdict;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -62,7 +66,9 @@ fn main() -> ExitCode {
     match start(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            error::complain(&failure);
+            if !failure.is_said() {
+                error::complain(&failure);
+            }
             ExitCode::from(failure.code)
         }
     }
@@ -104,6 +110,7 @@ fn start(mut command: Cmd) -> Result<(), Failure> {
         Cmd::Overhead(args) => overhead(&args),
         Cmd::Count(args) => counted::run(&SoftDevice::open()?, &args.size, args.messages),
         Cmd::Results(args) => results(&args),
+        Cmd::Compare(args) => compare(&args),
         Cmd::Connect(args) => connect(&args),
         Cmd::ConnectServe(args) => connect::serve(&args),
         Cmd::Report(args) => bench(&args.common, plan::report(&args), Some(&args.out)),
@@ -149,16 +156,52 @@ fn connect(args: &ConnectArgs) -> Result<(), Failure> {
     out.tell(&record::to_json(&figures)?, &figures.line())
 }
 
+/// Holds one run against another.
+fn compare(args: &CompareArgs) -> Result<(), Failure> {
+    let (before, after) = (versus::read(&args.before)?, versus::read(&args.after)?);
+    let verdict = Verdict::of(&before, &after, args.least / 100.0);
+    if let Some(file) = &args.csv {
+        verdict.write_csv(file)?;
+    }
+    error::say(&verdict.text())?;
+    verdict.exit()
+}
+
+/// Holds a run against an earlier one, if one is named. The verdict goes to standard output unless
+/// that took the JSON.
+fn beside_baseline(common: &Common, baseline: Option<&Value>, json: &str) -> Result<(), Failure> {
+    let parsed = |json: &str| {
+        let value: Result<Value, _> = serde_json::from_str(json);
+        value.map_err(|error| Failure::new(format!("read the record: {error}")))
+    };
+    if let Some(file) = &common.csv {
+        csv::records(file, &parsed(json)?)?;
+    }
+    let Some(baseline) = baseline else { return Ok(()) };
+    let verdict = Verdict::of(baseline, &parsed(json)?, cli::LEAST / 100.0);
+    match common.json.as_deref() == Some(Path::new("-")) {
+        true => error::complain(&verdict.text().trim_end()),
+        false => error::say(&format!("\n{}", verdict.text()))?,
+    }
+    verdict.exit()
+}
+
+/// The run of `--baseline`, read before anything is measured.
+fn baseline(common: &Common) -> Result<Option<Value>, Failure> {
+    common.baseline.as_deref().map(versus::read).transpose()
+}
+
 /// Measures the rows of traffic.
 fn traffic(args: &TrafficArgs) -> Result<(), Failure> {
     let plan = traffic::run::Plan::new(args)?;
     let common = &args.common;
     let out = Out::open(common.json.as_deref())?;
+    let baseline = baseline(common)?;
     let device = Device::choose(common.device.as_deref(), common.addr)?;
     let soft = choose::is_soft(&device);
     let ip = choose::address(&device, common.addr)?;
     let cores = choose::cores(common, 1)?;
-    device.run(Rows { common, plan, out, ip, cores, soft })
+    device.run(Rows { common, plan, out, baseline, ip, cores, soft })
 }
 
 /// The program of `traffic`.
@@ -166,6 +209,7 @@ struct Rows<'a> {
     common: &'a Common,
     plan: traffic::run::Plan,
     out: Out,
+    baseline: Option<Value>,
     ip: IpAddr,
     cores: Vec<usize>,
     soft: bool,
@@ -190,9 +234,11 @@ impl Program for Rows<'_> {
             command: command(),
         };
         let traffic = Traffic { document, seed: self.plan.seed, cache_counters };
-        self.out.tell(&record::to_json(&traffic)?, &traffic.text())?;
+        let json = record::to_json(&traffic)?;
+        self.out.tell(&json, &traffic.text())?;
         notes(self.common, &traffic.document.machine);
-        lost(traffic.document.results.iter().map(|figures| figures.wrong).sum())
+        lost(traffic.document.results.iter().map(|figures| figures.wrong).sum())?;
+        beside_baseline(self.common, self.baseline.as_ref(), &json)
     }
 }
 
@@ -235,6 +281,7 @@ fn lost(count: u64) -> Result<(), Failure> {
 fn bench(common: &Common, plan: Plan, report: Option<&Path>) -> Result<(), Failure> {
     let out = Out::open(common.json.as_deref())?;
     let report = report.map(Sheets::open).transpose()?;
+    let baseline = baseline(common)?;
     let mut called = None;
     let mut addr = common.addr.or(common.listen.map(|addr| addr.ip()));
     if let Some(to) = common.connect {
@@ -245,7 +292,7 @@ fn bench(common: &Common, plan: Plan, report: Option<&Path>) -> Result<(), Failu
     let soft = choose::is_soft(&device);
     let ip = choose::address(&device, addr)?;
     let cores = choose::cores(common, plan.workers)?;
-    device.run(Main { common, plan, out, report, called, ip, cores, soft })
+    device.run(Main { common, plan, out, report, baseline, called, ip, cores, soft })
 }
 
 /// The program of the serving process.
@@ -273,6 +320,7 @@ struct Main<'a> {
     plan: Plan,
     out: Out,
     report: Option<Sheets>,
+    baseline: Option<Value>,
     called: Option<Other>,
     ip: IpAddr,
     cores: Vec<usize>,
@@ -324,7 +372,10 @@ impl Main<'_> {
             }
         }
         lost(document.results.iter().map(|record| record.lost).sum())?;
-        if self.plan.check { verdict::check(&document.results) } else { Ok(()) }
+        if self.plan.check {
+            verdict::check(&document.results)?;
+        }
+        beside_baseline(self.common, self.baseline.as_ref(), &json)
     }
 }
 

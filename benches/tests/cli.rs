@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(unsafe_code, reason = "limits of a child process are set between fork and exec")]
 
+#[path = "cli/compare.rs"]
+mod compare;
 #[path = "cli/traffic.rs"]
 mod traffic;
 

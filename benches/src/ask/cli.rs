@@ -43,6 +43,8 @@ pub(crate) enum Cmd {
     Connect(ConnectArgs),
     /// Many kinds of traffic, each in turn with a naive ring in shared memory
     Traffic(TrafficArgs),
+    /// Two runs, figure by figure: ratios, how sure they are, and a verdict in the last line
+    Compare(CompareArgs),
     /// The usual latencies and rates, as report.html and report.json
     Report(ReportArgs),
     /// Runs all of these and writes one page of Markdown with all figures and aims
@@ -71,7 +73,7 @@ impl Cmd {
             Cmd::Report(args) => Some(&mut args.common),
             Cmd::Traffic(args) => Some(&mut args.common),
             Cmd::Overhead(_) | Cmd::Count(_) | Cmd::Serve(_) => None,
-            Cmd::Connect(_) | Cmd::ConnectServe(_) | Cmd::Results(_) => None,
+            Cmd::Connect(_) | Cmd::ConnectServe(_) | Cmd::Results(_) | Cmd::Compare(_) => None,
         }
     }
 }
@@ -110,6 +112,13 @@ pub(crate) struct Common {
     /// Write the figures as JSON there; - is standard output, instead of the table
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Write the figures as CSV there, a line each
+    #[arg(long, value_name = "FILE", conflicts_with = "listen")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Compare with this run, which --json wrote: the last line is the verdict, and the exit code
+    /// is 4 if a figure is slower (see compare); with --json - it is on standard error
+    #[arg(long, value_name = "FILE", conflicts_with = "listen")]
+    pub(crate) baseline: Option<PathBuf>,
     /// Time of each figure, after a fifth of it to warm up [default: 2, with --quick 0.3]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) duration: Option<Duration>,
@@ -324,6 +333,29 @@ pub(crate) struct TrafficArgs {
     pub(crate) spoil: Option<u64>,
 }
 
+/// Options of `compare`.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "A figure is slower or faster if the interval of the ratio leaves out 1 and \
+the ratio is\nbeyond --least and beyond the change of the floor. The exit code is 0 for no \
+difference and\nfaster, 4 for slower, and 3 if nothing could be compared."
+)]
+pub(crate) struct CompareArgs {
+    /// The JSON of the first run, which --json wrote
+    pub(crate) before: PathBuf,
+    /// The JSON of the second run
+    pub(crate) after: PathBuf,
+    /// Differences below this count as none, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = LEAST, value_parser = percent)]
+    pub(crate) least: f64,
+    /// Write the table as CSV there
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+}
+
+/// Differences below this count as none for `--baseline`, in percent.
+pub(crate) const LEAST: f64 = 5.0;
+
 /// Options of `results`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ResultsArgs {
@@ -440,6 +472,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if SECONDS.contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err(format!("seconds, {} to {}", SECONDS.start(), SECONDS.end())),
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
+        _ => Err("percent, 0 to 100".to_owned()),
     }
 }
 

@@ -16,8 +16,8 @@ const BANDWIDTH_SIZES: &[u32] = &[4096, 65_536, 1 << 20, 16 << 20];
 /// The usual batches of a report.
 const REPORT_BATCHES: &[u32] = &[1, 16];
 
-/// Rounds of `bandwidth`, in turn with memcpy.
-const ROUNDS: u32 = 5;
+/// Rounds of `bandwidth`, in turn with memcpy: as many as a comparison needs.
+const ROUNDS: u32 = 9;
 
 /// Rounds with idle connections, in turn with none.
 const ROUNDS_IDLE: u32 = 9;

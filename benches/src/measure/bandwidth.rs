@@ -130,7 +130,14 @@ impl<F: Fabric> Stream<F> {
             Op::Send => wrong += self.sent.abs_diff(received),
         }
         let messages = self.sent - warm;
-        Ok(Piece { half_rtt_ns: None, passed: Some(passed), messages, lost: wrong, tally })
+        Ok(Piece {
+            half_rtt_ns: None,
+            passed: Some(passed),
+            messages,
+            lost: wrong,
+            tally,
+            parts: Vec::new(),
+        })
     }
 
     /// Posts for that long, and waits until all requests are over.

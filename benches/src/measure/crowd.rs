@@ -154,6 +154,7 @@ impl<F: Fabric> Crowd<F> {
             messages: came.iter().sum(),
             lost: caller.wrong - wrong_before,
             tally,
+            parts: Vec::new(),
         });
         self.each.iter_mut().zip(came).for_each(|(all, came)| *all += came);
         Ok(())

@@ -9,7 +9,7 @@ use doorbell::Fabric;
 use crate::error::Failure;
 use crate::machine::clock::{self, Clock};
 use crate::measure::piece::Piece;
-use crate::measure::times::Times;
+use crate::measure::times::{self, Times};
 use crate::meet::wire;
 use crate::side::session::Session;
 
@@ -49,6 +49,7 @@ pub(crate) fn measure<F: Fabric>(
         messages: done.sent,
         lost,
         tally,
+        parts: done.times.parts(),
     };
     Ok(Measured { piece, unsent: done.count - done.sent })
 }
@@ -65,12 +66,17 @@ struct Schedule {
     sent: u64,
     back: u64,
     times: Times,
+    /// Length of a part.
+    part: u64,
+    /// When the next part begins.
+    next_part: u64,
     /// From the first due time to the last echo.
     passed: u64,
 }
 
 impl Schedule {
     fn new(rate: f64, clock: &Clock, time: Duration) -> Result<Schedule, Failure> {
+        let parts = times::parts(time);
         let time = clock.ticks_in(time);
         let step = 1e9 / rate / clock.tick_ns;
         Ok(Schedule {
@@ -80,7 +86,9 @@ impl Schedule {
             first: 0,
             sent: 0,
             back: 0,
-            times: Times::new(clock)?,
+            times: Times::in_parts(clock, parts)?,
+            part: time / u64::from(parts),
+            next_part: 0,
             passed: 0,
         })
     }
@@ -106,6 +114,7 @@ impl Schedule {
         let before = session.worker.handler().echoes;
         self.first = clock::ticks();
         let mut now = self.first;
+        self.next_part = now + self.part;
         while self.back < self.count && (now - self.first < self.time || self.back < self.sent) {
             if now - self.first < self.time {
                 self.send(session, payload, before, self.due_by(now))?;
@@ -113,6 +122,10 @@ impl Schedule {
             session.turn()?;
             let echoes = session.worker.handler().echoes - before;
             now = clock::ticks();
+            if now >= self.next_part {
+                self.next_part += self.part;
+                self.times.next_part();
+            }
             while self.back < echoes {
                 self.times.enter(now.saturating_sub(self.due(self.back)));
                 self.back += 1;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::measure::record::HalfRtt;
+use crate::measure::record::{HalfRtt, Part};
 use crate::meet::tally::Tally;
 
 /// What this side measured between one begin and end.
@@ -16,6 +16,8 @@ pub(crate) struct Piece {
     /// Messages that did not arrive, or out of order, or with wrong bytes.
     pub(crate) lost: u64,
     pub(crate) tally: Tally,
+    /// The figures of each part of the time; empty if the piece is one part.
+    pub(crate) parts: Vec<Part>,
 }
 
 impl Piece {
@@ -28,6 +30,21 @@ impl Piece {
     fn cost(&self) -> Option<f64> {
         let half = self.half_rtt_ns.map(|half| half.mean);
         half.or_else(|| self.rate().map(|rate| 1.0 / rate))
+    }
+
+    /// The figures of each part.
+    fn parts(&self) -> Vec<Part> {
+        if !self.parts.is_empty() {
+            return self.parts.clone();
+        }
+        let half = self.half_rtt_ns;
+        vec![Part {
+            p50_ns: half.map(|half| half.p50),
+            p99_ns: half.map(|half| half.p99),
+            max_ns: half.map(|half| half.max),
+            mean_ns: half.map(|half| half.mean),
+            messages_per_second: self.rate(),
+        }]
     }
 }
 
@@ -59,6 +76,11 @@ impl Pieces {
     pub(crate) fn cost_over(&self, other: &Pieces) -> Option<f64> {
         let rounds = self.0.iter().zip(&other.0);
         median(rounds.filter_map(|(here, there)| Some(here.cost()? / there.cost()?)))
+    }
+
+    /// The figures of each part of each piece, in order.
+    pub(crate) fn parts(&self) -> Vec<Part> {
+        self.0.iter().flat_map(Piece::parts).map(Part::rounded).collect()
     }
 
     pub(crate) fn messages(&self) -> u64 {
@@ -98,6 +120,7 @@ mod tests {
             messages,
             lost: 1,
             tally: Tally::default(),
+            parts: Vec::new(),
         };
         Pieces(messages.iter().map(piece).collect())
     }

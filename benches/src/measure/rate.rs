@@ -9,6 +9,8 @@ use doorbell::worker::{PeerId, SEND_BATCH};
 
 use crate::error::Failure;
 use crate::measure::piece::Piece;
+use crate::measure::record::Part;
+use crate::measure::times;
 use crate::meet::wire;
 use crate::side::session::Session;
 
@@ -31,16 +33,23 @@ pub(crate) fn measure<F: Fabric>(
     streams.send_for(session, time / 5)?;
     let (_, early) = session.settle(wire::MARK)?;
     streams.sent.fill(0);
+    let count = times::parts(time);
+    let mut rates = Vec::with_capacity(count as usize);
     session.mark();
     let start = Instant::now();
-    streams.send_for(session, time)?;
+    for _ in 0..count {
+        let (before, part) = (streams.count(), Instant::now());
+        streams.send_for(session, time / count)?;
+        rates.push((streams.count() - before) as f64 / part.elapsed().as_secs_f64());
+    }
     let tally = session.tally();
     let (received, wrong) = session.settle(wire::END)?;
     let passed = start.elapsed();
-    let messages: u64 = streams.sent.iter().sum();
+    let messages = streams.count();
     // A message too many is as wrong as one too few.
     let lost = messages.abs_diff(received) + wrong + early;
-    Ok(Piece { half_rtt_ns: None, passed: Some(passed), messages, lost, tally })
+    let parts = rates.into_iter().map(Part::of_rate).collect();
+    Ok(Piece { half_rtt_ns: None, passed: Some(passed), messages, lost, tally, parts })
 }
 
 /// One stream for each peer.
@@ -56,6 +65,11 @@ struct Streams {
 }
 
 impl Streams {
+    /// Messages sent to all peers.
+    fn count(&self) -> u64 {
+        self.sent.iter().sum()
+    }
+
     fn send_for<F: Fabric>(
         &mut self,
         session: &mut Session<F>,

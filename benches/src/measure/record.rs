@@ -54,6 +54,42 @@ pub(crate) struct Record {
     pub(crate) figures: Figures,
     pub(crate) messages: u64,
     pub(crate) lost: u64,
+    /// The figures of each part of the time, in order; of figures that took turns, of each round.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) parts: Vec<Part>,
+}
+
+/// The figures of a part of the time. Times are of half round trips.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Part {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p50_ns: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p99_ns: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_ns: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mean_ns: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) messages_per_second: Option<f64>,
+}
+
+impl Part {
+    pub(crate) fn of_rate(rate: f64) -> Part {
+        Part { messages_per_second: Some(rate), ..Part::default() }
+    }
+
+    /// Times to a tenth and a hundredth of a nanosecond, rates to whole messages.
+    pub(crate) fn rounded(self) -> Part {
+        let of = |figure: Option<f64>, digits| figure.map(|figure| round(figure, digits));
+        Part {
+            p50_ns: of(self.p50_ns, 1),
+            p99_ns: of(self.p99_ns, 1),
+            max_ns: of(self.max_ns, 1),
+            mean_ns: of(self.mean_ns, 2),
+            messages_per_second: of(self.messages_per_second, 0),
+        }
+    }
 }
 
 /// What was measured. Figures that do not apply are left out.

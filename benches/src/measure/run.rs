@@ -187,6 +187,7 @@ impl<F: Fabric> Bench<'_, F> {
             },
             messages,
             lost: ours.pieces.lost(),
+            parts: ours.pieces.parts(),
         }
     }
 }

@@ -152,7 +152,7 @@ fn piece<F: Fabric>(
     let tally = session.tally();
     session.settle(wire::END)?;
     let lost = session.worker.handler().wrong - wrong_before;
-    Ok(Piece { half_rtt_ns: None, passed: Some(passed), messages, lost, tally })
+    Ok(Piece { half_rtt_ns: None, passed: Some(passed), messages, lost, tally, parts: Vec::new() })
 }
 
 /// Keeps that many in flight for that long, and waits until all are back.
@@ -199,6 +199,7 @@ mod tests {
             messages,
             lost: 0,
             tally: Tally::default(),
+            parts: Vec::new(),
         };
         let time = |mean| {
             let half = crate::measure::record::HalfRtt {

@@ -1,4 +1,4 @@
-//! Times of round trips.
+//! Times of round trips, part by part.
 
 use std::time::Duration;
 
@@ -6,23 +6,50 @@ use hdrhistogram::Histogram;
 
 use crate::error::Failure;
 use crate::machine::clock::Clock;
-use crate::measure::record::HalfRtt;
+use crate::measure::record::{HalfRtt, Part};
 
 /// The longest round trip that is told apart. Slower ones count as this.
 const ROUND_TRIP_MAX: Duration = Duration::from_secs(60);
 
+/// The most parts that a time is cut into.
+const PARTS_MAX: u32 = 20;
+
+/// The shortest part. Shorter ones would be too few messages for a percentile.
+const PART_MIN: Duration = Duration::from_millis(20);
+
+/// How many parts a time is cut into, at least 1.
+pub(crate) fn parts(time: Duration) -> u32 {
+    let most = time.as_nanos() / PART_MIN.as_nanos();
+    u32::try_from(most).unwrap_or(PARTS_MAX).clamp(1, PARTS_MAX)
+}
+
 /// Times of round trips, in ticks.
 pub(crate) struct Times {
+    /// Those of the current part.
     histogram: Histogram<u64>,
+    /// Those of earlier parts, in order.
+    done: Vec<Histogram<u64>>,
+    /// Empty ones for the parts to come.
+    spare: Vec<Histogram<u64>>,
     tick_ns: f64,
 }
 
 impl Times {
+    /// For times in one part.
     pub(crate) fn new(clock: &Clock) -> Result<Times, Failure> {
+        Times::in_parts(clock, 1)
+    }
+
+    /// For times in that many parts. Later parts need no more memory.
+    pub(crate) fn in_parts(clock: &Clock, parts: u32) -> Result<Times, Failure> {
         let max = clock.ticks_in(ROUND_TRIP_MAX).max(2);
-        let histogram = Histogram::new_with_bounds(1, max, 3)
+        let mut histogram = Histogram::new_with_bounds(1, max, 3)
             .map_err(|error| Failure::new(format!("a histogram up to {max} ticks: {error}")))?;
-        Ok(Times { histogram, tick_ns: clock.tick_ns })
+        // Writes every page, so that no message waits for one.
+        histogram.clear();
+        let spare: Vec<Histogram<u64>> = (1..parts).map(|_| histogram.clone()).collect();
+        let done = Vec::with_capacity(parts as usize);
+        Ok(Times { histogram, done, spare, tick_ns: clock.tick_ns })
     }
 
     /// Enters a round trip, in ticks.
@@ -31,28 +58,83 @@ impl Times {
         self.histogram.saturating_record(ticks);
     }
 
+    /// The next part begins. The last one takes all that is left.
+    pub(crate) fn next_part(&mut self) {
+        if let Some(empty) = self.spare.pop() {
+            self.done.push(std::mem::replace(&mut self.histogram, empty));
+        }
+    }
+
     /// Forgets all of them.
     pub(crate) fn clear(&mut self) {
         self.histogram.clear();
     }
 
-    /// The time that this part of the round trips took at most, in nanoseconds.
+    /// The time that this part of the round trips took at most, in nanoseconds. Of the current part
+    /// only.
     pub(crate) fn ns_at(&self, quantile: f64) -> f64 {
         self.histogram.value_at_quantile(quantile) as f64 * self.tick_ns
     }
 
-    /// Half of each, as percentiles, maximum and mean.
+    /// Half of each, over all parts, as percentiles, maximum and mean.
     pub(crate) fn half(&self) -> HalfRtt {
+        let mut all = self.histogram.clone();
+        for part in &self.done {
+            // All have the same bounds, so this cannot fail.
+            let _ = all.add(part);
+        }
         let half = |ticks: f64| ticks * self.tick_ns / 2.0;
-        let at = |quantile| self.ns_at(quantile) / 2.0;
+        let at = |quantile| half(all.value_at_quantile(quantile) as f64);
         HalfRtt {
             p50: at(0.5),
             p90: at(0.9),
             p99: at(0.99),
             p99_9: at(0.999),
             p99_99: at(0.9999),
-            max: half(self.histogram.max() as f64),
-            mean: half(self.histogram.mean()),
+            max: half(all.max() as f64),
+            mean: half(all.mean()),
         }
+    }
+
+    /// Half of each, part by part. Parts without a round trip are left out.
+    pub(crate) fn parts(&self) -> Vec<Part> {
+        let parts = self.done.iter().chain([&self.histogram]).filter(|part| !part.is_empty());
+        let half = |ticks: f64| Some(ticks * self.tick_ns / 2.0);
+        let of = |part: &Histogram<u64>| Part {
+            p50_ns: half(part.value_at_quantile(0.5) as f64),
+            p99_ns: half(part.value_at_quantile(0.99) as f64),
+            max_ns: half(part.max() as f64),
+            mean_ns: half(part.mean()),
+            messages_per_second: None,
+        };
+        parts.map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_all_parts_and_of_each() {
+        let clock = Clock { tick_ns: 0.5, step_ns: 10.0 };
+        let mut times = Times::in_parts(&clock, 3).unwrap();
+        for ticks in [400, 800, 1200, 1600] {
+            (0..100).for_each(|_| times.enter(ticks));
+            times.next_part();
+        }
+        // There are three parts only: the last one has what came later, too.
+        let parts = times.parts();
+        let p50 = |n: usize| parts[n].p50_ns.unwrap().round();
+        assert_eq!((parts.len(), p50(0), p50(1), p50(2)), (3, 100.0, 200.0, 300.0));
+        assert_eq!(parts[2].max_ns.unwrap().round(), 400.0);
+        assert_eq!((times.half().p50.round(), times.half().max.round()), (200.0, 400.0));
+    }
+
+    #[test]
+    fn a_short_time_is_one_part() {
+        assert_eq!(parts(Duration::from_millis(1)), 1);
+        assert_eq!(parts(Duration::from_millis(300)), 15);
+        assert_eq!(parts(Duration::from_secs(3600)), 20);
     }
 }

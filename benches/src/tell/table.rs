@@ -8,6 +8,10 @@ use crate::measure::verdict::Verdict;
 use crate::overhead::limits;
 use crate::tell::grid::Grid;
 
+/// What is said of the figures of such a build.
+pub(crate) const DEBUG_BUILD: &str =
+    "a debug build: these figures mean nothing; build with --release";
+
 /// In the order of the tables.
 const TESTS: [Test; 7] = [
     Test::Latency,
@@ -367,7 +371,7 @@ pub(crate) fn footer<R>(document: &Document<R>) -> String {
         machine.clock_step_ns
     );
     if machine.build == "debug" {
-        text.push_str("a debug build: these figures mean nothing; build with --release\n");
+        text.push_str(&format!("{DEBUG_BUILD}\n"));
     }
     text
 }

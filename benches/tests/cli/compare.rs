@@ -1,0 +1,116 @@
+//! `compare` and `--baseline`: the verdict, the exit code, and what is refused.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::{bench, figures, refuses, scratch, stderr, two_cores};
+
+fn write(name: &str, document: &Value) -> PathBuf {
+    let file = scratch(name);
+    fs::write(&file, document.to_string()).unwrap();
+    file
+}
+
+fn last_line(output: &Output) -> String {
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    text.lines().last().unwrap_or_default().to_owned()
+}
+
+/// The same run on a machine where every message takes a tenth longer.
+fn slower(document: &Value) -> Value {
+    let mut slower = document.clone();
+    let records = slower["results"].as_array_mut().unwrap().iter_mut();
+    for part in records.flat_map(|record| record["parts"].as_array_mut().unwrap()) {
+        part["mean_ns"] = (part["mean_ns"].as_f64().unwrap() * 1.1).into();
+    }
+    slower
+}
+
+/// The times of a busy machine differ from part to part, and those of some parts by much. So these
+/// are a run's own times, in which the parts are alike.
+fn steady(mut document: Value) -> Value {
+    for record in document["results"].as_array_mut().unwrap() {
+        let parts = record["parts"].as_array_mut().unwrap();
+        assert!(parts.len() >= 9, "{parts:?}");
+        for (n, part) in parts.iter_mut().enumerate() {
+            assert!(part["mean_ns"].as_f64().unwrap() > 0.0, "{part}");
+            part["mean_ns"] = (60.0 + n as f64 / 10.0).into();
+        }
+    }
+    document
+}
+
+#[test]
+fn a_run_beside_itself_is_no_different_and_beside_a_slower_one_slower() {
+    if !two_cores() {
+        return;
+    }
+    let document = figures(&mut bench("latency --duration 0.2 --size 8,64"));
+    let own = write("own.json", &document);
+    let steady = steady(document);
+    let (one, two) = (write("one.json", &steady), write("two.json", &slower(&steady)));
+    let table = scratch("compare.csv");
+    let compare = |before: &Path, after: &Path, code: i32, verdict: &str| {
+        let mut command = bench("compare");
+        let output = command.args([before, after]).arg("--csv").arg(&table).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+        assert_eq!(last_line(&output), verdict);
+        assert!(stderr(&output).is_empty(), "{}", stderr(&output));
+    };
+    compare(&own, &own, 0, "no difference: 2 figures");
+    compare(&two, &one, 0, "faster: 2 of 2 figures");
+    compare(&one, &two, 4, "slower: 2 of 2 figures");
+    let csv = fs::read_to_string(&table).unwrap();
+    assert_eq!(csv.lines().count(), 3, "{csv}");
+    assert!(
+        csv.contains("\"latency 8 B\",mean ns") || csv.contains("latency 8 B,mean ns"),
+        "{csv}"
+    );
+    [own, one, two, table].iter().for_each(|file| fs::remove_file(file).unwrap());
+}
+
+#[test]
+fn a_run_ends_with_its_verdict_beside_the_baseline() {
+    if !two_cores() {
+        return;
+    }
+    let line = "latency --duration 0.2 --size 8";
+    let mut far = figures(&mut bench(line));
+    // A thousand times as fast as any machine, and as its floor.
+    for part in far["results"][0]["parts"].as_array_mut().unwrap() {
+        part["mean_ns"] = (part["mean_ns"].as_f64().unwrap() / 1000.0).into();
+    }
+    far["results"][0]["placement"]["floor_ns"] = Value::Null;
+    let file = write("baseline.json", &far);
+    let table = scratch("figures.csv");
+    let mut command = bench(line);
+    command.arg("--device=soft0");
+    let output = command.arg("--baseline").arg(&file).arg("--csv").arg(&table).output().unwrap();
+    // The cores may have moved between the runs.
+    match last_line(&output).as_str() {
+        "slower: 1 of 1 figures" => assert_eq!(output.status.code(), Some(4)),
+        "undecided: no figure could be compared" => assert_eq!(output.status.code(), Some(3)),
+        other => panic!("{other}: {}", stderr(&output)),
+    }
+    let csv = fs::read_to_string(&table).unwrap();
+    assert!(csv.lines().next().unwrap().contains("half_rtt_ns.p50"), "{csv}");
+    [file, table].iter().for_each(|file| fs::remove_file(file).unwrap());
+}
+
+#[test]
+fn what_is_no_run_is_refused() {
+    let file = scratch("no-run");
+    fs::write(&file, "{}").unwrap();
+    let name = file.display().to_string();
+    refuses(&mut bench(&format!("compare {name} {name}")), 1, &[&name, "no results", "--json"]);
+    fs::write(&file, "x").unwrap();
+    refuses(&mut bench(&format!("compare {name} {name}")), 1, &[&name, "not JSON", "--json"]);
+    fs::remove_file(&file).unwrap();
+    refuses(&mut bench("compare /none-such /none-such"), 1, &["/none-such", "--json wrote"]);
+    refuses(&mut bench("latency --baseline /none-such"), 1, &["/none-such", "--json wrote"]);
+    refuses(&mut bench("compare a b --least 101"), 2, &["percent, 0 to 100"]);
+    refuses(&mut bench("compare a"), 2, &["--help"]);
+}
