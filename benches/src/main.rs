@@ -103,7 +103,7 @@ fn start(mut command: Cmd) -> Result<(), Failure> {
         }
         Cmd::Latency(args) => bench(&args.common, plan::latency(&args), None),
         Cmd::Rate(args) => bench(&args.common, plan::rate(&args), None),
-        Cmd::Load(args) => bench(&args.common, plan::load(&args), None),
+        Cmd::Load(args) => bench(&args.common, plan::load(&args)?, None),
         Cmd::Sweep(args) => bench(&args.common, plan::sweep(&args), None),
         Cmd::Crowd(args) => bench(&args.common, plan::crowd(&args), None),
         Cmd::Bandwidth(args) => bench(&args.common, plan::bandwidth(&args), None),

@@ -4,6 +4,8 @@
 
 #[path = "cli/compare.rs"]
 mod compare;
+#[path = "cli/load.rs"]
+mod load;
 #[path = "cli/traffic.rs"]
 mod traffic;
 
@@ -74,6 +76,9 @@ fn a_wrong_word_is_answered_with_the_right_one() {
         ("latency --devise soft0", "'--device'"),
         ("latency --cores a", "'a' for '--cores <A,B>': the number of a core, such as 1"),
         ("latency --size 5g", "'5g' for '--size <BYTES>': bytes below 4G, such as 64, 4K or 1M"),
+        ("latency --size 64..8", "a range from a low to a high value"),
+        ("load --rate 1k --slo p98=1us", "p99.9=5us; p50, p90, p99, p99.9, p99.99, max"),
+        ("load --arrivals /none-such", "fixed, poisson or a file of times"),
         ("overhead --size x", "bytes below 4G"),
     ] {
         let output = bench(line).output().unwrap();
@@ -163,7 +168,6 @@ fn a_place_for_the_figures_that_cannot_be_written_is_refused_before_measuring() 
 fn a_command_line_that_says_nothing_is_refused() {
     for (line, part) in [
         ("", "latency, rate, load, sweep, crowd, traffic, bandwidth or overhead"),
-        ("load", "--rate"),
         ("load --rate 0", "1 to 100000000"),
         ("load --rate NaN", "messages a second"),
         ("sweep --depth 0", "1..=512"),
@@ -379,34 +383,6 @@ fn latency_of_the_device_alone() {
         assert_eq!(document["results"][1]["bare"], true);
         let document = figures(&mut bench("latency --bare --threads --duration 0.02 --size 200"));
         check_latency(&document, &[200]);
-    }
-}
-
-#[test]
-fn load_says_when_a_rate_was_too_much() {
-    if two_cores() {
-        let line = "load --rate 200,1e8 --duration 0.05 --size 8,300";
-        let document = figures(&mut bench(line));
-        check_run(&document, "load", &[8, 8, 300, 300]);
-        for (n, record) in document["results"].as_array().unwrap().iter().enumerate() {
-            positive(record, "/messages_per_second");
-            for name in ["p50", "p99", "p99_99", "max", "mean"] {
-                positive(record, &format!("/half_rtt_ns/{name}"));
-            }
-            let offered = record["offered_per_second"].as_f64().unwrap();
-            if n % 2 == 0 {
-                assert_eq!(offered, 200.0);
-                let counts = [&record["messages"], &record["unsent"]].map(Value::as_u64);
-                assert_eq!(counts.into_iter().flatten().sum::<u64>(), 10, "{record:#}");
-            } else {
-                // No core sends that many. The times include those that waited: half of them waited
-                // for a quarter of the time at least.
-                positive(record, "/unsent");
-                assert!(record["half_rtt_ns"]["p50"].as_f64().unwrap() > 0.05e9 / 8.0);
-            }
-        }
-        let line = "load --rate 1000 --duration 0.05 --threads --size 64";
-        check_run(&figures(&mut bench(line)), "load", &[64]);
     }
 }
 

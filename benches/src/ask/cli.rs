@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use clap::{Args, Parser, Subcommand};
 use doorbell::worker::{Config, SEND_BATCH};
 
 use crate::ask::request::Op;
-
-/// The port of `--listen` and `--connect` if none is named.
-const PORT: u16 = 7471;
+use crate::ask::values::{
+    Arrivals, Slo, Span, address, arrivals, bytes, core, per_second, percent, seconds, sizes, slo,
+};
 
 /// Core-pinned benchmarks of Doorbell: two processes of one machine, two threads of one process,
 /// or two hosts.
@@ -28,7 +28,7 @@ pub(crate) enum Cmd {
     Latency(LatencyArgs),
     /// Messages a second, one way
     Rate(RateArgs),
-    /// Half round trips of messages that are due at a fixed rate, counted from when each is due
+    /// Round trips of messages that are due at a rate of yours, counted from when each is due
     Load(LoadArgs),
     /// Round trips a second with 1 to 512 messages in flight; a lone message with and without
     /// batching
@@ -85,9 +85,10 @@ pub(crate) struct Common {
     /// owns the address, else soft0]
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
-    /// Bytes of a message, such as 64, 4K or 1M
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = bytes)]
-    pub(crate) size: Vec<u32>,
+    /// Bytes of a message, such as 64, 4K or 1M; several as 8,64, doubling as 8..4K, and in steps
+    /// as 64..256+64 [default: by test]
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = sizes)]
+    pub(crate) size: Vec<Span<u32>>,
     /// The core of the connecting side, then one for each worker of the serving side; if the other
     /// side is another host, only the cores of this side [default: chosen]
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = core)]
@@ -140,12 +141,6 @@ const IDLE_MAX: i64 = 16_000;
 /// The longest run of unsignalled sends: half of the send queue.
 const SIGNAL_MAX: u32 = Config::DEFAULT.send_queue / 2;
 
-/// Messages a second of an open loop. No core sends more.
-const RATES: std::ops::RangeInclusive<f64> = 1.0..=100_000_000.0;
-
-/// The time of a figure, in seconds.
-const SECONDS: std::ops::RangeInclusive<f64> = 0.001..=3600.0;
-
 impl Common {
     /// Time of each figure.
     pub(crate) fn time(&self) -> Duration {
@@ -155,7 +150,7 @@ impl Common {
 
     /// The sizes on the command line, or the usual ones.
     pub(crate) fn sizes(&self, usual: &[u32]) -> Vec<u32> {
-        if self.size.is_empty() { usual.to_vec() } else { self.size.clone() }
+        if self.size.is_empty() { usual.to_vec() } else { Span::all(&self.size) }
     }
 }
 
@@ -178,10 +173,23 @@ pub(crate) struct LatencyArgs {
 pub(crate) struct LoadArgs {
     #[command(flatten)]
     pub(crate) common: Common,
-    /// Messages due each second, evenly, whether or not earlier ones are back
-    #[arg(long, value_name = "R[,R]", value_delimiter = ',', required = true,
-        value_parser = per_second)]
-    pub(crate) rate: Vec<f64>,
+    /// Messages due each second, whether or not earlier ones are back, such as 500k or 1.5M;
+    /// several as 1k,1M, doubling as 10k..1M, and in steps as 1M..4M+1M. With --slo, where to
+    /// begin [default: with --slo 10k, with recorded arrivals their own]
+    #[arg(long, value_name = "R[,R]", value_delimiter = ',', value_parser = per_second)]
+    pub(crate) rate: Vec<Span<f64>>,
+    /// When messages are due: fixed is evenly, poisson is independently of each other, and the name
+    /// of a file is as recorded there: a time in nanoseconds a line, ascending, again from the
+    /// first when all are over
+    #[arg(long, value_name = "HOW", default_value = "fixed", value_parser = arrivals)]
+    pub(crate) arrivals: Arrivals,
+    /// Arrivals that are drawn follow from it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Search for the highest rate at which a percentile of the round trips stays within a time:
+    /// p50, p90, p99, p99.9, p99.99 or max, and ns, us or ms
+    #[arg(long, value_name = "p99.9=5us", value_parser = slo)]
+    pub(crate) slo: Option<Slo>,
 }
 
 /// Options of `sweep`.
@@ -439,56 +447,6 @@ pub(crate) struct ServeArgs {
     pub(crate) parent: u32,
 }
 
-/// An address with or without a port, by number or by name.
-fn address(text: &str) -> Result<SocketAddr, String> {
-    if let Ok(ip) = text.parse::<IpAddr>() {
-        return Ok(SocketAddr::new(ip, PORT));
-    }
-    let found = match text.contains(':') {
-        true => text.to_socket_addrs(),
-        false => (text, PORT).to_socket_addrs(),
-    };
-    let first = found.map_err(|error| error.to_string())?.next();
-    first.ok_or_else(|| "the name has no address".to_owned())
-}
-
-/// Bytes, with a unit or without.
-fn bytes(text: &str) -> Result<u32, String> {
-    let (number, unit) = match text.char_indices().last() {
-        Some((at, 'k' | 'K')) => (&text[..at], 1 << 10),
-        Some((at, 'm' | 'M')) => (&text[..at], 1 << 20),
-        Some((at, 'g' | 'G')) => (&text[..at], 1 << 30),
-        _ => (text, 1u32),
-    };
-    let bytes = number.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
-    bytes.ok_or_else(|| "bytes below 4G, such as 64, 4K or 1M".to_owned())
-}
-
-fn core(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "the number of a core, such as 1; several as 1,2".to_owned())
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if SECONDS.contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(format!("seconds, {} to {}", SECONDS.start(), SECONDS.end())),
-    }
-}
-
-fn percent(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
-        _ => Err("percent, 0 to 100".to_owned()),
-    }
-}
-
-fn per_second(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(rate) if RATES.contains(&rate) => Ok(rate),
-        _ => Err(format!("messages a second, {} to {}", RATES.start(), RATES.end())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -497,31 +455,5 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn addresses_have_a_usual_port() {
-        assert_eq!(address("127.0.0.1").unwrap().to_string(), "127.0.0.1:7471");
-        assert_eq!(address("127.0.0.1:9").unwrap().to_string(), "127.0.0.1:9");
-        assert_eq!(address("::1").unwrap().to_string(), "[::1]:7471");
-        assert!(address("127.0.0.1:port").is_err());
-    }
-
-    #[test]
-    fn bytes_have_units() {
-        for (text, count) in [("64", 64), ("4K", 4096), ("4k", 4096), ("2g", 2 << 30)] {
-            assert_eq!(bytes(text), Ok(count), "{text}");
-        }
-        for text in ["", "k", "4G", "1.5m", "-1", "64b", "é"] {
-            assert!(bytes(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn durations_have_bounds() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for text in ["0", "-1", "NaN", "inf", "x", "1e9"] {
-            assert!(seconds(text).is_err(), "{text}");
-        }
     }
 }

@@ -6,6 +6,8 @@ use crate::ask::cli::{
     BandwidthArgs, Common, CrowdArgs, LatencyArgs, LoadArgs, RateArgs, ReportArgs, SweepArgs,
 };
 use crate::ask::request::{Request, Test};
+use crate::ask::values::{Arrivals, Slo, Span};
+use crate::error::Failure;
 
 /// The usual sizes, in bytes.
 const LATENCY_SIZES: &[u32] = &[8, 32, 64, 200, 1024, 4096];
@@ -37,6 +39,12 @@ pub(crate) struct Step {
     pub(crate) batch: u32,
     /// Messages a second, for [`Test::Load`].
     pub(crate) rate: f64,
+    /// When those are due.
+    pub(crate) arrivals: Arrivals,
+    /// Arrivals that are drawn follow from it.
+    pub(crate) seed: u64,
+    /// Search for the highest rate that keeps this, from `rate` on.
+    pub(crate) slo: Option<Slo>,
     /// Messages in flight, rising, for [`Test::Sweep`] and [`Test::Crowd`].
     pub(crate) depths: Vec<u32>,
     /// Time of each figure, over all of its rounds.
@@ -46,6 +54,21 @@ pub(crate) struct Step {
 }
 
 impl Step {
+    /// One run of the usual time.
+    pub(crate) fn new(request: Request) -> Step {
+        Step {
+            request,
+            batch: 1,
+            rate: 0.0,
+            arrivals: Arrivals::Fixed,
+            seed: 1,
+            slo: None,
+            depths: Vec::new(),
+            time: Duration::from_secs(2),
+            rounds: 1,
+        }
+    }
+
     /// Time of one piece.
     pub(crate) fn piece_time(&self) -> Duration {
         self.time / self.rounds
@@ -101,19 +124,48 @@ pub(crate) fn rate(args: &RateArgs) -> Plan {
     plan
 }
 
+/// Where the search of `--slo` begins, messages a second.
+const RATE_FIRST: f64 = 10e3;
+
 /// `load`.
-pub(crate) fn load(args: &LoadArgs) -> Plan {
-    let common = &args.common;
+///
+/// # Errors
+/// No rate is named, and none follows from the other options.
+pub(crate) fn load(args: &LoadArgs) -> Result<Plan, Failure> {
+    let LoadArgs { common, arrivals, seed, slo, .. } = args;
     let sizes = common.sizes(LOAD_SIZES);
+    let mut wanted = Span::all(&args.rate);
+    if wanted.is_empty() {
+        wanted.push(match (slo, arrivals) {
+            (Some(_), _) => RATE_FIRST,
+            (None, Arrivals::Recorded(recorded)) => recorded.rate(),
+            (None, _) => {
+                return Err(Failure::new(
+                    "--rate: name the messages due each second, such as 500k or 10k..1M, or search \
+                     with --slo p99.9=5us",
+                ));
+            }
+        });
+    }
     let each = |&size| {
-        let rates = args.rate.iter();
-        rates.map(move |&rate| Step { rate, ..step(common, Test::Load, size, 1) })
+        let rates = wanted.iter();
+        rates.map(move |&rate| Step {
+            rate,
+            arrivals: arrivals.clone(),
+            seed: *seed,
+            slo: *slo,
+            ..step(common, Test::Load, size, 1)
+        })
     };
     let steps = sizes.iter().flat_map(each).collect();
-    let rates = args.rate.iter().map(f64::to_string).collect::<Vec<_>>().join(",");
-    let (list, rest) = (list(&sizes), rest(common));
+    let rates = wanted.iter().map(f64::to_string).collect::<Vec<_>>().join(",");
+    let (list, mut rest) = (list(&sizes), rest(common));
+    rest.push_str(&format!(" --arrivals {} --seed {seed}", arrivals.name()));
+    if let Some(Slo { percentile, limit_ns }) = slo {
+        rest.push_str(&format!(" --slo {percentile}={limit_ns}ns"));
+    }
     let commands = vec![format!("doorbell-bench load --size {list} --rate {rates}{rest}")];
-    Plan { steps, workers: 1, commands, check: false }
+    Ok(Plan { steps, workers: 1, commands, check: false })
 }
 
 /// `sweep`.
@@ -196,7 +248,7 @@ fn rates(common: &Common, batches: &[u32]) -> Plan {
 fn step(common: &Common, test: Test, size: u32, batch: u32) -> Step {
     // `soft` is set later, when the device is open.
     let request = Request { signal_every: common.signal_every, ..Request::new(test, size) };
-    Step { request, batch, rate: 0.0, depths: Vec::new(), time: common.time(), rounds: 1 }
+    Step { batch, time: common.time(), ..Step::new(request) }
 }
 
 /// The options of a command that matter for its figures.

@@ -46,9 +46,10 @@ pub(crate) fn measure<F: Fabric>(
         }
         Test::Load => {
             let mut session = Session::connect(fabric, request, request.qps, addr(0)?)?;
-            let measured = load::measure(&mut session, size, step.rate, clock, time)?;
+            let measured = load::measure(&mut session, step, clock)?;
             let figures = Figures {
-                offered_per_second: Some(step.rate),
+                offered_per_second: Some(round(step.rate, 0)),
+                arrivals: Some(step.arrivals.name().to_owned()),
                 unsent: Some(measured.unsent),
                 ..Figures::default()
             };

@@ -1,13 +1,16 @@
-//! `load`: an open loop. Messages are due at fixed times, whether or not earlier ones are back. A
-//! time counts from when the message was due, not from when there was room to send it. So a stall
-//! shows in every message that was due meanwhile; a closed loop would never have sent those.
+//! `load`: an open loop. Messages are due evenly, independently of each other or as recorded
+//! ([`Dues`]), whether or not earlier ones are back. A time counts from when the message was due,
+//! not from when there was room to send it, until its echo is back. So a stall shows in every
+//! message that was due meanwhile; a closed loop would never have sent those.
 
 use std::time::Duration;
 
 use doorbell::Fabric;
 
+use crate::ask::plan::Step;
 use crate::error::Failure;
 use crate::machine::clock::{self, Clock};
+use crate::measure::arrivals::Dues;
 use crate::measure::piece::Piece;
 use crate::measure::times::{self, Times};
 use crate::meet::wire;
@@ -23,17 +26,16 @@ pub(crate) struct Measured {
     pub(crate) unsent: u64,
 }
 
-/// Sends `rate` messages a second for `time`, and waits for their echoes.
+/// Sends at the rate of the step for its time, and waits for the echoes.
 pub(crate) fn measure<F: Fabric>(
     session: &mut Session<F>,
-    size: usize,
-    rate: f64,
+    step: &Step,
     clock: &Clock,
-    time: Duration,
 ) -> Result<Measured, Failure> {
-    let mut payload = wire::filled(size);
-    let mut warm = Schedule::new(rate, clock, time / 5)?;
-    let mut done = Schedule::new(rate, clock, time)?;
+    let time = step.piece_time();
+    let mut payload = wire::filled(step.request.size as usize);
+    let mut warm = Schedule::new(step, clock, time / 5)?;
+    let mut done = Schedule::new(step, clock, time)?;
     let wrong_before = session.worker.handler().wrong;
     warm.run(session, &mut payload)?;
     session.settle(wire::MARK)?;
@@ -51,18 +53,22 @@ pub(crate) fn measure<F: Fabric>(
         tally,
         parts: done.times.parts(),
     };
-    Ok(Measured { piece, unsent: done.count - done.sent })
+    Ok(Measured { piece, unsent: done.due - done.sent })
 }
 
 /// When messages are due, and how far they got. Times are in ticks.
 struct Schedule {
-    /// Time between two messages.
-    step: f64,
-    /// Messages that will be due.
-    count: u64,
+    /// The due times, as sending needs them.
+    dues: Dues,
+    /// The same due times once more, as the echoes need them.
+    dues_back: Dues,
     /// For how long messages are due.
     time: u64,
     first: u64,
+    /// When the next message is due that is not counted in `due`.
+    next: u64,
+    /// Messages that were due so far.
+    due: u64,
     sent: u64,
     back: u64,
     times: Times,
@@ -75,15 +81,18 @@ struct Schedule {
 }
 
 impl Schedule {
-    fn new(rate: f64, clock: &Clock, time: Duration) -> Result<Schedule, Failure> {
+    fn new(step: &Step, clock: &Clock, time: Duration) -> Result<Schedule, Failure> {
         let parts = times::parts(time);
         let time = clock.ticks_in(time);
-        let step = 1e9 / rate / clock.tick_ns;
+        let apart = 1e9 / step.rate / clock.tick_ns;
+        let dues = Dues::new(&step.arrivals, (apart, time), step.seed);
         Ok(Schedule {
-            step,
-            count: ((time as f64 / step).round() as u64).max(1),
+            dues_back: dues.clone(),
+            dues,
             time,
             first: 0,
+            next: 0,
+            due: 0,
             sent: 0,
             back: 0,
             times: Times::in_parts(clock, parts)?,
@@ -93,17 +102,23 @@ impl Schedule {
         })
     }
 
-    /// When that message is due.
+    /// Counts the messages that are due by then, in ticks after the first. Returns how many were
+    /// due at all.
     #[inline(always)]
-    fn due(&self, number: u64) -> u64 {
-        self.first + (number as f64 * self.step) as u64
+    fn due_by(&mut self, passed: u64) -> u64 {
+        while self.next <= passed {
+            self.due += 1;
+            self.next = self.dues.next();
+        }
+        self.due
     }
 
-    /// How many messages are due by then.
+    /// Enters the time of the message that is next to come back.
     #[inline(always)]
-    fn due_by(&self, now: u64) -> u64 {
-        let steps = now.saturating_sub(self.first) as f64 / self.step;
-        (steps as u64 + 1).min(self.count)
+    fn enter(&mut self, now: u64) {
+        let due = self.first + self.dues_back.next();
+        self.times.enter(now.saturating_sub(due));
+        self.back += 1;
     }
 
     fn run<F: Fabric>(
@@ -112,12 +127,16 @@ impl Schedule {
         payload: &mut [u8],
     ) -> Result<(), Failure> {
         let before = session.worker.handler().echoes;
+        self.next = self.dues.next();
         self.first = clock::ticks();
         let mut now = self.first;
         self.next_part = now + self.part;
-        while self.back < self.count && (now - self.first < self.time || self.back < self.sent) {
-            if now - self.first < self.time {
-                self.send(session, payload, before, self.due_by(now))?;
+        loop {
+            let passed = now - self.first;
+            let is_over = passed >= self.time;
+            if !is_over {
+                let due = self.due_by(passed);
+                self.send(session, payload, before, due)?;
             }
             session.turn()?;
             let echoes = session.worker.handler().echoes - before;
@@ -127,15 +146,24 @@ impl Schedule {
                 self.times.next_part();
             }
             while self.back < echoes {
-                self.times.enter(now.saturating_sub(self.due(self.back)));
-                self.back += 1;
+                self.enter(now);
+            }
+            // After the end those that found no room stay unsent.
+            if self.back == self.sent && (is_over || self.is_done()) {
+                break;
             }
         }
         self.passed = now - self.first;
-        for number in self.sent..self.count {
-            self.times.enter(now.saturating_sub(self.due(number)));
+        self.due_by(self.time);
+        while self.back < self.due {
+            self.enter(now);
         }
         Ok(())
+    }
+
+    /// True if every message was sent.
+    fn is_done(&self) -> bool {
+        self.next == u64::MAX && self.sent == self.due
     }
 
     /// Sends what is due as far as there is room: a lone message now, several as a batch.
@@ -163,18 +191,33 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ask::request::{Request, Test};
+    use crate::ask::values::Arrivals;
 
     #[test]
     fn messages_are_due_at_the_rate_from_the_start() {
         let clock = Clock { tick_ns: 0.5, step_ns: 10.0 };
-        let mut schedule = Schedule::new(1e6, &clock, Duration::from_millis(1)).unwrap();
-        schedule.first = 100;
-        assert_eq!((schedule.count, schedule.due(0), schedule.due(3)), (1000, 100, 6100));
+        let step = |rate| Step { rate, ..Step::new(Request::new(Test::Load, 8)) };
+        let schedule = |rate| {
+            let mut schedule =
+                Schedule::new(&step(rate), &clock, Duration::from_millis(1)).unwrap();
+            schedule.next = schedule.dues.next();
+            schedule
+        };
+        let mut fixed = schedule(1e6);
         // The first message is due at once. None is due before its time, and none after the last.
-        assert_eq!(schedule.due_by(100), 1);
-        assert_eq!(schedule.due_by(2099), 1);
-        assert_eq!(schedule.due_by(2100), 2);
-        assert_eq!(schedule.due_by(u64::MAX / 2), 1000);
-        assert_eq!(Schedule::new(0.1, &clock, Duration::from_secs(1)).unwrap().count, 1);
+        assert_eq!([0, 1999, 2000, 2001, 6000].map(|at| fixed.due_by(at)), [1, 1, 2, 2, 4]);
+        assert!(!fixed.is_done());
+        assert_eq!(fixed.due_by(u64::MAX / 2), 1000);
+        fixed.sent = 1000;
+        assert!(fixed.is_done());
+        assert_eq!(schedule(0.1).due_by(u64::MAX / 2), 1);
+        assert_eq!(step(1.0).arrivals, Arrivals::Fixed);
+        // An echo counts from when its message was due.
+        (fixed.first, fixed.back) = (100, 0);
+        fixed.enter(100 + 500);
+        fixed.enter(100 + 2000 + 500);
+        let half = fixed.times.half();
+        assert_eq!((half.p50, half.max, fixed.back), (125.0, 125.0, 2));
     }
 }

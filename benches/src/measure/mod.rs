@@ -1,9 +1,10 @@
 //! What is measured. [`run`] goes through a plan; [`all`] measures one step of it by [`latency`],
 //! [`rate`], [`load`], [`sweep`] (with its [`verdict`]), [`crowd`] or [`bandwidth`]; [`connect`] is
-//! on its own. They have [`times`] and [`piece`]s in common, and end in an [`outcome`] and a
+//! on its own. [`load`] has its [`arrivals`] and a [`search`] for the best rate. They have [`times`] and [`piece`]s in common, and end in an [`outcome`] and a
 //! [`record`].
 
 pub(crate) mod all;
+pub(crate) mod arrivals;
 pub(crate) mod bandwidth;
 pub(crate) mod connect;
 pub(crate) mod crowd;
@@ -14,6 +15,7 @@ pub(crate) mod piece;
 pub(crate) mod rate;
 pub(crate) mod record;
 pub(crate) mod run;
+pub(crate) mod search;
 pub(crate) mod sweep;
 pub(crate) mod times;
 pub(crate) mod verdict;

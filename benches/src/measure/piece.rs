@@ -80,7 +80,7 @@ impl Pieces {
 
     /// The figures of each part of each piece, in order.
     pub(crate) fn parts(&self) -> Vec<Part> {
-        self.0.iter().flat_map(Piece::parts).map(Part::rounded).collect()
+        self.0.iter().flat_map(Piece::parts).collect()
     }
 
     pub(crate) fn messages(&self) -> u64 {

@@ -59,7 +59,7 @@ pub(crate) struct Record {
     pub(crate) parts: Vec<Part>,
 }
 
-/// The figures of a part of the time. Times are of half round trips.
+/// The figures of a part of the time. Times are of half round trips, for `load` of whole ones.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Part {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,6 +77,18 @@ pub(crate) struct Part {
 impl Part {
     pub(crate) fn of_rate(rate: f64) -> Part {
         Part { messages_per_second: Some(rate), ..Part::default() }
+    }
+
+    /// With whole round trips.
+    pub(crate) fn doubled(self) -> Part {
+        let of = |figure: Option<f64>| figure.map(|half| 2.0 * half);
+        Part {
+            p50_ns: of(self.p50_ns),
+            p99_ns: of(self.p99_ns),
+            max_ns: of(self.max_ns),
+            mean_ns: of(self.mean_ns),
+            ..self
+        }
     }
 
     /// Times to a tenth and a hundredth of a nanosecond, rates to whole messages.
@@ -101,6 +113,15 @@ pub(crate) struct Figures {
     pub(crate) messages_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bytes_per_second: Option<f64>,
+    /// Round trips, each from when its message was due, for `load`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rtt_ns: Option<HalfRtt>,
+    /// `fixed`, `poisson`, or the file of recorded arrivals.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) arrivals: Option<String>,
+    /// For a search with `--slo`: the objective, and whether this rate kept it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) slo: Option<Kept>,
     /// Messages that were due each second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) offered_per_second: Option<f64>,
@@ -182,6 +203,24 @@ pub(crate) struct Figures {
     pub(crate) allocations_per_message: Option<f64>,
 }
 
+/// An objective, and whether a rate kept it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Kept {
+    pub(crate) percentile: &'static str,
+    pub(crate) limit_ns: f64,
+    /// The percentile stayed within the limit, and 99 of 100 messages that were due were sent.
+    pub(crate) kept: bool,
+    /// True for the highest rate that kept it.
+    pub(crate) best: bool,
+}
+
+impl Figures {
+    /// True if the rate kept its objective, or has none.
+    pub(crate) fn keeps_objective(&self) -> bool {
+        self.slo.as_ref().is_none_or(|slo| slo.kept)
+    }
+}
+
 fn is_zero(number: &u32) -> bool {
     *number == 0
 }
@@ -257,6 +296,31 @@ pub(crate) struct HalfRtt {
 }
 
 impl HalfRtt {
+    /// Whole round trips.
+    pub(crate) fn doubled(self) -> HalfRtt {
+        HalfRtt {
+            p50: 2.0 * self.p50,
+            p90: 2.0 * self.p90,
+            p99: 2.0 * self.p99,
+            p99_9: 2.0 * self.p99_9,
+            p99_99: 2.0 * self.p99_99,
+            max: 2.0 * self.max,
+            mean: 2.0 * self.mean,
+        }
+    }
+
+    /// The percentile with this name, as on the command line.
+    pub(crate) fn named(&self, name: &str) -> f64 {
+        match name {
+            "p50" => self.p50,
+            "p90" => self.p90,
+            "p99" => self.p99,
+            "p99.9" => self.p99_9,
+            "p99.99" => self.p99_99,
+            _ => self.max,
+        }
+    }
+
     /// Each rounded to a tenth.
     pub(crate) fn rounded(self) -> HalfRtt {
         let tenth = |ns: f64| round(ns, 1);

@@ -9,18 +9,23 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::ask::plan::Step;
 use crate::ask::request::{Request, Test};
+use crate::ask::values::Slo;
 use crate::error::Failure;
 use crate::machine::clock::Clock;
 use crate::machine::floor::Floor;
 use crate::machine::{Machine, limits};
 use crate::measure::all;
 use crate::measure::outcome::{Outcome, Round};
-use crate::measure::record::{Figures, HalfRtt, Placement, Record, SCHEMA, round};
+use crate::measure::record::{Figures, HalfRtt, Kept, Part, Placement, Record, SCHEMA, round};
+use crate::measure::search::Search;
 use crate::measure::sweep::Rounds;
 use crate::meet::line::Answer;
 use crate::meet::other::Other;
 use crate::meet::tally::Tally;
 use crate::side::numbers;
+
+/// The part of the messages that may find no room where an objective is kept.
+const UNSENT_MOST: f64 = 0.01;
 
 /// This side, and where it runs.
 pub(crate) struct Bench<'a, F: Fabric> {
@@ -76,14 +81,39 @@ impl<F: Fabric> Bench<'_, F> {
                 }
                 rounds.merge(&step.depths)
             }
+            _ if step.slo.is_some() => return self.search(step),
             _ => self.round(step)?,
         };
+        Ok(self.records(step, &round))
+    }
+
+    /// Searches for the highest rate that keeps the objective. Every try is a record.
+    fn search(&mut self, step: &Step) -> Result<Vec<Record>, Failure> {
+        let (mut search, mut records) = (Search::from(step.rate), Vec::new());
+        while let Some(rate) = search.next() {
+            let step = Step { rate, ..step.clone() };
+            let round = self.round(&step)?;
+            let found = self.records(&step, &round);
+            search.tell(found.iter().all(|record| record.figures.keeps_objective()));
+            records.extend(found);
+        }
+        let best = search.best().map(|rate| round(rate, 0));
+        for record in &mut records {
+            let is_best = record.figures.offered_per_second == best;
+            if let Some(slo) = &mut record.figures.slo {
+                slo.best = is_best && slo.kept;
+            }
+        }
+        Ok(records)
+    }
+
+    fn records(&mut self, step: &Step, round: &Round) -> Vec<Record> {
         let all = Tally::sum(round.theirs.iter());
         let records = round.outcomes.iter().zip(&round.theirs).map(|(outcome, theirs)| {
             self.note(&outcome.memory, &all);
             self.record(step, outcome, theirs, round.floor)
         });
-        Ok(records.collect())
+        records.collect()
     }
 
     /// A run of both sides, and the floor before and after it.
@@ -151,6 +181,19 @@ impl<F: Fabric> Bench<'_, F> {
         };
         let polls = theirs.completions as f64 / theirs.busy_turns.max(1) as f64;
         let rate = ours.pieces.rate();
+        let half = ours.pieces.half_rtt_ns();
+        let (mut parts, is_load) = (ours.pieces.parts(), test == Test::Load);
+        if is_load {
+            parts = parts.into_iter().map(Part::doubled).collect();
+        }
+        let whole = half.map(HalfRtt::doubled).filter(|_| is_load);
+        let slo = step.slo.zip(whole).map(|(Slo { percentile, limit_ns }, times)| {
+            // A rate that is not kept has no percentile of its own.
+            let unsent = ours.figures.unsent.unwrap_or(0) as f64;
+            let is_kept = unsent <= UNSENT_MOST * (messages as f64 + unsent);
+            let kept = is_kept && times.named(percentile) <= limit_ns;
+            Kept { percentile, limit_ns, kept, best: false }
+        });
         let of_crowd = |count: u64| (test == Test::Crowd).then_some(count);
         Record {
             schema: SCHEMA,
@@ -172,7 +215,9 @@ impl<F: Fabric> Bench<'_, F> {
                 mode: floor.map(|floor| floor.mode()),
             },
             figures: Figures {
-                half_rtt_ns: ours.pieces.half_rtt_ns().map(HalfRtt::rounded),
+                half_rtt_ns: half.map(HalfRtt::rounded).filter(|_| !is_load),
+                rtt_ns: whole.map(HalfRtt::rounded),
+                slo,
                 messages_per_second: rate.map(|rate| round(rate, 0)),
                 bytes_per_second: rate.map(|rate| round(rate * f64::from(size), 0)),
                 doorbells_per_message: per_message(doorbells),
@@ -187,7 +232,7 @@ impl<F: Fabric> Bench<'_, F> {
             },
             messages,
             lost: ours.pieces.lost(),
-            parts: ours.pieces.parts(),
+            parts: parts.into_iter().map(Part::rounded).collect(),
         }
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn text(document: &Document) -> String {
             let (title, head, row): (_, _, fn(&Record) -> Vec<String>) = match test {
                 Test::Latency => ("half round trip, ns", LATENCY, latency),
                 Test::Rate => ("one way", RATE, rate),
-                Test::Load => ("half round trip from when each was due, ns", LOAD, load),
+                Test::Load => ("round trip from when each was due, ns", LOAD, load),
                 Test::Sweep => ("round trips", SWEEP, sweep),
                 Test::Crowd => ("round trips of the busy connections, ns", CROWD, crowd),
                 Test::Overhead => ("instructions per message", OVERHEAD, overhead),
@@ -49,6 +49,7 @@ pub(crate) fn text(document: &Document) -> String {
             text.push_str(&table(head, &rows));
             text.extend(records.iter().filter_map(|record| idle(record)));
             text.extend(records.last().and_then(|record| resident(record)));
+            text.push_str(&objectives(&records));
             let verdicts = Verdict::all(records.into_iter());
             text.extend(verdicts.iter().map(Verdict::line));
             text.push('\n');
@@ -116,20 +117,21 @@ fn rate(record: &Record) -> Vec<String> {
 }
 
 const LOAD: &[&str] = &[
-    "bytes", "due/s", "sent/s", "p50", "p90", "p99", "p99.9", "p99.99", "max", "mean", "unsent",
-    "floor", "mode", "lost",
+    "bytes", "arrivals", "due/s", "sent/s", "p50", "p90", "p99", "p99.9", "p99.99", "max", "mean",
+    "unsent", "floor", "mode", "lost",
 ];
 
 fn load(record: &Record) -> Vec<String> {
     let figures = &record.figures;
     let mut row = vec![record.size.to_string()];
+    row.push(figures.arrivals.clone().unwrap_or_else(|| "-".to_owned()));
     row.push(number(figures.offered_per_second, 0));
     row.push(number(figures.messages_per_second, 0));
-    let half = figures.half_rtt_ns;
-    let of = |pick: fn(&HalfRtt) -> f64| number(half.as_ref().map(pick), 0);
-    row.extend([of(|half| half.p50), of(|half| half.p90), of(|half| half.p99)]);
-    row.extend([of(|half| half.p99_9), of(|half| half.p99_99), of(|half| half.max)]);
-    row.push(number(half.map(|half| half.mean), 1));
+    let times = figures.rtt_ns;
+    let of = |pick: fn(&HalfRtt) -> f64| number(times.as_ref().map(pick), 0);
+    row.extend([of(|of| of.p50), of(|of| of.p90), of(|of| of.p99)]);
+    row.extend([of(|of| of.p99_9), of(|of| of.p99_99), of(|of| of.max)]);
+    row.push(number(times.map(|of| of.mean), 1));
     row.push(figures.unsent.map_or("-".into(), |count| count.to_string()));
     row.extend(ending(record));
     row
@@ -284,6 +286,29 @@ pub(crate) fn hot_functions(rows: &[[String; 3]]) -> String {
     let rows: Vec<Vec<String>> = rows.iter().map(|row| row.to_vec()).collect();
     let head = ["hot function", "bytes", "checked in"];
     format!("\nhot functions of this build\n{}", table(&head, &rows))
+}
+
+/// What the search of `--slo` found, a line for each size.
+fn objectives(records: &[&Record]) -> String {
+    let searched: Vec<&&Record> =
+        records.iter().filter(|record| record.figures.slo.is_some()).collect();
+    let mut text = String::new();
+    for tries in searched.chunk_by(|one, two| one.size == two.size) {
+        let Some(slo) = tries.first().and_then(|record| record.figures.slo.as_ref()) else {
+            continue;
+        };
+        let best =
+            tries.iter().find(|record| record.figures.slo.as_ref().is_some_and(|of| of.best));
+        let (size, percentile, limit) = (tries[0].size, slo.percentile, slo.limit_ns);
+        let found = match best {
+            Some(record) => {
+                format!("up to {} messages a second", number(record.figures.offered_per_second, 0))
+            }
+            None => "at no rate".to_owned(),
+        };
+        let _ = writeln!(text, "  {size} bytes: {percentile} stays within {limit} ns {found}");
+    }
+    text
 }
 
 /// The cost of idle connections, as a line.

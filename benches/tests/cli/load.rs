@@ -1,0 +1,150 @@
+//! `load`: rates that are kept and that are too much, arrivals, stalls, and the search for the best
+//! rate.
+
+use std::fs;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::{bench, check_run, figures, positive, refuses, scratch, two_cores, wait_for};
+
+#[test]
+fn load_says_when_a_rate_was_too_much() {
+    if two_cores() {
+        let line = "load --rate 200,1e8 --duration 0.05 --size 8,300";
+        let document = figures(&mut bench(line));
+        check_run(&document, "load", &[8, 8, 300, 300]);
+        for (n, record) in document["results"].as_array().unwrap().iter().enumerate() {
+            positive(record, "/messages_per_second");
+            for name in ["p50", "p99", "p99_99", "max", "mean"] {
+                positive(record, &format!("/rtt_ns/{name}"));
+            }
+            let offered = record["offered_per_second"].as_f64().unwrap();
+            if n % 2 == 0 {
+                assert_eq!(offered, 200.0);
+                let counts = [&record["messages"], &record["unsent"]].map(Value::as_u64);
+                assert_eq!(counts.into_iter().flatten().sum::<u64>(), 10, "{record:#}");
+            } else {
+                // No core sends that many. The times include those that waited: half of them waited
+                // for a quarter of the time at least.
+                positive(record, "/unsent");
+                assert!(record["rtt_ns"]["p50"].as_f64().unwrap() > 0.05e9 / 4.0);
+            }
+        }
+        let line = "load --rate 1000 --duration 0.05 --threads --size 64";
+        check_run(&figures(&mut bench(line)), "load", &[64]);
+    }
+}
+
+#[test]
+fn a_load_without_a_rate_is_refused() {
+    refuses(&mut bench("load"), 1, &["--rate", "500k", "--slo p99.9=5us"]);
+}
+
+/// Each kind of arrivals has the rate that was asked for.
+#[test]
+fn rates_are_kept_for_each_kind_of_arrivals() {
+    if !two_cores() {
+        return;
+    }
+    let file = scratch("arrivals");
+    let times: Vec<String> = (0..1000).map(|n| (n * n * 10).to_string()).collect();
+    fs::write(&file, times.join("\n")).unwrap();
+    for arrivals in ["fixed", "poisson", file.to_str().unwrap()] {
+        let line = format!("load --rate 10k..20k --duration 0.2 --size 8 --arrivals {arrivals}");
+        let document = figures(&mut bench(&line));
+        check_run(&document, "load", &[8, 8]);
+        for (record, rate) in document["results"].as_array().unwrap().iter().zip([10e3_f64, 20e3]) {
+            assert_eq!(record["arrivals"], arrivals);
+            assert_eq!(record["offered_per_second"], rate);
+            // As many as are due in that time: by chance, a few more or less. Those of the end may
+            // find no room if the other side does not get its core back in time.
+            let of = |name: &str| record[name].as_f64().unwrap();
+            let due = of("messages") + of("unsent");
+            let spread = if arrivals == "fixed" { 1.0 } else { 5.0 * (rate * 0.2).sqrt() };
+            assert!((due - rate * 0.2).abs() <= spread, "{record:#}");
+            assert!(of("messages") > of("unsent"), "{record:#}");
+        }
+    }
+    fs::remove_file(&file).unwrap();
+}
+
+/// The processor time of a process, in ticks of the kernel.
+fn processor_time(process: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let rest = stat.rsplit(')').next().unwrap_or_default().to_owned();
+    rest.split_whitespace().skip(11).take(2).flat_map(str::parse::<u64>).sum()
+}
+
+fn signal(process: u32, signal: libc::c_int) {
+    // SAFETY: kill takes numbers only. The process is a child of ours that has not been waited for,
+    // or one of its children.
+    assert_eq!(unsafe { libc::kill(process.cast_signed(), signal) }, 0);
+}
+
+/// The serving process, when it has run for some time.
+fn serving(parent: &Child) -> u32 {
+    let children = format!("/proc/{0}/task/{0}/children", parent.id());
+    let child = wait_for(|| {
+        let text = fs::read_to_string(&children).unwrap_or_default();
+        text.split_whitespace().next()?.parse::<u32>().ok()
+    });
+    // A tick is ten milliseconds. The first fifth of the time does not count.
+    wait_for(|| (processor_time(child) >= 120).then_some(()));
+    child
+}
+
+#[test]
+fn a_stall_of_the_serving_side_shows_in_full() {
+    if !two_cores() {
+        return;
+    }
+    let line = "load --rate 2k --arrivals poisson --duration 4 --size 8 --device soft0 --json -";
+    let parent = bench(line).stdout(Stdio::piped()).spawn().unwrap();
+    let child = serving(&parent);
+    signal(child, libc::SIGSTOP);
+    let start = Instant::now();
+    std::thread::sleep(Duration::from_millis(50));
+    let stall = start.elapsed().as_nanos() as f64;
+    signal(child, libc::SIGCONT);
+    let output = parent.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let record = &document["results"][0];
+    let of = |name: &str| record["rtt_ns"][name].as_f64().unwrap();
+    // Of 8000 messages 100 were due meanwhile. The first waited for all of it, and the eighth, which
+    // is the last of the slowest thousandth, for nearly as long.
+    assert!(of("max") >= 0.95 * stall, "{stall} {record:#}");
+    assert!(of("p99_9") >= 0.8 * stall && of("p50") < 0.5 * stall, "{stall} {record:#}");
+    // One part of the time has it.
+    let parts = record["parts"].as_array().unwrap();
+    let stalled = |part: &&Value| part["max_ns"].as_f64().unwrap() >= 0.95 * stall;
+    assert!(parts.len() == 20 && parts.iter().filter(stalled).count() >= 1, "{record:#}");
+}
+
+#[test]
+fn a_search_ends_at_the_highest_rate_that_keeps_the_objective() {
+    if !two_cores() {
+        return;
+    }
+    // What nothing keeps, down to a message a second: the search ends without a rate.
+    let line = "load --slo p50=1ns --rate 4 --duration 0.005 --size 8";
+    let document = figures(&mut bench(line));
+    let tries = document["results"].as_array().unwrap();
+    assert!(tries.iter().all(|of| of["slo"]["kept"] == false), "{document:#}");
+    assert_eq!(tries.last().unwrap()["offered_per_second"], 1.0);
+    // What all rates keep that the cores can send. How far they get is the machine's affair.
+    let line = "load --slo p50=1s --rate 1k --duration 0.02 --size 8 --arrivals poisson";
+    let document = figures(&mut bench(line));
+    let tries = document["results"].as_array().unwrap();
+    let rate = |of: &&Value| of["offered_per_second"].as_f64().unwrap();
+    let best = tries.iter().find(|of| of["slo"]["best"] == true).unwrap();
+    assert_eq!(best["slo"]["kept"], true, "{document:#}");
+    positive(best, "/rtt_ns/p50");
+    // Each rate above it failed twice.
+    for higher in tries.iter().filter(|of| rate(of) > rate(&best)) {
+        let fails = |of: &&Value| rate(of) == rate(&higher) && of["slo"]["kept"] == false;
+        assert!(tries.iter().filter(fails).count() >= 2, "{document:#}");
+    }
+}
