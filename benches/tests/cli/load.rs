@@ -2,7 +2,7 @@
 //! rate.
 
 use std::fs;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -77,10 +77,9 @@ fn processor_time(process: u32) -> u64 {
     rest.split_whitespace().skip(11).take(2).flat_map(str::parse::<u64>).sum()
 }
 
-fn signal(process: u32, signal: libc::c_int) {
-    // SAFETY: kill takes numbers only. The process is a child of ours that has not been waited for,
-    // or one of its children.
-    assert_eq!(unsafe { libc::kill(process.cast_signed(), signal) }, 0);
+fn signal(process: u32, name: &str) {
+    let line = format!("kill -{name} {process}");
+    assert!(Command::new("sh").args(["-c", &line]).status().unwrap().success(), "{line}");
 }
 
 /// The serving process, when it has run for some time.
@@ -103,18 +102,18 @@ fn a_stall_of_the_serving_side_shows_in_full() {
     let line = "load --rate 2k --arrivals poisson --duration 4 --size 8 --device soft0 --json -";
     let parent = bench(line).stdout(Stdio::piped()).spawn().unwrap();
     let child = serving(&parent);
-    signal(child, libc::SIGSTOP);
+    signal(child, "STOP");
     let start = Instant::now();
     std::thread::sleep(Duration::from_millis(50));
     let stall = start.elapsed().as_nanos() as f64;
-    signal(child, libc::SIGCONT);
+    signal(child, "CONT");
     let output = parent.wait_with_output().unwrap();
     assert!(output.status.success());
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     let record = &document["results"][0];
     let of = |name: &str| record["rtt_ns"][name].as_f64().unwrap();
-    // Of 8000 messages 100 were due meanwhile. The first waited for all of it, and the eighth, which
-    // is the last of the slowest thousandth, for nearly as long.
+    // Of 8000 messages 100 were due meanwhile. The first waited for all of it, and the eighth,
+    // which is the last of the slowest thousandth, for nearly as long.
     assert!(of("max") >= 0.95 * stall, "{stall} {record:#}");
     assert!(of("p99_9") >= 0.8 * stall && of("p50") < 0.5 * stall, "{stall} {record:#}");
     // One part of the time has it.
