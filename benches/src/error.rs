@@ -42,6 +42,11 @@ impl Failure {
         self.text.is_empty()
     }
 
+    /// With an exit code of its own.
+    pub(crate) fn with_code(code: u8, text: impl Into<String>) -> Failure {
+        Failure { code, ..Failure::new(text) }
+    }
+
     /// The system refused. `cure`: what to do about it.
     pub(crate) fn system(asked: impl AsRef<str>, answer: &io::Error, cure: &str) -> Failure {
         Failure::new(format!("{}: {answer}; {cure}", asked.as_ref()))

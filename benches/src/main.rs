@@ -38,6 +38,7 @@ use crate::ask::{choose, placed};
 use crate::error::Failure;
 use crate::machine::Machine;
 use crate::machine::clock::Clock;
+use crate::machine::interrupt;
 use crate::measure::record::{self, Document};
 use crate::measure::run::{self, Bench};
 use crate::measure::{connect, verdict};
@@ -131,6 +132,7 @@ fn overhead(args: &OverheadArgs) -> Result<(), Failure> {
         machine,
         commit: machine::commit(),
         command: command(),
+        interrupted: false,
     };
     let mut text = table::text(&document);
     text.push_str(&table::hot_functions(&limits::bytes_beside_limits(&counted)));
@@ -222,6 +224,7 @@ impl Program for Rows<'_> {
         self.plan.soft = self.soft;
         self.cores.truncate(2);
         let other = beside(&fabric, self.common, self.ip, &self.cores, self.soft)?;
+        interrupt::watch()?;
         let clock = Clock::new();
         let machine = Machine::look(&clock);
         let mut bench = Bench { fabric: &fabric, clock, cores: self.cores, other, machine };
@@ -232,12 +235,14 @@ impl Program for Rows<'_> {
             machine: bench.machine,
             commit: machine::commit(),
             command: command(),
+            interrupted: interrupt::is_asked(),
         };
         let traffic = Traffic { document, seed: self.plan.seed, cache_counters };
         let json = record::to_json(&traffic)?;
         self.out.tell(&json, &traffic.text())?;
         notes(self.common, &traffic.document.machine);
         lost(traffic.document.results.iter().map(|figures| figures.wrong).sum())?;
+        interrupt::check(traffic.document.results.len(), "rows")?;
         beside_baseline(self.common, self.baseline.as_ref(), &json)
     }
 }
@@ -308,6 +313,7 @@ impl Program for Parent<'_> {
         let ServeArgs { addr, cores, parent, .. } = self.args;
         let Some(mut line) = other::parent(*parent) else { return Ok(()) };
         let place = Place { ip: *addr, cores: cores.clone(), soft: self.soft };
+        interrupt::ignore()?;
         // A failure goes over the line, and the parent prints it.
         let _ = serve::serve(&fabric, &place, &mut line);
         Ok(())
@@ -346,6 +352,7 @@ impl Program for Main<'_> {
             }
             None => beside(&fabric, self.common, ip, &self.cores, soft)?,
         };
+        interrupt::watch()?;
         let clock = Clock::new();
         let machine = Machine::look(&clock);
         let cores = self.cores.clone();
@@ -354,7 +361,9 @@ impl Program for Main<'_> {
         let machine = bench.machine;
         let (commit, command) = (machine::commit(), command());
         let hot_function_bytes = BTreeMap::new();
-        let document = Document { results, hot_function_bytes, machine, commit, command };
+        let interrupted = interrupt::is_asked();
+        let document =
+            Document { results, hot_function_bytes, machine, commit, command, interrupted };
         self.tell(&document)
     }
 }
@@ -372,6 +381,7 @@ impl Main<'_> {
             }
         }
         lost(document.results.iter().map(|record| record.lost).sum())?;
+        interrupt::check(document.results.len(), "figures")?;
         if self.plan.check {
             verdict::check(&document.results)?;
         }

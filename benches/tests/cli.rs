@@ -4,6 +4,8 @@
 
 #[path = "cli/compare.rs"]
 mod compare;
+#[path = "cli/every.rs"]
+mod every;
 #[path = "cli/load.rs"]
 mod load;
 #[path = "cli/traffic.rs"]

@@ -86,7 +86,8 @@ pub(crate) struct Common {
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
     /// Bytes of a message, such as 64, 4K or 1M; several as 8,64, doubling as 8..4K, and in steps
-    /// as 64..256+64 [default: by test]
+    /// as 64..256+64 [default: 8,32,64,200,1K,4K for latency, 8,64,200 for rate, 4K,64K,1M,16M for
+    /// bandwidth, else 64]
     #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = sizes)]
     pub(crate) size: Vec<Span<u32>>,
     /// The core of the connecting side, then one for each worker of the serving side; if the other

@@ -69,6 +69,21 @@ impl Step {
         }
     }
 
+    /// For people who wait for it.
+    pub(crate) fn name(&self) -> String {
+        let Request { test, size, .. } = self.request;
+        let test = format!("{test:?}").to_lowercase();
+        match test == "load" {
+            true => format!("{test} {size} B {} /s", self.rate),
+            false => format!("{test} {size} B"),
+        }
+    }
+
+    /// How long it takes, about, with warming up; for a search longer.
+    pub(crate) fn time_about(&self) -> Duration {
+        self.time * 6 / 5 * if self.slo.is_some() { 20 } else { 1 }
+    }
+
     /// Time of one piece.
     pub(crate) fn piece_time(&self) -> Duration {
         self.time / self.rounds

@@ -1,11 +1,12 @@
 //! The machine: what it is ([`Machine`]), its [`clock`], the [`floor`] between two cores, what a
-//! process may open and what memory it takes ([`limits`]), how many [`allocations`]
-//! a thread makes, its hardware [`counters`]; and the commit of the program.
+//! process may open and what memory it takes ([`limits`]), how many [`allocations`] a thread makes,
+//! its hardware [`counters`], Ctrl-C ([`interrupt`]); and the commit of the program.
 
 pub(crate) mod allocations;
 pub(crate) mod clock;
 pub(crate) mod counters;
 pub(crate) mod floor;
+pub(crate) mod interrupt;
 pub(crate) mod limits;
 
 use std::fs;

@@ -19,6 +19,7 @@ use crate::bare::memory::{self, Memory, Slots};
 use crate::bare::open;
 use crate::bare::target::{shape, slots};
 use crate::error::Failure;
+use crate::machine::interrupt;
 use crate::measure::piece::{Piece, Pieces, median};
 use crate::meet::wire;
 
@@ -89,7 +90,7 @@ fn memcpy<F: Fabric>(
                 number += 1;
             }
             let passed = start.elapsed();
-            if passed >= time {
+            if passed >= time || interrupt::is_asked() {
                 return number as f64 * slots.size as f64 / passed.as_secs_f64();
             }
         }
@@ -145,7 +146,7 @@ impl<F: Fabric> Stream<F> {
         let (batch, slots, at, op) = (batch(&self.slots), self.slots, self.at, self.op);
         let mut list = [Slot::default(); SEND_BATCH];
         let start = Instant::now();
-        while start.elapsed() < time {
+        while start.elapsed() < time && !interrupt::is_asked() {
             while self.bare.outstanding() + batch as u64 > slots.count as u64 {
                 self.poll()?;
             }

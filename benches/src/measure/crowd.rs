@@ -12,7 +12,7 @@ use crate::ask::plan::Step;
 use crate::ask::request::Request;
 use crate::error::Failure;
 use crate::machine::clock::{self, Clock};
-use crate::machine::limits;
+use crate::machine::{interrupt, limits};
 use crate::measure::outcome::Outcome;
 use crate::measure::piece::{Piece, Pieces};
 use crate::measure::record::Figures;
@@ -171,7 +171,8 @@ impl<F: Fabric> Crowd<F> {
     fn stream(&mut self, payload: &mut [u8], time: Duration) -> Result<(), Failure> {
         let start = Instant::now();
         let (count, mut first, mut turns) = (self.busy.len(), 0, 0_u32);
-        while !turns.is_multiple_of(LOOK_EVERY) || turns == 0 || start.elapsed() < time {
+        let is_on = || start.elapsed() < time && !interrupt::is_asked();
+        while !turns.is_multiple_of(LOOK_EVERY) || turns == 0 || is_on() {
             for n in first..first + count {
                 self.top_up(self.busy[n % count], payload)?;
             }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Failure;
 use crate::machine::clock::{self, Clock};
+use crate::machine::interrupt;
 use crate::measure::piece::Piece;
 use crate::measure::record::HalfRtt;
 use crate::measure::times::{self, Times};
@@ -37,6 +38,9 @@ pub(crate) fn measure(
         if part > 0 {
             times.next_part();
         }
+        if interrupt::is_asked() {
+            break;
+        }
         timed(side, &mut payload, clock.ticks_in(half), &mut times)?;
         let (more, longer) = untimed(side, &mut payload, half)?;
         means.push(half_ns(more, longer));
@@ -44,7 +48,7 @@ pub(crate) fn measure(
     }
     let (all, wrong) = (side.echoes() - before, side.wrong() - wrong_before);
     let tally = side.end()?;
-    let mean = half_ns(rounds, passed);
+    let mean = if rounds == 0 { 0.0 } else { half_ns(rounds, passed) };
     let mut parts = times.parts();
     parts.iter_mut().zip(means).for_each(|(part, mean)| part.mean_ns = Some(mean));
     Ok(Piece {
@@ -78,7 +82,7 @@ fn timed(
         side.round(payload, number)?;
         let end = clock::ticks();
         times.enter(end.saturating_sub(start));
-        if end.saturating_sub(first) >= ticks {
+        if end.saturating_sub(first) >= ticks || interrupt::is_asked() {
             return Ok(());
         }
     }
@@ -100,7 +104,7 @@ fn untimed(
         }
         rounds += UNTIMED;
         let passed = start.elapsed();
-        if passed >= time {
+        if passed >= time || interrupt::is_asked() {
             return Ok((rounds, passed));
         }
     }

@@ -10,6 +10,7 @@ use doorbell::Fabric;
 use crate::ask::plan::Step;
 use crate::error::Failure;
 use crate::machine::clock::{self, Clock};
+use crate::machine::interrupt;
 use crate::measure::arrivals::Dues;
 use crate::measure::piece::Piece;
 use crate::measure::times::{self, Times};
@@ -133,7 +134,7 @@ impl Schedule {
         self.next_part = now + self.part;
         loop {
             let passed = now - self.first;
-            let is_over = passed >= self.time;
+            let is_over = passed >= self.time || interrupt::is_asked();
             if !is_over {
                 let due = self.due_by(passed);
                 self.send(session, payload, before, due)?;
@@ -154,7 +155,8 @@ impl Schedule {
             }
         }
         self.passed = now - self.first;
-        self.due_by(self.time);
+        // What would have been due after Ctrl-C is not unsent.
+        self.due_by(self.passed.min(self.time));
         while self.back < self.due {
             self.enter(now);
         }

@@ -8,9 +8,10 @@ use doorbell::Fabric;
 use doorbell::worker::{PeerId, SEND_BATCH};
 
 use crate::error::Failure;
+use crate::machine::interrupt;
 use crate::measure::piece::Piece;
 use crate::measure::record::Part;
-use crate::measure::times;
+use crate::measure::{live, times};
 use crate::meet::wire;
 use crate::side::session::Session;
 
@@ -38,9 +39,14 @@ pub(crate) fn measure<F: Fabric>(
     session.mark();
     let start = Instant::now();
     for _ in 0..count {
+        if interrupt::is_asked() {
+            break;
+        }
         let (before, part) = (streams.count(), Instant::now());
         streams.send_for(session, time / count)?;
-        rates.push((streams.count() - before) as f64 / part.elapsed().as_secs_f64());
+        let rate = (streams.count() - before) as f64 / part.elapsed().as_secs_f64();
+        live::rate(rate);
+        rates.push(rate);
     }
     let tally = session.tally();
     let (received, wrong) = session.settle(wire::END)?;
@@ -98,7 +104,7 @@ impl Streams {
                 session.turn()?;
                 if unlooked >= LOOK_EVERY {
                     unlooked = 0;
-                    if start.elapsed() >= time {
+                    if start.elapsed() >= time || interrupt::is_asked() {
                         return Ok(());
                     }
                 }

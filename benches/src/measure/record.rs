@@ -24,6 +24,9 @@ pub(crate) struct Document<R = Record> {
     pub(crate) commit: Option<String>,
     /// The command line.
     pub(crate) command: String,
+    /// True if Ctrl-C ended the run: there are fewer results, or the last one is of a shorter time.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) interrupted: bool,
 }
 
 /// The figures of one test at one size. Figures that do not apply are left out.

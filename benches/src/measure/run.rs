@@ -1,11 +1,9 @@
 //! The connecting side: goes through a plan and writes a record for each figure.
 
-use std::io::IsTerminal;
 use std::thread;
 
 use doorbell::Fabric;
 use doorbell_tune as tune;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::ask::plan::Step;
 use crate::ask::request::{Request, Test};
@@ -13,8 +11,9 @@ use crate::ask::values::Slo;
 use crate::error::Failure;
 use crate::machine::clock::Clock;
 use crate::machine::floor::Floor;
-use crate::machine::{Machine, limits};
+use crate::machine::{Machine, interrupt, limits};
 use crate::measure::all;
+use crate::measure::live::Progress;
 use crate::measure::outcome::{Outcome, Round};
 use crate::measure::record::{Figures, HalfRtt, Kept, Part, Placement, Record, SCHEMA, round};
 use crate::measure::search::Search;
@@ -59,16 +58,18 @@ pub(crate) fn check<F: Fabric>(
 impl<F: Fabric> Bench<'_, F> {
     /// Goes through the plan.
     pub(crate) fn run(&mut self, plan: &[Step]) -> Result<Vec<Record>, Failure> {
-        let bar = bar(plan.len());
+        let time = plan.iter().map(Step::time_about).sum();
+        let mut progress = Progress::new(plan.len(), time);
         let mut records = Vec::with_capacity(plan.len());
         for step in plan {
-            // Draw between figures only: while one is measured, nothing else runs here.
-            bar.set_message(format!("{} B", step.request.size));
-            bar.tick();
+            if interrupt::is_asked() {
+                break;
+            }
+            progress.begin(step.name());
             records.extend(self.step(step)?);
-            bar.inc(1);
+            progress.done();
         }
-        bar.finish_and_clear();
+        progress.finish();
         Ok(records)
     }
 
@@ -76,13 +77,27 @@ impl<F: Fabric> Bench<'_, F> {
         let round = match step.request.test {
             Test::Sweep => {
                 let mut rounds = Rounds::default();
-                while rounds.are_wanted() {
-                    rounds.add(self.round(step)?);
+                while rounds.are_wanted() && !interrupt::is_asked() {
+                    let round = self.round(step)?;
+                    // Its pieces may have been cut short.
+                    if !interrupt::is_asked() {
+                        rounds.add(round);
+                    }
+                }
+                if rounds.is_empty() {
+                    return Ok(Vec::new());
                 }
                 rounds.merge(&step.depths)
             }
             _ if step.slo.is_some() => return self.search(step),
-            _ => self.round(step)?,
+            _ => {
+                let round = self.round(step)?;
+                // Of one piece, what there is counts; of several, some may have been cut short.
+                if interrupt::is_asked() && step.request.pieces > 1 {
+                    return Ok(Vec::new());
+                }
+                round
+            }
         };
         Ok(self.records(step, &round))
     }
@@ -91,6 +106,9 @@ impl<F: Fabric> Bench<'_, F> {
     fn search(&mut self, step: &Step) -> Result<Vec<Record>, Failure> {
         let (mut search, mut records) = (Search::from(step.rate), Vec::new());
         while let Some(rate) = search.next() {
+            if interrupt::is_asked() {
+                break;
+            }
             let step = Step { rate, ..step.clone() };
             let round = self.round(&step)?;
             let found = self.records(&step, &round);
@@ -113,7 +131,8 @@ impl<F: Fabric> Bench<'_, F> {
             self.note(&outcome.memory, &all);
             self.record(step, outcome, theirs, round.floor)
         });
-        records.collect()
+        // After Ctrl-C there may be nothing.
+        records.filter(|record| record.messages > 0 || !interrupt::is_asked()).collect()
     }
 
     /// A run of both sides, and the floor before and after it.
@@ -234,17 +253,5 @@ impl<F: Fabric> Bench<'_, F> {
             lost: ours.pieces.lost(),
             parts: parts.into_iter().map(Part::rounded).collect(),
         }
-    }
-}
-
-/// A progress bar on standard error, if that is a terminal.
-pub(crate) fn bar(steps: usize) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(steps as u64);
-    match ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}") {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
     }
 }

@@ -14,6 +14,7 @@ use crate::ask::plan::{SWEEP_LONE as LONE, SWEEP_ROUNDS as ROUNDS, Step};
 use crate::error::Failure;
 use crate::machine::clock::Clock;
 use crate::machine::floor::Floor;
+use crate::machine::interrupt;
 use crate::measure::latency;
 use crate::measure::outcome::{Outcome, Round};
 use crate::measure::piece::{Piece, Pieces, median};
@@ -58,6 +59,10 @@ pub(crate) struct Rounds(Vec<Round>);
 impl Rounds {
     pub(crate) fn add(&mut self, round: Round) {
         self.0.push(round);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// True until enough rounds were in one mode, or too many were tried.
@@ -177,7 +182,7 @@ fn circulate<F: Fabric>(
         }
         session.turn()?;
         turns = turns.wrapping_add(1);
-        if turns.is_multiple_of(LOOK_EVERY) && start.elapsed() >= time {
+        if turns.is_multiple_of(LOOK_EVERY) && (start.elapsed() >= time || interrupt::is_asked()) {
             break;
         }
     }

@@ -14,8 +14,10 @@ use crate::ask::request::{Request, RowRequest, Test};
 use crate::error::Failure;
 use crate::machine::clock::{self, Clock};
 use crate::machine::counters::Counter;
+use crate::machine::interrupt;
+use crate::measure::live::Progress;
 use crate::measure::record::{Placement, SCHEMA, round};
-use crate::measure::run::{Bench, bar};
+use crate::measure::run::Bench;
 use crate::meet::line::{Answer, Line};
 use crate::meet::tally::Tally;
 use crate::traffic::drive::{Carrier, Driver};
@@ -82,15 +84,19 @@ pub(crate) fn run<F: Fabric>(
     bench: &mut Bench<'_, F>,
     plan: &Plan,
 ) -> Result<(Vec<Figures>, String), Failure> {
-    let bar = bar(plan.rows.len());
+    let rows = u32::try_from(plan.rows.len()).unwrap_or(u32::MAX);
+    // Each row begins with the peaks.
+    let mut progress = Progress::new(plan.rows.len(), plan.time * (2 * plan.rounds + 2) * rows);
     let mut results = Vec::with_capacity(plan.rows.len());
     for (n, row) in plan.rows.iter().enumerate() {
-        bar.set_message(row.name.clone());
-        bar.tick();
+        if interrupt::is_asked() {
+            break;
+        }
+        progress.begin(format!("traffic {}", row.name));
         results.push(measure(bench, plan, n as u64, row)?);
-        bar.inc(1);
+        progress.done();
     }
-    bar.finish_and_clear();
+    progress.finish();
     let counted = match Counter::cache_misses() {
         Ok(_) => "misses of the connecting side, in user space".to_owned(),
         Err(why) => why,

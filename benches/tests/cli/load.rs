@@ -71,13 +71,14 @@ fn rates_are_kept_for_each_kind_of_arrivals() {
 }
 
 /// The processor time of a process, in ticks of the kernel.
-fn processor_time(process: u32) -> u64 {
+pub(crate) fn processor_time(process: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let rest = stat.rsplit(')').next().unwrap_or_default().to_owned();
     rest.split_whitespace().skip(11).take(2).flat_map(str::parse::<u64>).sum()
 }
 
-fn signal(process: u32, name: &str) {
+/// Sends a signal, by name.
+pub(crate) fn signal(process: u32, name: &str) {
     let line = format!("kill -{name} {process}");
     assert!(Command::new("sh").args(["-c", &line]).status().unwrap().success(), "{line}");
 }
