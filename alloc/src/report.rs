@@ -73,8 +73,8 @@ impl MapReport {
         self.locked
     }
 
-    /// Whether another process can map the same bytes and write to them. Memory that is not shared is not inherited
-    /// by child processes either (`MADV_DONTFORK`).
+    /// Whether another process can map the same bytes and write to them. Memory that is not shared
+    /// is not inherited by child processes either (`MADV_DONTFORK`).
     #[must_use]
     pub const fn shared(&self) -> bool {
         self.shared

@@ -17,6 +17,7 @@ use crate::connections::STEP;
 use crate::dialer::Dialer;
 use crate::export::Export;
 use crate::listener::Listener;
+use crate::memory::message_memory;
 use crate::pin::pin;
 use crate::redial::Backoff;
 use crate::sleep::{clock_ns, run_sleeping};
@@ -146,11 +147,11 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
         let shared = match &self.shared {
             Some(shared) => shared.clone(),
             None => {
-                let memory = map("receive", self.config.recv_bytes())?;
+                let memory = map(&self.nic, "receive", self.config.recv_bytes())?;
                 self.shared.insert(SharedRecv::new(&self.nic, memory, &self.config)?).clone()
             }
         };
-        let memory = map("send", self.config.send_bytes())?;
+        let memory = map(&self.nic, "send", self.config.send_bytes())?;
         let (worker, intake) = Worker::new(&self.nic, &shared, memory, handler, &self.config)?;
         Ok(self.add_worker(worker, intake))
     }
@@ -425,8 +426,8 @@ fn spawn<'scope>(
     started.map(drop).map_err(|error| CmError::from_io(asked, &error))
 }
 
-fn map(what: &str, bytes: usize) -> Result<Mapping, CmError> {
-    Mapping::huge(bytes).map_err(|error| {
+fn map<F: Fabric>(nic: &F, what: &str, bytes: usize) -> Result<Mapping, CmError> {
+    message_memory(nic, bytes).map_err(|error| {
         let asked = format!("{bytes} bytes of {what} memory for workers");
         CmError::new(Code::from_errno(error.errno()), asked, error.to_string())
     })

@@ -37,7 +37,7 @@ impl<F: Fabric> Lot<F> {
         let mut listener = Listener::bind(fabric, SocketAddr::new(ip, 0))?;
         let mut tally = Tally::default();
         let numbers = config(request, peers, fabric.caps())?;
-        let mapping = memory(numbers.recv_bytes(), &mut tally)?;
+        let mapping = memory(fabric, numbers.recv_bytes(), &mut tally)?;
         let shared = SharedRecv::new(fabric, mapping, &numbers)?;
         let (worker, intake) = worker(fabric, request, (0, peers), &shared, &mut tally)?;
         listener.feed(intake);
@@ -133,7 +133,7 @@ pub(crate) fn worker<F: Fabric>(
     tally: &mut Tally,
 ) -> Result<(Worker<F, Served>, Intake<F>), Failure> {
     let numbers = config(request, peers, fabric.caps())?;
-    let mapping = memory(numbers.send_bytes(), tally)?;
+    let mapping = memory(fabric, numbers.send_bytes(), tally)?;
     let served = Served::new(request, n, peers as usize);
     Ok(Worker::new(fabric, shared, mapping, served, &numbers)?)
 }

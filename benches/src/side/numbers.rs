@@ -1,7 +1,8 @@
 //! The numbers and the memory of a worker: the same on both sides of a run.
 
 use doorbell::alloc::Mapping;
-use doorbell::provider::Caps;
+use doorbell::message_memory;
+use doorbell::provider::{Caps, Provider};
 use doorbell::worker::Config;
 
 use crate::ask::request::{Request, Test};
@@ -74,9 +75,13 @@ pub(crate) fn config(request: &Request, peers: u32, caps: &Caps) -> Result<Confi
     })
 }
 
-/// Maps memory, in huge pages if there are any, and notes in `tally` which pages it got.
-pub(crate) fn memory(bytes: usize, tally: &mut Tally) -> Result<Mapping, Failure> {
-    let memory = Mapping::huge(bytes)?;
+/// Maps memory for messages, and notes in `tally` which pages it got.
+pub(crate) fn memory<P: Provider>(
+    nic: &P,
+    bytes: usize,
+    tally: &mut Tally,
+) -> Result<Mapping, Failure> {
+    let memory = message_memory(nic, bytes)?;
     let notes = memory.report().notes().iter().map(ToString::to_string).collect();
     tally.add(Tally { pages: memory.pages().to_string(), notes, ..Tally::default() });
     Ok(memory)

@@ -64,10 +64,11 @@ impl<F: Fabric, O: Order> Session<F, O> {
         let config = config(request, peers, fabric.caps())?;
         let before = limits::resident();
         let mut tally = Tally::default();
-        let shared = SharedRecv::new(fabric, memory(config.recv_bytes(), &mut tally)?, &config)?;
+        let shared =
+            SharedRecv::new(fabric, memory(fabric, config.recv_bytes(), &mut tally)?, &config)?;
         let (size, peers) = (request.size as usize, config.peers as usize);
         let caller = Caller::new(size, order, peers, request.qps as usize);
-        let memory = memory(config.send_bytes(), &mut tally)?;
+        let memory = memory(fabric, config.send_bytes(), &mut tally)?;
         let (worker, intake) = Worker::new(fabric, &shared, memory, caller, &config)?;
         let mut dialer = Dialer::new(fabric)?;
         for _ in 0..config.peers {

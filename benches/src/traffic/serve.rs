@@ -47,9 +47,10 @@ pub(crate) fn serve<F: Fabric>(
     let mut tally = Tally::default();
     let mut listener = Listener::bind(fabric, SocketAddr::new(ip, 0))?;
     let numbers = config(request, request.qps, fabric.caps())?;
-    let shared = SharedRecv::new(fabric, memory(numbers.recv_bytes(), &mut tally)?, &numbers)?;
+    let shared =
+        SharedRecv::new(fabric, memory(fabric, numbers.recv_bytes(), &mut tally)?, &numbers)?;
     let answering = Answering::new(work(), request.qps);
-    let mapping = memory(numbers.send_bytes(), &mut tally)?;
+    let mapping = memory(fabric, numbers.send_bytes(), &mut tally)?;
     let (worker, intake) = Worker::new(fabric, &shared, mapping, answering, &numbers)?;
     listener.feed(intake);
     let addr = listener.local_addr().ok_or_else(|| Failure::new("the listener has no address"))?;

@@ -79,11 +79,12 @@ pub use self::handles::qp_control::{QpControl, Wiring};
 pub use self::handles::queue_pair::SoftQp;
 pub use self::handles::region::{SoftRegion, SoftWindow};
 pub use self::handles::srq::SoftSrq;
+pub use self::model::buffers::ReadOnly;
 pub use self::model::slot::FileName;
 pub use self::model::table::DIRECTORY_BYTES;
 pub use self::shm::inbox::{INBOX_BYTES, OpenNotifier};
 pub use self::shm::layout::{LINK_BYTES, Side};
-pub use self::shm::remote_map::{Attach, RemoteMap};
+pub use self::shm::remote_map::{Attach, Look, Openers, RemoteMap};
 pub use self::state::link::LinkShared;
 
 #[cfg(all(doctest, feature = "std"))]

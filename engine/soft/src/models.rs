@@ -10,8 +10,8 @@ use loom::thread;
 use super::sync::{Ordering, reads, wrote};
 use crate::model::buffers::Target;
 use crate::shm::layout::{
-    Direction, Ends, FRAGMENT, Header, JUMP_BYTES, KIND_SEND, LINK_BYTES, LinkHeader, RecordFlags,
-    SEGMENT, Side, split, split_responses,
+    Direction, Ends, FRAGMENT, Header, JUMP_BYTES, KIND_LENT, KIND_SEND, LINK_BYTES, LinkHeader,
+    RecordFlags, SEGMENT, Side, split, split_responses,
 };
 use crate::shm::peer_waker::PeerWaker;
 use crate::shm::reader::Rx;
@@ -32,6 +32,7 @@ pub(crate) const SMALL_MODELS: &[Model] = &[
     ("two in the ring", || exchange([Place::Ring; 2], false)),
     ("two in the slot", || exchange([Place::Slot; 2], false)),
     ("two in all lines of the slot", || exchange([Place::LongSlot; 2], false)),
+    ("two offers in the slot", || exchange([Place::Offer; 2], false)),
     ("a question and an answer", || converse(&[SPEAK, None], &[None, SPEAK])),
     ("two questions", || converse(&[SPEAK, None], &[SPEAK, None])),
 ];
@@ -110,9 +111,15 @@ fn header(length: u32) -> Header {
     Header::new(KIND_SEND, RecordFlags::FIRST | RecordFlags::LAST, length, 7)
 }
 
+fn offer_header(length: u32) -> Header {
+    Header::new(KIND_LENT, RecordFlags::FIRST | RecordFlags::LAST, length, 7)
+}
+
 /// Words of a payload: one that fills a line of the slot, and one that is longer.
 const SHORT: usize = 2;
 const LONG: usize = 5;
+/// Words of an offer.
+const OFFER: usize = 3;
 
 /// Record `n` of a side. Each word of its payload names both.
 fn payload(side: Side, n: u64) -> [u8; LONG * 8] {
@@ -127,17 +134,26 @@ enum Place {
     Ring,
     Slot,
     LongSlot,
+    /// As [`Place::Slot`], an offer of bytes of the sender.
+    Offer,
 }
 
 impl End {
     /// Publishes the next record.
     fn say(&mut self, place: Place) {
-        let bytes = 8 * if matches!(place, Place::LongSlot) { LONG } else { SHORT };
+        let (words, header): (usize, fn(u32) -> Header) = match place {
+            Place::LongSlot => (LONG, header),
+            Place::Offer => (OFFER, offer_header),
+            Place::Slot | Place::Ring => (SHORT, header),
+        };
+        let bytes = 8 * words;
         let (header, payload) = (header(bytes as u32), payload(self.side, self.said));
         let (payload, ack) = (&payload[..bytes], self.rx.at);
         self.said += 1;
         match place {
-            Place::Slot | Place::LongSlot => self.tx.publish_bytes_in_slot(header, payload, ack),
+            Place::Slot | Place::LongSlot | Place::Offer => {
+                self.tx.publish_bytes_in_slot(header, payload, ack)
+            }
             Place::Ring => {
                 self.tx.put_bytes(header, 0, payload);
                 self.tx.publish(ack);
@@ -159,10 +175,16 @@ impl End {
         if !self.rx.look() {
             return;
         }
-        if let Some(lone) = self.rx.slot_record(self.tx.last_in_slot())
-            && self.rx.take_from_slot(lone, Target::of(&mut to))
-        {
-            return self.check(to, lone.header, "the slot");
+        if let Some(lone) = self.rx.slot_record(self.tx.last_in_slot()) {
+            if lone.header.is_plain_send() && self.rx.take_from_slot(lone, Target::of(&mut to)) {
+                return self.check(to, lone.header, "the slot");
+            }
+            if let Some(offer) = self.rx.offer_in_slot(lone) {
+                self.rx.take_lone(lone);
+                let words = offer.words().map(u64::to_ne_bytes);
+                to[..8 * OFFER].copy_from_slice(words.as_flattened());
+                return self.check(to, lone.header, "the offer in the slot");
+            }
         }
         assert!(self.rx.advance(), "a tail that no sender writes");
         while !self.rx.caught_up() {
@@ -245,6 +267,16 @@ fn exchange(places: [Place; 2], jumps: bool) {
 #[test]
 fn models_two_records_in_the_slot() {
     exchange([Place::Slot; 2], false);
+}
+
+/// The same with offers, and with a message and an offer in turn.
+#[test]
+fn models_two_offers_in_the_slot() {
+    exchange([Place::Offer; 2], false);
+    exchange([Place::Offer, Place::Slot], false);
+    exchange([Place::Slot, Place::Offer], false);
+    converse(&[Some(Place::Offer), None], &[Some(Place::Offer), None]);
+    converse(&[Some(Place::Offer), None], &[None, Some(Place::Slot)]);
 }
 
 /// The same with long records, and with a short and a long one in turn.

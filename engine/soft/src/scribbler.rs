@@ -14,7 +14,7 @@ use std::vec::Vec;
 use doorbell_alloc::{Mapping, Pages};
 
 use crate::shm::inbox::{INBOX_BYTES, SLOTS};
-use crate::shm::layout::{Direction, Header, KIND_JUMP, LINE, RECORD_MAX, SEGMENT};
+use crate::shm::layout::{Direction, Header, KIND_SHOW, LINE, RECORD_MAX, SEGMENT};
 use crate::state::link::LinkShared;
 
 /// Heap memory of exactly the requested size, so that a sanitizer notices an access beyond it.
@@ -130,7 +130,7 @@ pub fn area_of_inbox(start: *mut u8) -> Area {
 /// The structures of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// How many use it, and which side sleeps.
+    /// How many use it, which side sleeps, and what each has mapped.
     Header,
     Slot,
     Tails,
@@ -157,7 +157,7 @@ pub fn areas_of(link: &LinkShared, part: Part) -> Vec<Area> {
         ways.map(area).to_vec()
     };
     match part {
-        Part::Header => [line(base.as_ptr(), 2)].into(),
+        Part::Header => [line(base.as_ptr(), 4)].into(),
         Part::Slot => [line(ways[0].slot_line(0).as_ptr(), 4)].into(),
         Part::Tails => each(tail, 2).into(),
         Part::Taken => each(taken, 2).into(),
@@ -406,7 +406,7 @@ impl Scribbler {
             header = header & !mask | value << low & mask;
         };
         if dice.one_in(3) {
-            put(16, 8, dice.below(13) as u64);
+            put(16, 8, dice.below(KIND_SHOW as usize + 2) as u64);
         }
         if dice.one_in(3) {
             // Often all bits of a whole message, and the rest at random.
@@ -429,7 +429,7 @@ impl Scribbler {
 
 fn is_record(word: u64) -> bool {
     let header = Header(word);
-    (1..=KIND_JUMP).contains(&header.kind()) && header.record() <= RECORD_MAX && header.qp() != 0
+    (1..=KIND_SHOW).contains(&header.kind()) && header.record() <= RECORD_MAX && header.qp() != 0
 }
 
 fn word_at(at: usize) -> &'static AtomicU64 {

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use doorbell::prelude::*;
-use doorbell::{WakeFd, clock_ns};
+use doorbell::{WakeFd, clock_ns, message_memory};
 use doorbell_examples::cli::{Failure, Side, Sides};
 use doorbell_tokio::Readiness;
 
@@ -35,8 +35,9 @@ impl Program for Example {
         runtime.block_on(async {
             let (addr, is_server) = (self.0.place.addr(), self.0.side == Side::Server);
             let config = Config::DEFAULT;
-            let shared = SharedRecv::new(&nic, Mapping::huge(config.recv_bytes())?, &config)?;
-            let memory = Mapping::huge(config.send_bytes())?;
+            let shared =
+                SharedRecv::new(&nic, message_memory(&nic, config.recv_bytes())?, &config)?;
+            let memory = message_memory(&nic, config.send_bytes())?;
             let player = Player { is_server, messages: 0, over: false };
             let (mut worker, intake) = Worker::new(&nic, &shared, memory, player, &config)?;
             // Each side could listen and dial, and waits for both.

@@ -49,6 +49,10 @@ pub struct Caps {
     pub atomics: Atomics,
     /// The device supports extended reliable connections (XRC-1).
     pub xrc: bool,
+    /// A peer copies the bytes of a long message straight from the sender's memory, if that is
+    /// [`MapRequest::readable`](doorbell_alloc::MapRequest::readable). A device that reaches
+    /// memory by itself does not need it.
+    pub lends: bool,
     /// The device has parent domains ([`super::ThreadDomains::alloc_parent_domain`]).
     pub parent_domains: bool,
     /// The device has thread domains ([`super::ThreadDomains::alloc_td`]).
@@ -104,6 +108,7 @@ impl Caps {
             rd_atomic_max: 0,
             atomics: Atomics::None,
             xrc: false,
+            lends: false,
             parent_domains: false,
             thread_domains: false,
             send_ops: SendOps::empty(),
@@ -145,6 +150,7 @@ impl fmt::Display for Caps {
         writeln!(f, "{:32}{:?}", "atomics", self.atomics)?;
         let there = [
             ("extended reliable connections", self.xrc),
+            ("long messages copied once", self.lends),
             ("parent domains", self.parent_domains),
             ("thread domains", self.thread_domains),
             ("receive queues that grow", self.srq_resize),

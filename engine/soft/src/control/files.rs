@@ -20,7 +20,7 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::wake::Notifier;
 
 use super::sys;
-use crate::{DIRECTORY_BYTES, FileName, RemoteMap};
+use crate::{DIRECTORY_BYTES, FileName, Openers, ReadOnly, RemoteMap};
 
 /// The most bytes of a peer's region that are mapped, because mapping builds the page tables for
 /// all of them at once.
@@ -105,9 +105,7 @@ fn open(process: i32, name: FileName, write: bool) -> Option<File> {
     }
     let here = format!("/proc/self/fd/{}", look.as_raw_fd());
     let file = OpenOptions::new().read(true).write(write).open(here).ok()?;
-    // SAFETY: reading the seals takes numbers and touches no memory of ours.
-    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
-    (seals >= 0 && seals & libc::F_SEAL_SHRINK != 0).then_some(file)
+    seals(&file).is_some_and(|seals| seals & libc::F_SEAL_SHRINK != 0).then_some(file)
 }
 
 /// True for memory of reserved huge pages. If a peer punches a hole there, and no huge page is left
@@ -131,6 +129,32 @@ pub(super) fn attach(process: i32, name: FileName, len: u64) -> Option<Mapping> 
     }
     let len = usize::try_from(len).ok()?;
     Mapping::from_memfd(file.into(), len).ok().filter(|mapping| !mapping.pages().is_reserved())
+}
+
+/// Maps a peer's region to be read. The same holds as for [`attach`]. But huge pages are allowed
+/// where nobody can punch holes any more, which is so if nobody may map the file for writing.
+pub(super) fn look(process: i32, name: FileName, len: u64) -> Option<ReadOnly> {
+    let file = open(process, name, false)?;
+    let whole = file.metadata().ok()?.blocks() * 512 >= len;
+    if len == 0 || len > VIEW_MAX || !whole || (may_lose_pages(&file) && !is_final(&file)) {
+        return None;
+    }
+    let window = Window::of(&file, usize::try_from(len).ok()?)?;
+    let (base, len) = (window.base, window.len);
+    // SAFETY: mapped for reading as long as the window lives. The file is sealed against shrinking,
+    // and has all its pages, or gets pages of the ordinary size.
+    Some(unsafe { ReadOnly::new(base, len, Box::new(window)) })
+}
+
+/// True if nobody may map the file for writing any more, nor punch holes in it.
+fn is_final(file: &File) -> bool {
+    seals(file).is_some_and(|seals| seals & libc::F_SEAL_FUTURE_WRITE != 0)
+}
+
+fn seals(file: &File) -> Option<i32> {
+    // SAFETY: reading the seals takes numbers and touches no memory of ours.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    (seals >= 0).then_some(seals)
 }
 
 /// The table of regions of a device. Its peers read it, and only this device writes it.
@@ -179,9 +203,24 @@ fn seal(file: &File, seals: i32) -> io::Result<()> {
     }
 }
 
-/// A peer's directory, mapped for reading.
+/// Memory of a peer, mapped for reading.
 struct Window {
     base: NonNull<u8>,
+    len: usize,
+}
+
+impl Window {
+    /// The first `len` bytes of a file, with all their page tables.
+    fn of(file: &File, len: usize) -> Option<Window> {
+        let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED | libc::MAP_POPULATE);
+        let fd = file.as_raw_fd();
+        // SAFETY: a new mapping at an address the kernel chooses touches no memory of ours.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, fd, 0) };
+        if base == libc::MAP_FAILED {
+            return None;
+        }
+        Some(Window { base: NonNull::new(base.cast())?, len })
+    }
 }
 
 // SAFETY: the mapping belongs to no thread, and nobody writes through it.
@@ -191,8 +230,8 @@ unsafe impl Sync for Window {}
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: mapped by `remote_map` with this length; every reader holds this value.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), DIRECTORY_BYTES) };
+        // SAFETY: mapped by `of` with this length; every reader holds this value.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
@@ -204,18 +243,12 @@ pub(super) fn remote_map(process: i32, directory: FileName) -> Option<RemoteMap>
     if u64::try_from(size).ok()? < DIRECTORY_BYTES as u64 || may_lose_pages(&file) {
         return None;
     }
-    let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED | libc::MAP_POPULATE);
-    let fd = file.as_raw_fd();
-    // SAFETY: a new mapping at an address the kernel chooses touches no memory of ours.
-    let base = unsafe { libc::mmap(ptr::null_mut(), DIRECTORY_BYTES, protection, flags, fd, 0) };
-    if base == libc::MAP_FAILED {
-        return None;
-    }
-    let window = Window { base: NonNull::new(base.cast())? };
+    let window = Window::of(&file, DIRECTORY_BYTES)?;
     let table = window.base;
+    let openers = Openers { attach, look, notifier: open_notifier };
     // SAFETY: mapped for reading for as long as the window lives: its file is sealed against
     // shrinking and has pages of the ordinary size, so reading it never fails.
-    Some(unsafe { RemoteMap::new(table, Arc::new(window), process, attach, open_notifier) })
+    Some(unsafe { RemoteMap::new(table, Arc::new(window), process, openers) })
 }
 
 #[cfg(test)]

@@ -40,6 +40,7 @@ pub(crate) struct Nic {
     queues: AtomicU32,
     srqs: AtomicU32,
     pds: AtomicU32,
+    connections: AtomicU32,
     numbers: Mutex<Numbers>,
 }
 
@@ -71,6 +72,8 @@ impl Nic {
         caps.inline_max = 1024;
         caps.rd_atomic_max = READS_MAX as u8;
         caps.xrc = true;
+        // Without a table for peers nobody finds the memory.
+        caps.lends = directory.is_some();
         caps.rereg = ReregFlags::all();
         (caps.parent_domains, caps.thread_domains) = (true, true);
         caps.send_ops = SendOps::of(QpType::Rc);
@@ -95,6 +98,7 @@ impl Nic {
             queues: AtomicU32::new(0),
             srqs: AtomicU32::new(1),
             pds: AtomicU32::new(1),
+            connections: AtomicU32::new(0),
             numbers: Mutex::new(Numbers { fresh: 1, freed: Vec::new(), next: 0, out: 0 }),
         }
     }
@@ -163,6 +167,11 @@ impl Nic {
         // It stays at the maximum: no number is used twice.
         let next = |pd: u32| pd.checked_add(1);
         self.pds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(u32::MAX)
+    }
+
+    /// Tells the connections of a queue pair apart.
+    pub(crate) fn next_connection(&self) -> u8 {
+        self.connections.fetch_add(1, Ordering::Relaxed) as u8
     }
 
     /// A free queue pair number: 24 bits, never 0 or 1 (reserved), with a slot of its own.

@@ -13,12 +13,14 @@
 //! of the post; for a peer's request the region is lent, and its removal waits.
 #![expect(unsafe_code, reason = "users name memory by address")]
 
+use core::any::Any;
 use core::marker::PhantomData;
 use core::ops::Deref;
-use core::ptr;
+use core::ptr::{self, NonNull};
 use core::sync::atomic::AtomicU64;
 
 use arrayvec::ArrayVec;
+use std_alloc::boxed::Box;
 
 use crate::model::limits::SEND_SGE_MAX;
 use crate::room::Room;
@@ -56,6 +58,11 @@ impl<'a> Source<'a> {
         self.length
     }
 
+    /// The bytes of those words.
+    pub(crate) fn of_words(words: &'a [u64; 3]) -> Source<'a> {
+        Source { at: words.as_ptr().cast(), length: size_of_val(words) as u32, life: PhantomData }
+    }
+
     /// The bytes as a word; `None` unless they are eight.
     pub(crate) fn word(self) -> Option<u64> {
         // SAFETY: eight bytes are readable.
@@ -67,6 +74,38 @@ impl<'a> Source<'a> {
         let skip = skip.min(self.length);
         let at = self.at.wrapping_add(skip as usize);
         Source { at, length: length.min(self.length - skip), ..self }
+    }
+}
+
+/// Memory of another process that is mapped here to be read, and never written.
+pub struct ReadOnly {
+    base: NonNull<u8>,
+    len: usize,
+    _keep: Box<dyn Any + Send + Sync>,
+}
+
+// SAFETY: nobody writes through it, and `_keep` may be dropped on any thread.
+unsafe impl Send for ReadOnly {}
+// SAFETY: as above.
+unsafe impl Sync for ReadOnly {}
+
+impl ReadOnly {
+    /// `len` bytes from `base`.
+    ///
+    /// # Safety
+    /// They stay readable as long as `keep` lives.
+    pub unsafe fn new(base: NonNull<u8>, len: usize, keep: Box<dyn Any + Send + Sync>) -> ReadOnly {
+        ReadOnly { base, len, _keep: keep }
+    }
+
+    /// First byte.
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        self.base.as_ptr()
+    }
+
+    /// Bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 }
 

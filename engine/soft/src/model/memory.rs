@@ -219,6 +219,12 @@ impl Memory {
         allowed.then(|| unsafe { Target::new(addr as *mut u8, length) })
     }
 
+    /// True if peers can map the region of that key.
+    pub(crate) fn is_named(&self, key: u32) -> bool {
+        let slot = &self.table().slots[index_of(key)];
+        slot.key.load(Ordering::Acquire) == key && slot.fd.load(Ordering::Relaxed) != 0
+    }
+
     /// Where the region of a key lies, if it is alive and of that domain, and the right is there.
     #[inline(always)]
     fn region(&self, key: u32, right: Access, pd: PdMark) -> Option<Bounds> {

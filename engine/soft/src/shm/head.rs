@@ -1,6 +1,6 @@
 //! The head of a message: all but its payload.
 
-use crate::shm::layout::{Header, record_bytes};
+use crate::shm::layout::{Header, KIND_LENT, KIND_SEND, LENT_OPERANDS, record_bytes};
 use crate::wr::SendFlags;
 
 /// The head of a message of one record: all but its payload.
@@ -28,6 +28,16 @@ impl Head {
     pub(crate) fn with_imm(common: u64, flags: SendFlags, imm: u32, length: u32) -> Head {
         let header = Header::of_request(common, flags, true, length);
         Head { header, imm, record: 8 + record_bytes(length.into()) as u32, length }
+    }
+
+    /// For a message whose bytes are lent: the payload is the operands of an
+    /// [`Offer`](crate::shm::offer::Offer).
+    pub(crate) fn of_lent(common: u64, flags: SendFlags, imm: Option<u32>) -> Head {
+        let common = common ^ u64::from(KIND_SEND ^ KIND_LENT) << 16;
+        match imm {
+            None => Head::of_send(common, flags, LENT_OPERANDS),
+            Some(imm) => Head::with_imm(common, flags, imm, LENT_OPERANDS),
+        }
     }
 
     /// As [`Head::of_send`], without flags.

@@ -1,7 +1,7 @@
 //! The shared memory of a link: two directions between two domains.
 //!
 //! ```text
-//! link:       header 2 lines  users; which sides sleep
+//! link:       header 4 lines  users; which sides sleep; the peer's regions that each side reads
 //!             slot   4 lines  both sides write; words 0 and 1 = each side's tail | acknowledgement
 //!                             of the other direction, then the last record posted alone
 //!             direction 0, direction 1, then responses 0 and 1
@@ -66,7 +66,8 @@ pub(crate) const SLOT_PAYLOAD_MAX: u32 = (SLOT_FIRST_BYTES + SLOT_REST_BYTES) as
 pub(crate) const SLOT_FIRST_RECORD: u32 = 8 + SLOT_FIRST_BYTES as u32;
 pub(crate) const SLOT_RECORD_MAX: u32 = 8 + SLOT_PAYLOAD_MAX;
 
-const SLOT: usize = 2 * LINE;
+const MAPPED: usize = 2 * LINE;
+const SLOT: usize = 4 * LINE;
 const DIRECTIONS: usize = SLOT + SLOT_LINES * LINE;
 const TAIL: usize = 0;
 const TAKEN: usize = 2 * LINE;
@@ -84,6 +85,7 @@ const _: () = assert!(DIRECTION.is_multiple_of(2 * LINE));
 const _: () = assert!(RESPONSE_DIRECTION.is_multiple_of(2 * LINE));
 const _: () = assert!(RecordFlags::IMM.bits() == 1, "of_request sets it from a bool");
 const _: () = assert!(PUBLISH_EVERY <= FRAGMENT, "a whole fragment is published at once");
+const _: () = assert!(LENT_OPERANDS as usize <= SLOT_FIRST_BYTES, "an offer is one line");
 const _: () = assert!(FRAGMENT.is_multiple_of(8), "fragments but the last fill whole words");
 
 /// For a payload that does not fit the first line of the slot: how many further lines it fills.
@@ -170,6 +172,13 @@ pub(crate) const KIND_SRQ_NOTICE: u8 = 9;
 /// The next record is at the start of the data.
 pub(crate) const KIND_JUMP: u8 = 10;
 
+/// A SEND, or a piece of one, whose bytes the receiver copies from the sender's memory. Operands:
+/// those of an [`Offer`](crate::shm::offer::Offer).
+pub(crate) const KIND_LENT: u8 = 11;
+
+/// Asks the receiver to map a region of the sender, which wants to lend from it. Operand: its key.
+pub(crate) const KIND_SHOW: u8 = 12;
+
 /// Bytes of a jump.
 pub(crate) const JUMP_BYTES: u32 = 8;
 
@@ -177,6 +186,7 @@ pub(crate) const JUMP_BYTES: u32 = 8;
 pub(crate) const WRITE_OPERANDS: u32 = 16;
 pub(crate) const RESPONSE_OPERANDS: u32 = 8;
 pub(crate) const SRQ_OPERANDS: u32 = 8;
+pub(crate) const LENT_OPERANDS: u32 = 24;
 
 /// Bytes of a record without an immediate word: the header, and the payload padded to words. This
 /// is `8 + ((payload + 7) & !7)` with one addition less.
@@ -232,12 +242,23 @@ impl Header {
         const LOOK: u64 = WHOLE | RecordFlags::INV.bits() as u64;
         self.0 >> 16 & (LOOK << 8 | 0xff) == (WHOLE << 8 | KIND_SEND as u64)
     }
+    /// True for a SEND, or a piece of one, in its own queue pair.
+    #[inline]
+    pub(crate) fn is_send(self) -> bool {
+        matches!(self.kind(), KIND_SEND | KIND_LENT)
+    }
     /// True for a SEND in one record without immediate data.
     #[inline(always)]
     pub(crate) fn is_plain_send(self) -> bool {
         const WHOLE: u64 = (RecordFlags::FIRST.bits() | RecordFlags::LAST.bits()) as u64;
         const LOOK: u64 = WHOLE | RecordFlags::IMM.bits() as u64;
         self.0 >> 16 & (LOOK << 8 | 0xff) == (WHOLE << 8 | KIND_SEND as u64)
+    }
+    /// True for an offer of a whole message without immediate data.
+    pub(crate) fn is_whole_offer(self) -> bool {
+        let like = Header::plain_for(self.qp()).0 ^ u64::from(KIND_SEND ^ KIND_LENT) << 16;
+        let asks = u64::from((RecordFlags::ACK_REQ | RecordFlags::SOLICITED).bits()) << 24;
+        (self.0 ^ like) & !asks == u64::from(LENT_OPERANDS)
     }
     /// The header, but for its length, of a plain message to that queue pair that asks for nothing:
     /// see [`Header::is_like`].
@@ -342,7 +363,11 @@ pub(crate) fn split_responses(memory: &Arc<Mapping>, side: Side) -> Option<(Dire
     }))
 }
 
-/// The header line of a link: how many ends of connections use it, over both sides.
+/// Regions of the peer that a side tells it to have mapped: a line of keys.
+pub(crate) const KEYS: usize = LINE / 4;
+
+/// The header of a link: how many ends of connections use it, over both sides; which sides sleep;
+/// what they have mapped.
 #[derive(Clone)]
 pub(crate) struct LinkHeader {
     base: NonNull<u8>,
@@ -392,6 +417,15 @@ impl LinkHeader {
         let offset = LINE + if side == Side::Maker { 0 } else { 4 };
         // SAFETY: the offset lies in the header.
         unsafe { self.base.add(offset) }
+    }
+
+    /// One of the [`KEYS`] keys of the peer's regions that this side has mapped, 0 where there is
+    /// none: the peer may lend from them. The side writes each once; the peer reads them.
+    pub(crate) fn mapped(&self, side: Side, n: usize) -> &AtomicU32 {
+        let line = if side == Side::Maker { 0 } else { LINE };
+        // SAFETY: the offset lies in that line of the header, and is that of a word, which is only
+        // ever used as an atomic.
+        unsafe { word(self.base.add(MAPPED + line + n % KEYS * 4)) }
     }
 
     /// The same word, to be kept.

@@ -7,9 +7,10 @@ use crate::room::never;
 use crate::shm::burst::Burst;
 use crate::shm::copy::{self, fetch_line};
 use crate::shm::layout::{
-    AREA, Data, Direction, Header, JUMP_BYTES, SEGMENT, SLOT_FIRST_BYTES, SLOT_PAYLOAD_MAX,
-    SLOT_RECORD_MAX, slot_rest_lines,
+    AREA, Data, Direction, Header, JUMP_BYTES, LENT_OPERANDS, SEGMENT, SLOT_FIRST_BYTES,
+    SLOT_PAYLOAD_MAX, SLOT_RECORD_MAX, slot_rest_lines,
 };
+use crate::shm::offer::Offer;
 use crate::shm::peer_waker::PeerWaker;
 use crate::shm::refusals::Refusal;
 use crate::shm::ring::tail_word;
@@ -170,8 +171,8 @@ impl Rx {
         (self.word as u32).wrapping_sub(self.at as u32)
     }
 
-    /// The record in the slot, if it is the only new one, and a plain message; the ring holds it as
-    /// well. The header is loaded once, so the checked value is the one used. `spoken` is the
+    /// The record in the slot, if it is the only new one; the ring holds it as well. The header is
+    /// loaded once, so the checked value is the one used. `spoken` is the
     /// [`Tx::last_in_slot`](crate::shm::ring::Tx::last_in_slot) of this side.
     #[inline(always)]
     pub(crate) fn slot_record(&self, spoken: u32) -> Option<SlotRecord> {
@@ -184,9 +185,29 @@ impl Rx {
             return None;
         }
         let header = Header(self.dir.slot_header().load(Ordering::Relaxed));
-        let fits =
-            header.is_plain_send() && header.plain_record() == news && news <= SLOT_RECORD_MAX;
+        let fits = header.plain_record() == news && news <= SLOT_RECORD_MAX;
         if fits { Some(SlotRecord { header, end, word }) } else { None }
+    }
+
+    /// The offer in the record that [`Rx::slot_record`] just returned. `None`: it is another kind
+    /// of record, or the slot changed meanwhile.
+    pub(crate) fn offer_in_slot(&self, lone: SlotRecord) -> Option<Offer> {
+        if !lone.header.is_whole_offer() {
+            return None;
+        }
+        let mut words = [0; 3];
+        let to = words.as_mut_ptr().cast();
+        // SAFETY: the words are as long as the operands of an offer, which fit the first line.
+        unsafe { copy::from_shared(to, self.dir.slot_payload(), LENT_OPERANDS as usize) };
+        // See `Tx::begin_slot`.
+        fence(Ordering::Acquire);
+        let whole = self.dir.seal().load(Ordering::Relaxed) == self.dir.seal_of(lone.end);
+        if whole { Offer::of(words) } else { None }
+    }
+
+    /// Moves past a record of the slot whose contents were taken.
+    pub(crate) fn take_lone(&mut self, lone: SlotRecord) {
+        self.move_to(lone.end, lone.word);
     }
 
     /// The record in the slot, whose first word is `word`, if it is the only new one and a message

@@ -8,48 +8,65 @@
 //!
 //! The table is the peer's word: this side compares it with its own mapping, so a lie ends in the
 //! peer's own memory.
+//!
+//! A peer also lends memory that nobody else may write to: it names a region of its own in a
+//! message, and the receiver copies the bytes from there ([`RemoteMap::borrow`]).
 #![expect(unsafe_code, reason = "reads a table that another process writes")]
 
 use core::any::Any;
-use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 
+use arrayvec::ArrayVec;
 use doorbell_alloc::Mapping;
 use spin::Mutex;
-use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
-use std_alloc::vec::Vec;
 
-use crate::model::buffers::Target;
+use crate::model::buffers::{ReadOnly, Source, Target};
 use crate::model::limits::QPS;
 use crate::model::pd::{has_right, pd_in};
-use crate::model::slot::FileName;
-use crate::model::table::{INBOXES, REGIONS, Table, index_of};
+use crate::model::slot::{FileName, Slot};
+use crate::model::table::{INBOXES, Table, index_of};
 use crate::provider::Access;
 use crate::room::{Book, Room};
 use crate::shm::inbox::{INBOX_BYTES, OpenNotifier, Outlet, Stamp};
-
-/// The most regions of one peer that are mapped. The peer's own poll serves requests to the others.
-const VIEWS_MAX: usize = 256;
+use crate::shm::layout::KEYS;
+use crate::shm::offer::Offer;
+use crate::shm::views::{Mapped, Views};
 
 /// Regions of at most this many bytes, and this many of them per link, are mapped before they are
 /// used.
 const AHEAD_BYTES: u64 = 1 << 20;
 const AHEAD_MAX: usize = 16;
 
+/// The same for regions from which the peer may lend, if it has so few.
+const LENT_AHEAD_BYTES: u64 = 64 << 20;
+pub(crate) const LENT_AHEAD_MAX: usize = KEYS / 2;
+
 /// Maps the file that a process names, for `len` bytes; `None` if it cannot be mapped, is not the
 /// named one, or could be taken away later.
 pub type Attach = fn(process: i32, file: FileName, len: u64) -> Option<Mapping>;
+
+/// As [`Attach`], to be read only: its owner may have sealed the file against other uses.
+pub type Look = fn(process: i32, file: FileName, len: u64) -> Option<ReadOnly>;
+
+/// How the memory and the notifiers of another process are opened.
+#[derive(Clone, Copy)]
+pub struct Openers {
+    /// Opens memory to be read and written.
+    pub attach: Attach,
+    /// Opens memory to be read.
+    pub look: Look,
+    /// Opens a notifier.
+    pub notifier: OpenNotifier,
+}
 
 /// One peer device.
 pub struct RemoteMap {
     table: NonNull<Table>,
     process: i32,
-    attach: Attach,
-    notifier: OpenNotifier,
-    views: Box<[View]>,
-    /// Kept as long as somebody may be using them.
-    mapped: Mutex<Vec<Mapping>>,
+    open: Openers,
+    views: Views,
     outlets: Mutex<Book<Known>>,
     _keep: Arc<dyn Any + Send + Sync>,
 }
@@ -61,12 +78,39 @@ struct Known {
     outlet: Option<Outlet>,
 }
 
-/// A region of the peer as it is mapped here.
-struct View {
-    /// The key it was mapped under, 0 for none. A region that could not be mapped has no base.
-    key: AtomicU32,
-    base: AtomicPtr<u8>,
-    len: AtomicU64,
+/// Bytes that the peer lends to a message. They are those of the message if
+/// [`Borrowed::are_still_lent`] after they were read.
+pub(crate) struct Borrowed<'a> {
+    pub(crate) bytes: Source<'a>,
+    offer: Offer,
+    /// The peer's words for its queue pair and its region.
+    qp: &'a AtomicU64,
+    slot: &'a Slot,
+}
+
+impl Borrowed<'_> {
+    /// True if the bytes read before this call are those of the message: the peer's queue pair
+    /// works, and has worked since the message was posted, and the region is registered. Until
+    /// then the peer's device keeps the bytes as they were posted.
+    ///
+    /// This is the reader's half of a sequence lock. A queue pair that fails or goes takes its word
+    /// back, passes a Release fence, and then completes its sends; its program changes the bytes
+    /// after that. If this side has read one byte of a later change, the Acquire fence makes sure
+    /// that it sees the word gone as well.
+    pub(crate) fn are_still_lent(&self) -> bool {
+        fence(Ordering::Acquire);
+        self.qp.load(Ordering::Relaxed) == self.offer.word
+            && self.slot.key.load(Ordering::Relaxed) == self.offer.key
+    }
+}
+
+/// Why the bytes that a message names cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotLent {
+    /// The queue pair that sent the message has failed or gone.
+    SenderGone,
+    /// They are in no region of the peer that is mapped here: no honest peer names them.
+    Nowhere,
 }
 
 // SAFETY: the table is atomics in memory that `_keep` holds; the views are atomics.
@@ -84,21 +128,13 @@ impl RemoteMap {
         table: NonNull<u8>,
         keep: Arc<dyn Any + Send + Sync>,
         process: i32,
-        attach: Attach,
-        notifier: OpenNotifier,
+        open: Openers,
     ) -> RemoteMap {
-        let view = || View {
-            key: AtomicU32::new(0),
-            base: AtomicPtr::new(ptr::null_mut()),
-            len: AtomicU64::new(0),
-        };
         RemoteMap {
             table: table.cast(),
             process,
-            attach,
-            notifier,
-            views: (0..REGIONS).map(|_| view()).collect(),
-            mapped: Mutex::new(Vec::with_capacity(VIEWS_MAX)),
+            open,
+            views: Views::new(),
             outlets: Mutex::new(Book::new()),
             _keep: keep,
         }
@@ -142,8 +178,9 @@ impl RemoteMap {
             // Entries of queue pairs that are gone; no device has more alive.
             outlets.retain(|num, known| known.outlet.as_ref().is_some_and(|o| o.is_for(num)));
         }
-        let memory = (self.attach)(self.process, file, INBOX_BYTES as u64);
-        let outlet = memory.and_then(|memory| Outlet::new(memory, self.process, self.notifier));
+        let memory = (self.open.attach)(self.process, file, INBOX_BYTES as u64);
+        let outlet =
+            memory.and_then(|memory| Outlet::new(memory, self.process, self.open.notifier));
         // A slot that changed hands, or a lie, leads to the inbox of another queue pair: skip it.
         let outlet = outlet.filter(|outlet| outlet.is_for(qp));
         // Without memory to remember it, it is looked up again next time.
@@ -172,22 +209,19 @@ impl RemoteMap {
         if !inside || !allowed || slot.key.load(Ordering::Relaxed) != key {
             return None;
         }
-        let view = self.views.get(index_of(key))?;
-        if view.key.load(Ordering::Acquire) != key {
+        if self.views.is_new(key) {
             self.map(key);
         }
-        // Acquire pairs with `map`: base and length are those of the key.
-        if view.key.load(Ordering::Acquire) != key {
-            return None;
-        }
-        let (base, len) = (view.base.load(Ordering::Relaxed), view.len.load(Ordering::Relaxed));
-        // The peer may have named more bytes than its file has.
-        if base.is_null() || offset.saturating_add(length.into()) > len {
+        let view = self.views.get(key)?;
+        let writes = right.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        // The peer may have named more bytes than its file has. It may also have changed the rights
+        // since the region was mapped.
+        if offset.saturating_add(length.into()) > view.len || (writes && !view.is_writable) {
             return None;
         }
         // SAFETY: they lie in a mapping that stays as long as this value. Its owner lets peers
         // use them, and so touches them only as raw bytes or atomics.
-        Some(unsafe { Target::new(base.wrapping_add(offset as usize), length) })
+        Some(unsafe { Target::new(view.base.wrapping_add(offset as usize), length) })
     }
 
     /// Maps what the peer may be waiting for: small regions that may be written to. The first WRITE
@@ -205,38 +239,88 @@ impl RemoteMap {
         keys.take(AHEAD_MAX).for_each(|key| self.map(key));
     }
 
-    #[cfg(test)]
-    pub(crate) fn mapped(&self) -> usize {
-        self.mapped.lock().len()
+    /// The bytes of a message that queue pair `qp` of the peer lends. The table is the peer's word:
+    /// this side compares it with its own mapping.
+    pub(crate) fn borrow(&self, qp: u32, offer: Offer) -> Result<Borrowed<'_>, NotLent> {
+        let table = self.table();
+        let qp = &table.qps[qp as usize % QPS];
+        if offer.word == 0 || qp.load(Ordering::Acquire) != offer.word {
+            return Err(NotLent::SenderGone);
+        }
+        let slot = &table.slots[index_of(offer.key)];
+        if slot.key.load(Ordering::Acquire) != offer.key {
+            return Err(NotLent::Nowhere);
+        }
+        let offset = offer.addr.wrapping_sub(slot.start.load(Ordering::Relaxed));
+        let view = self.views.get(offer.key).ok_or(NotLent::Nowhere)?;
+        if offset.saturating_add(offer.length.into()) > view.len {
+            return Err(NotLent::Nowhere);
+        }
+        // SAFETY: they lie in a mapping that stays as long as this value. Its owner may change
+        // them, so they are only copied as raw bytes.
+        let bytes = unsafe { Target::new(view.base.wrapping_add(offset as usize), offer.length) };
+        Ok(Borrowed { bytes: bytes.source(), offer, qp, slot })
     }
 
-    /// Maps a region once; a failure is not tried again. Only the first region of a slot is mapped,
-    /// because nobody knows when another thread has stopped using that mapping.
+    /// Maps the region of that key, if it can be mapped. True if its bytes can be read here.
+    #[cold]
+    pub(crate) fn show(&self, key: u32) -> bool {
+        if key != 0 && self.views.is_new(key) {
+            self.map(key);
+        }
+        self.views.get(key).is_some()
+    }
+
+    /// Maps the regions from which the peer may lend, and returns their keys: if they are few, a
+    /// long message then needs no system call. None, if there are many: the peer asks for those it
+    /// uses.
+    pub(crate) fn map_lent(&self) -> ArrayVec<u32, LENT_AHEAD_MAX> {
+        let written = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let lendable = |slot: &&Slot| {
+            let access = Access::from_bits_truncate(slot.access.load(Ordering::Relaxed));
+            let named = slot.fd.load(Ordering::Relaxed) != 0;
+            named && !access.intersects(written)
+        };
+        let mut keys = ArrayVec::new();
+        for slot in self.table().slots.iter().filter(lendable) {
+            let key = slot.key.load(Ordering::Acquire);
+            if key == 0 || slot.length.load(Ordering::Relaxed) > LENT_AHEAD_BYTES {
+                continue;
+            }
+            if keys.is_full() {
+                return ArrayVec::new();
+            }
+            keys.put(key);
+        }
+        keys.retain(|key| self.show(*key));
+        keys
+    }
+
+    #[cfg(test)]
+    pub(crate) fn mapped(&self) -> usize {
+        self.views.count()
+    }
+
+    /// Maps a region once. The peer's own poll serves requests to those that cannot be mapped.
     #[cold]
     fn map(&self, key: u32) {
         let slot = &self.table().slots[index_of(key)];
-        let Some(view) = self.views.get(index_of(key)) else { return };
-        let mut mapped = self.mapped.lock();
-        if view.key.load(Ordering::Relaxed) != 0 || mapped.len() >= VIEWS_MAX {
-            return;
-        }
-        let (fd, inode) = (slot.fd.load(Ordering::Relaxed), slot.inode.load(Ordering::Relaxed));
-        let length = slot.length.load(Ordering::Relaxed);
-        let named = u32::try_from(fd).ok().and_then(|fd| fd.checked_sub(1));
-        let mapping =
-            named.and_then(|fd| (self.attach)(self.process, FileName { fd, inode }, length));
-        if let Some(mapping) = mapping {
-            view.base.store(mapping.as_ptr(), Ordering::Relaxed);
-            view.len.store(mapping.len() as u64, Ordering::Relaxed);
-            mapped.put(mapping);
-        }
-        // The slot may have gone to another region while it was read; then the mapping is not that
-        // region's, and the owner carries out the requests.
-        fence(Ordering::Acquire);
-        if slot.key.load(Ordering::Relaxed) != key {
-            view.base.store(ptr::null_mut(), Ordering::Relaxed);
-        }
-        // Release: a thread that sees the key sees base and length.
-        view.key.store(key, Ordering::Release);
+        let open = || {
+            let (fd, inode) = (slot.fd.load(Ordering::Relaxed), slot.inode.load(Ordering::Relaxed));
+            let length = slot.length.load(Ordering::Relaxed);
+            let access = Access::from_bits_truncate(slot.access.load(Ordering::Relaxed));
+            let fd = u32::try_from(fd).ok().and_then(|fd| fd.checked_sub(1))?;
+            let file = FileName { fd, inode };
+            match access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
+                true => (self.open.attach)(self.process, file, length).map(Mapped::Shared),
+                false => (self.open.look)(self.process, file, length).map(Mapped::ReadOnly),
+            }
+        };
+        // The slot may have gone to another region while it was read.
+        let is_current = || {
+            fence(Ordering::Acquire);
+            slot.key.load(Ordering::Relaxed) == key
+        };
+        self.views.map(key, open, is_current);
     }
 }

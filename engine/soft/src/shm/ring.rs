@@ -405,6 +405,14 @@ impl Tx {
         self.publish(ack);
     }
 
+    /// Writes a message to the ring, unpublished.
+    #[inline(always)]
+    pub(crate) fn put_in_ring(&mut self, head: Head, payload: Source<'_>, space: Space) {
+        let mut writer = self.writer();
+        writer.put(head, payload, space);
+        self.end_writer(&writer);
+    }
+
     /// The rest of `publish_in_slot`, for a record that fills more than the first line of the slot.
     /// It is a function of its own so that it costs a short record nothing.
     ///

@@ -22,6 +22,7 @@ use crate::shm::reader::Rx;
 use crate::shm::refusals::Refusal;
 use crate::shm::remote_map::RemoteMap;
 use crate::shm::ring::{Space, Tx};
+use crate::state::lending::Lending;
 use crate::state::policy::contention::Contention;
 use crate::state::policy::spin::SpinPolicy;
 use crate::state::responses::{Response, Responses};
@@ -94,12 +95,15 @@ impl LinkShared {
         })
     }
 
-    /// Lets one-sided requests use the peer's memory directly, through `map`. The regions that are
-    /// likely to be used first are mapped now.
+    /// Lets one-sided requests use the peer's memory directly, and the peer lend from it, through
+    /// `map`. The regions that are likely to be used first are mapped now.
     #[must_use]
     pub fn with_remote_map(mut self, map: Option<Arc<RemoteMap>>) -> LinkShared {
         if let Some(map) = &map {
             map.map_ahead();
+            for (n, key) in map.map_lent().into_iter().enumerate() {
+                self.header.mapped(self.side, n).store(key, Ordering::Relaxed);
+            }
         }
         self.remote_map = map;
         self
@@ -281,6 +285,10 @@ pub(crate) struct Link {
     refused: ArrayVec<u32, REFUSALS_MAX>,
     /// The peer's memory, if any of it can be mapped here.
     pub(crate) remote_map: Option<Arc<RemoteMap>>,
+    /// The regions from which both sides lend.
+    pub(crate) lending: Lending,
+    /// Bytes that this poll has copied from the peer's memory.
+    pub(crate) pulled: u32,
     /// The peer broke the rules: nothing more is read or written.
     broken: bool,
     pub(crate) users: u32,
@@ -324,6 +332,8 @@ impl Link {
             broken: false,
             users: 0,
             remote_map: shared.remote_map.clone(),
+            lending: Lending::new(shared.header.clone(), shared.side),
+            pulled: 0,
             shared,
         }
     }

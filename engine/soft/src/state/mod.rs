@@ -4,6 +4,7 @@ pub(crate) mod completion;
 pub(crate) mod completions;
 pub(crate) mod domain_state;
 pub(crate) mod inboxes;
+pub(crate) mod lending;
 pub(crate) mod link;
 pub(crate) mod link_scheduler;
 pub(crate) mod place;

@@ -10,7 +10,7 @@ use crate::model::reads::Reads;
 use crate::model::send_queue::SendQueue;
 use crate::provider::{Access, QpCaps, QpType};
 use crate::shm::inbox::Inbox;
-use crate::shm::layout::{Header, KIND_WRITE, RecordFlags};
+use crate::shm::layout::{Header, KIND_SEND, KIND_WRITE, RecordFlags};
 use crate::shm::ring::Until;
 use crate::state::link::{CLOSED, Link};
 use crate::state::place::Pointer;
@@ -84,6 +84,8 @@ pub(crate) struct QpContext {
     pub(crate) signal_all: bool,
     /// The bits that the headers of all its whole messages have in common; set when connected.
     pub(crate) common: u64,
+    /// Its word in the device's table while peers may use memory through it, 0 otherwise.
+    pub(crate) word: u64,
     /// The protection domain it belongs to.
     pub(crate) pd: PdMark,
     /// Connections of this queue pair use links with this key. At first it is the key of its
@@ -123,6 +125,10 @@ pub(crate) struct QpContext {
     pub(crate) parked: Option<u32>,
     /// Bytes of a WRITE that arrives in pieces.
     pub(crate) writing: Option<u32>,
+
+    /// A message of the peer could not be read, because the peer's queue pair has failed or gone.
+    /// What comes behind it is dropped until this queue pair fails too.
+    pub(crate) sender_gone: bool,
 
     /// For UD: the inbox for datagrams.
     pub(crate) datagrams: Option<Box<Datagrams>>,
@@ -209,6 +215,7 @@ impl QpContext {
             kind: parts.kind,
             signal_all: parts.signal_all,
             common: 0,
+            word: 0,
             pd: parts.pd,
             key: parts.key,
             paused: false,
@@ -227,6 +234,7 @@ impl QpContext {
             pending_reads: 0,
             parked: None,
             writing: None,
+            sender_gone: false,
             datagrams: None,
             incoming: Incoming::Nothing,
             peer_lost: false,
@@ -263,7 +271,9 @@ impl QpContext {
     pub(crate) fn is_in_order(&self, header: Header, message: u8) -> bool {
         let first = header.flags().contains(RecordFlags::FIRST);
         match (self.assembly, self.writing) {
-            (Some(_), _) => header.kind() == message && !first,
+            (Some(_), _) => {
+                (header.kind() == message || message == KIND_SEND && header.is_send()) && !first
+            }
             (None, Some(_)) => header.kind() == KIND_WRITE && !first,
             (None, None) => first,
         }

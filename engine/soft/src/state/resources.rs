@@ -1,7 +1,7 @@
 //! What the queue pairs of a domain share: receive queues, completion queues, the service queue and
 //! the inboxes. Each has a type of its own beside this one.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 
 use std_alloc::sync::Arc;
 
@@ -46,6 +46,17 @@ pub(crate) enum Outcome {
 }
 
 impl Resources {
+    /// From now on no peer uses memory through this queue pair, and none believes what it reads of
+    /// a message that the queue pair has lent: see
+    /// [`Borrowed`](crate::shm::remote_map::Borrowed). Call it before the sends are completed.
+    pub(crate) fn take_word_back(&self, qp: &mut QpContext) {
+        qp.word = 0;
+        self.nic.memory.table().qps[qp.num as usize % QPS].store(0, Ordering::Release);
+        // The program may change the bytes of a message when its send has completed. Those stores
+        // come after this fence.
+        fence(Ordering::Release);
+    }
+
     /// Moves a queue pair to ERR (SM-2, SM-3). Requests up to ring position `good_until` succeeded;
     /// the next one gets `cause` if there is one, and the others are flushed.
     pub(crate) fn fail_qp(&mut self, qp: &mut QpContext, good_until: u64, cause: Option<Status>) {
@@ -58,7 +69,7 @@ impl Resources {
         qp.parked = None;
         (qp.open_on, qp.reserved) = (CLOSED, Reserved::NONE);
         qp.state = State::Err;
-        self.nic.memory.table().qps[qp.num as usize % QPS].store(0, Ordering::Release);
+        self.take_word_back(qp);
         qp.failure.good_until = good_until;
         qp.failure.cause = cause;
         (qp.failure.poison, qp.failure.urged) = (None, false);

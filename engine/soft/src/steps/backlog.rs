@@ -10,12 +10,14 @@ use crate::model::send_queue::{Pending, Sent};
 use crate::model::slot::bound_kind;
 use crate::provider::WindowKind;
 use crate::shm::layout::{
-    FRAGMENT, Header, KIND_ADD, KIND_READ, KIND_SEND, KIND_SRQ_NOTICE, KIND_SWAP, KIND_TO_SRQ,
-    KIND_WRITE, PUBLISH_EVERY, RecordFlags, SRQ_OPERANDS, WRITE_OPERANDS,
+    FRAGMENT, Header, KIND_ADD, KIND_LENT, KIND_READ, KIND_SEND, KIND_SRQ_NOTICE, KIND_SWAP,
+    KIND_TO_SRQ, KIND_WRITE, LENT_OPERANDS, PUBLISH_EVERY, RecordFlags, SRQ_OPERANDS,
+    WRITE_OPERANDS,
 };
 use crate::state::link::{Link, Signaled};
 use crate::state::qp::QpContext;
 use crate::steps::admission::{keep_for_later, readable, writable};
+use crate::steps::lend;
 use crate::wc::Status;
 use crate::wr::{Remote, SendOp, XrcOp};
 
@@ -283,7 +285,11 @@ fn write_fragments(
     };
     loop {
         let rest = pending.length - qp.sq.sent_bytes;
-        let length = rest.min(FRAGMENT - operands);
+        let lent = match onto {
+            Onto::Receive(None) => lend::piece(link, qp, pending, qp.sq.sent_bytes),
+            _ => None,
+        };
+        let length = lent.map_or(rest.min(FRAGMENT - operands), |offer| offer.length);
         let last = rest == length;
         let mut flags = record_flags(pending.solicited && last, signaled && last);
         flags.set(RecordFlags::FIRST, qp.sq.sent_bytes == 0);
@@ -291,12 +297,23 @@ fn write_fragments(
         flags.set(RecordFlags::IMM, named.is_some() || (last && imm.is_some()));
         flags.set(RecordFlags::INV, last && closes);
         flags.set(RecordFlags::UNRELIABLE, qp.kind.is_unreliable());
-        let header = Header::new(kind, flags, operands + length, qp.peer);
+        let header = match lent {
+            Some(_) => Header::new(KIND_LENT, flags, LENT_OPERANDS, qp.peer),
+            None => Header::new(kind, flags, operands + length, qp.peer),
+        };
         let bytes = header.record() + if last { behind } else { 0 };
         // The ring may grow for a message of many records.
         let long = pending.length > FRAGMENT;
         if !(if long { link.makes_space(bytes) } else { link.has_space(bytes) }) {
             return false;
+        }
+        if let Some(offer) = lent {
+            link.tx.put_words(header, imm.filter(|_| last).unwrap_or(0), &offer.words());
+            if last {
+                return true;
+            }
+            qp.sq.sent_bytes += length;
+            continue;
         }
         let words = match onto {
             Onto::Receive(number) => [number.unwrap_or(0).into(), 0],

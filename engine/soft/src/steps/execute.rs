@@ -123,8 +123,8 @@ impl DomainState {
         }
         qp.state = if reliable { State::Rts } else { State::Unreliable };
         if qp.kind == QpType::Rc {
-            let word = qp_word(qp.who(), qp.rights);
-            res.nic.memory.table().qps[qp.num as usize % QPS].store(word, Ordering::Release);
+            qp.word = qp_word(qp.who(), qp.rights, res.nic.next_connection());
+            res.nic.memory.table().qps[qp.num as usize % QPS].store(qp.word, Ordering::Release);
         }
         if let Some(link) = self.links.get_mut(index) {
             if link.users == 0 {
@@ -165,7 +165,7 @@ impl DomainState {
     pub(crate) fn take_out(&mut self, num: u32) -> Option<Place<QpContext>> {
         let mut owned = self.transport.qps.remove(num)?;
         let (qp, res) = (&mut *owned, &mut self.transport.res);
-        res.nic.memory.table().qps[qp.num as usize % QPS].store(0, Ordering::Release);
+        res.take_word_back(qp);
         res.service_queue.remove(qp.num);
         res.inboxes.remove(qp.num);
         if let (true, Some(assembly)) = (qp.rq_shared, qp.assembly)

@@ -12,16 +12,18 @@ use crate::model::memory::MrCache;
 use crate::model::send_queue::Sent;
 use crate::shm::burst::Burst;
 use crate::shm::layout::{
-    Header, KIND_ADD, KIND_JUMP, KIND_NOTICE, KIND_READ, KIND_SEND, KIND_SRQ_NOTICE, KIND_SWAP,
-    KIND_TO_SRQ, KIND_WRITE, RecordFlags, SRQ_OPERANDS,
+    Header, KIND_ADD, KIND_JUMP, KIND_LENT, KIND_NOTICE, KIND_READ, KIND_SEND, KIND_SHOW,
+    KIND_SRQ_NOTICE, KIND_SWAP, KIND_TO_SRQ, KIND_WRITE, RecordFlags,
 };
 use crate::shm::reader::SlotRecord;
 use crate::shm::refusals::Refusal;
+use crate::shm::remote_map::NotLent;
 use crate::state::completion::recv_wc;
 use crate::state::link::{CLOSED, Link};
 use crate::state::qp::{Assembly, QpContext, State};
 use crate::state::resources::{Outcome, Resources};
 use crate::state::transport::Transport;
+use crate::steps::borrow::{self, PULL_MAX, Payload};
 use crate::wc::{Status, Wc};
 use crate::wr::RecvWr;
 
@@ -107,7 +109,10 @@ impl Transport {
         }
         if sink.room() > 0
             && let Some(lone) = link.rx.slot_record(link.tx.last_in_slot())
-            && let Some((wc, recv_cq)) = self.receive_from_slot(link, lone)
+            && let Some((wc, recv_cq)) = match lone.header.is_plain_send() {
+                true => self.receive_from_slot(link, lone),
+                false => self.receive_lent_from_slot(link, lone),
+            }
         {
             let solicited = lone.header.flags().is_solicited();
             self.res.completions.receive(recv_cq, wc, solicited, sink);
@@ -137,7 +142,11 @@ impl Transport {
     #[cold]
     #[inline(never)]
     fn receive_rest<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
+        link.pulled = 0;
         for _ in 0..SLOW_MAX {
+            if link.pulled >= PULL_MAX {
+                return;
+            }
             if sink.room() == 0 || !(self.restock(link) || self.receive_slow(link, sink)) {
                 return;
             }
@@ -180,6 +189,33 @@ impl Transport {
         if !link.rx.take_from_slot(lone, to) {
             return None;
         }
+        if header.flags().contains(RecordFlags::ACK_REQ) {
+            link.rx.ask();
+        }
+        rq.prefetch.advance(1);
+        link.last_qp = header.qp();
+        link.ping_pong = link.note_arrivals(1);
+        Some((recv_wc(wr_id, header.qp(), length, header.flags(), 0), recv_cq))
+    }
+
+    /// The same for a message whose bytes the sender lends. `None`: nothing was consumed; bytes may
+    /// have been written to the next receive.
+    #[cold]
+    #[inline(never)]
+    fn receive_lent_from_slot(&mut self, link: &mut Link, lone: SlotRecord) -> Option<(Wc, usize)> {
+        let offer = link.rx.offer_in_slot(lone)?;
+        let (header, length) = (lone.header, offer.length);
+        let rq = self.res.receives.get_mut(link.rq)?;
+        let (wr, mr_cache) = rq.prefetch.ready_first()?;
+        mr_cache.renew(&self.res.nic.memory);
+        if length > wr.sge.length {
+            return None;
+        }
+        let (wr_id, to) = (wr.wr_id, mr_cache.target(&self.res.nic.memory, wr.sge, length)?);
+        let recv_cq = self.qps.open_on(header.qp(), link.index)?;
+        let peer = self.qps.get_mut(header.qp())?.peer;
+        borrow::pull(link, peer, offer, to).ok()?;
+        link.rx.take_lone(lone);
         if header.flags().contains(RecordFlags::ACK_REQ) {
             link.rx.ask();
         }
@@ -260,7 +296,8 @@ impl Transport {
     ) -> Outcome {
         match header.kind() {
             KIND_SEND | KIND_WRITE | KIND_READ | KIND_SWAP | KIND_ADD | KIND_NOTICE => {}
-            KIND_TO_SRQ | KIND_SRQ_NOTICE => {}
+            KIND_TO_SRQ | KIND_SRQ_NOTICE | KIND_LENT => {}
+            KIND_SHOW if link.take_show(header) => return Outcome::Done,
             KIND_JUMP if header == Header::JUMP && link.jump() => return Outcome::Done,
             _ => return Outcome::Hostile,
         }
@@ -275,13 +312,17 @@ impl Transport {
             let ours = link.key == qp.key;
             return res.receive_for_nobody(link, header, ours.then_some(qp.state));
         }
-        if qp.kind.is_xrc() || header.kind() > KIND_NOTICE {
+        if qp.sender_gone {
+            link.consume(header);
+            return Outcome::Done;
+        }
+        if qp.kind.is_xrc() || matches!(header.kind(), KIND_TO_SRQ | KIND_SRQ_NOTICE) {
             return res.receive_xrc(link, header, qp, sink);
         }
         if !qp.is_in_order(header, KIND_SEND) {
             return res.refuse_invalid(link, header, qp, sink);
         }
-        if header.kind() != KIND_SEND {
+        if !header.is_send() {
             return res.receive_one_sided(link, header, qp, sink);
         }
         if qp.assembly.is_none() && !res.receives.has_receive(qp) {
@@ -341,8 +382,8 @@ impl Resources {
                 *qp.assembly.insert(Assembly { wr, received: 0 })
             }
         };
-        let skip = if header.kind() == KIND_TO_SRQ { SRQ_OPERANDS } else { 0 };
-        let length = header.length() - skip;
+        let Some(payload) = Payload::of(link, header) else { return Outcome::Hostile };
+        let length = payload.length();
         if length > wr.sge.length - received {
             let statuses = (Some(Status::LocalLength), Status::RemoteInvalidRequest);
             return self.refuse(link, header, qp, statuses, sink);
@@ -357,7 +398,17 @@ impl Resources {
             let statuses = (Some(Status::LocalProtection), Status::RemoteOperation);
             return self.refuse(link, header, qp, statuses, sink);
         };
-        link.rx.fetch(header, skip, to);
+        match payload.fetch(link, (header, qp.peer), to) {
+            Ok(()) => {}
+            Err(NotLent::SenderGone) => {
+                qp.sender_gone = true;
+                link.consume(header);
+                return Outcome::Done;
+            }
+            Err(NotLent::Nowhere) => {
+                return self.refuse(link, header, qp, (None, Status::LocalProtection), sink);
+            }
+        }
         let flags = header.flags();
         let imm = link.rx.immediate(header);
         link.consume(header);
@@ -428,7 +479,7 @@ impl Resources {
         sink: &mut S,
     ) -> Outcome {
         let status = Status::RemoteInvalidRequest;
-        let here = (header.kind() == KIND_SEND).then_some(status);
+        let here = header.is_send().then_some(status);
         self.refuse(link, header, qp, (here, status), sink)
     }
 

@@ -1,6 +1,6 @@
 //! The sending side of the device: posts, and completions of the requests that the peer has taken.
 
-use crate::model::buffers::Posted;
+use crate::model::buffers::{Posted, Source};
 use crate::model::cq::Sink;
 use crate::model::memory::Memory;
 use crate::model::send_queue::{Sent, SqEntry};
@@ -14,6 +14,7 @@ use crate::state::service_queue::ServiceQueue;
 use crate::state::transport::Transport;
 use crate::steps::admission::{admissible, push, readable};
 use crate::steps::backlog;
+use crate::steps::lend::{self, LEND_MIN};
 use crate::steps::local_rdma;
 use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr};
 
@@ -53,10 +54,12 @@ impl DomainState {
         let Some(link) = self.links.get_mut(qp.link) else {
             return Err(PostError { accepted: 0, cause: PostCause::State });
         };
+        let memory = &self.transport.res.nic.memory;
         let done = match list {
-            // `post_at_once` has tried it.
-            [_] => 0,
-            _ => post_batch(link, &self.transport.res.nic.memory, qp, list),
+            // `post_at_once` has tried it, unless it is long.
+            [wr] if wr.sge.length < LEND_MIN => 0,
+            [wr] => usize::from(post_lent_at_once(link, memory, qp, wr)),
+            _ => post_batch(link, memory, qp, list),
         };
         if done == list.len() { Ok(()) } else { self.post_slow(qp, list, done) }
     }
@@ -80,6 +83,9 @@ impl DomainState {
             if let Err(cause) = admissible(qp, wr) {
                 result = Err(PostError { accepted, cause });
                 break;
+            }
+            if wr.sge.length >= LEND_MIN && wr.op.is_send() {
+                lend::ask(link, memory, qp, wr.sge.lkey);
             }
             let written = fast_path_ok(link, qp) && write_whole(link, memory, qp, wr);
             let done =
@@ -197,7 +203,37 @@ fn post_at_once(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Poste
         true => link.tx.publish_in_slot(plain, payload, space, ack),
         false => link.tx.publish_in_ring(plain, payload, space, ack),
     }
-    enter(link, qp, wr, plain.header(), link.tx.at);
+    enter(link, qp, wr, (plain.header(), plain.header().length()), link.tx.at);
+    true
+}
+
+/// As [`post_at_once`], for a message whose bytes are lent.
+#[cold]
+#[inline(never)]
+fn post_lent_at_once(
+    link: &mut Link,
+    memory: &Memory,
+    qp: &mut QpContext,
+    wr: &Posted<'_>,
+) -> bool {
+    if !fast_path_ok(link, qp) || link.tx.unpublished() > 0 {
+        return false;
+    }
+    let Some((head, words)) = lend::whole(link, memory, qp, wr) else { return false };
+    if !has_slot(link, qp, &head) {
+        return false;
+    }
+    let Some(space) = link.space(head.record()) else { return false };
+    let (ack, payload) = (link.ack(), Source::of_words(&words));
+    // Immediate data does not go into the slot.
+    match head.header().immediate_bytes() == 0 && link.uses_slot(head.record()) {
+        true => link.tx.publish_in_slot(head, payload, space, ack),
+        false => {
+            link.tx.put_in_ring(head, payload, space);
+            link.tx.publish(ack);
+        }
+    }
+    enter(link, qp, wr, (head.header(), wr.sge.length), link.tx.at);
     true
 }
 
@@ -236,7 +272,7 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Post
             break;
         }
         writer.put(plain, wr.first(), space);
-        enter(link, qp, wr, header, writer.at);
+        enter(link, qp, wr, (header, header.length()), writer.at);
         rest = behind;
         done += 1;
         if writer.at - link.tx.published() >= u64::from(PUBLISH_EVERY) {
@@ -263,12 +299,19 @@ pub(crate) fn fast_path_ok(link: &Link, qp: &QpContext) -> bool {
 }
 
 /// The head of a request's message, if it is plain: one record and one piece, which needs only a
-/// send slot and ring space. Every other request takes the slow path.
+/// send slot and ring space, and is not so long that its bytes are lent. Every other request takes
+/// the slow path.
 #[inline(always)]
 pub(crate) fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<Head> {
+    plain_within(memory, qp, wr, LEND_MIN - 1)
+}
+
+/// The same; a message that is not inline may have `most` bytes.
+#[inline(always)]
+fn plain_within(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>, most: u32) -> Option<Head> {
     let length = wr.sge.length;
     let inline = wr.flags.contains(SendFlags::INLINE);
-    let limit = if inline { qp.sq.inline_max() } else { FRAGMENT };
+    let limit = if inline { qp.sq.inline_max() } else { most };
     if length > limit || !wr.more.is_empty() || wr.flags.contains(SendFlags::FENCE) {
         return None;
     }
@@ -289,15 +332,38 @@ pub(crate) fn has_slot(link: &Link, qp: &QpContext, plain: &Head) -> bool {
     qp.sq.room() > 0 && (!asks || link.signaled.has_room())
 }
 
-/// Writes a plain request to the ring of a link on the fast path, unpublished. Returns false,
-/// having done nothing, if the request is not plain or there is no slot or space.
+/// Writes a message of one record to the ring of a link on the fast path, unpublished. Returns
+/// false, having done nothing, if the request is another, or there is no slot or space.
 fn write_whole(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Posted<'_>) -> bool {
-    let Some(plain) = plain(memory, qp, wr) else { return false };
+    let Some(plain) = plain(memory, qp, wr) else {
+        return wr.sge.length >= LEND_MIN && write_long(link, memory, qp, wr);
+    };
     if !has_slot(link, qp, &plain) {
         return false;
     }
     let Some(space) = link.space(plain.record()) else { return false };
     write(link, qp, wr, (plain, space));
+    true
+}
+
+/// The same for a long message: lends its bytes, or else copies them.
+#[cold]
+#[inline(never)]
+fn write_long(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Posted<'_>) -> bool {
+    let (head, words) = match lend::whole(link, memory, qp, wr) {
+        Some((head, words)) => (head, Some(words)),
+        None => match plain_within(memory, qp, wr, FRAGMENT) {
+            Some(plain) => (plain, None),
+            None => return false,
+        },
+    };
+    if !has_slot(link, qp, &head) {
+        return false;
+    }
+    let Some(space) = link.space(head.record()) else { return false };
+    let payload = words.as_ref().map_or(wr.first(), Source::of_words);
+    link.tx.put_in_ring(head, payload, space);
+    enter(link, qp, wr, (head.header(), wr.sge.length), link.tx.at);
     true
 }
 
@@ -312,18 +378,25 @@ pub(crate) fn write(
     let mut writer = link.tx.writer();
     writer.put(plain, wr.first(), space);
     link.tx.end_writer(&writer);
-    enter(link, qp, wr, plain.header(), writer.at);
+    enter(link, qp, wr, (plain.header(), plain.header().length()), writer.at);
 }
 
-/// Enters a request that is on the wire, up to ring position `end`, in the send queue.
+/// Enters a request that is on the wire, up to ring position `end`, in the send queue. It is a
+/// message of `length` bytes.
 #[inline(always)]
-fn enter(link: &mut Link, qp: &mut QpContext, wr: &SendWr<'_>, header: Header, end: u64) {
+fn enter(
+    link: &mut Link,
+    qp: &mut QpContext,
+    wr: &SendWr<'_>,
+    (header, length): (Header, u32),
+    end: u64,
+) {
     let mut sent = Sent::ON_WIRE;
     if header.flags().contains(RecordFlags::ACK_REQ) {
         sent |= Sent::SIGNALED;
         link.signaled.push(Signaled { end, qp: qp.num, index: qp.sq.posted });
         link.contention.note_signaled();
     }
-    qp.sq.push(SqEntry { wr_id: wr.wr_id, end, sent, length: header.length() });
+    qp.sq.push(SqEntry { wr_id: wr.wr_id, end, sent, length });
     qp.sq.sent = qp.sq.posted;
 }

@@ -50,7 +50,8 @@ pub(super) fn remote_map(process: i32, directory: FileName) -> Option<Arc<Remote
     let view = again(directory.fd, DIRECTORY_BYTES)?;
     let table = NonNull::new(view.as_ptr())?;
     // SAFETY: the view is kept, and nobody writes through it.
-    Some(Arc::new(unsafe { RemoteMap::new(table, Arc::new(view), process, attach, |_, _| None) }))
+    let openers = Openers { attach, look: |_, _, _| None, notifier: |_, _| None };
+    Some(Arc::new(unsafe { RemoteMap::new(table, Arc::new(view), process, openers) }))
 }
 
 pub(super) fn attach(_: i32, file: FileName, len: u64) -> Option<Mapping> {

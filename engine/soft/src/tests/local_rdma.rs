@@ -16,22 +16,46 @@ pub(super) fn device() -> (Soft, Arc<RemoteMap>) {
     let nic = Soft::new("soft0", host, Some(directory));
     let table = NonNull::new(view.as_ptr()).unwrap();
     let attach: Attach = |_, file, len| again(file.fd, len as usize);
+    let look: Look = |_, file, len| read_only(file.fd, len as usize);
+    let openers = Openers { attach, look, notifier: |_, _| None };
     // SAFETY: the view is kept, and nobody writes through it.
-    let map = unsafe { RemoteMap::new(table, Arc::new(view), 0, attach, |_, _| None) };
+    let map = unsafe { RemoteMap::new(table, Arc::new(view), 0, openers) };
     (nic, Arc::new(map))
 }
 
+/// Maps a file of this process again, to be read. The mapping stays for good.
+pub(super) fn read_only(fd: u32, len: usize) -> Option<ReadOnly> {
+    let file = std::fs::File::open(std::format!("/proc/self/fd/{fd}")).ok()?;
+    let (read, shared) = (libc::PROT_READ, libc::MAP_SHARED);
+    let fd = file.as_raw_fd();
+    let base = unsafe { libc::mmap(core::ptr::null_mut(), len, read, shared, fd, 0) };
+    let base = NonNull::new(base).filter(|base| base.as_ptr() != libc::MAP_FAILED)?;
+    // SAFETY: it is mapped for good.
+    Some(unsafe { ReadOnly::new(base.cast(), len, Box::new(())) })
+}
+
 pub(super) fn near(nic: Soft) -> End {
+    let region = nic.register(shared(1 << 20), Access::all()).unwrap();
+    near_with(nic, region)
+}
+
+/// A side with that memory.
+pub(super) fn near_with(nic: Soft, region: SoftRegion) -> End {
     let (cq, poller) = nic.create_cq(256, Sharing::Exclusive).unwrap();
     let srq = Some(nic.create_srq(64).unwrap());
     let caps = QpCaps { send_wr: 64, send_sge: 4, ..CAPS };
     let qp = make_qp(&nic, &cq, srq.as_ref(), caps);
-    let region = nic.register(shared(1 << 20), Access::all()).unwrap();
     End { nic, poller, cq, qp, region, srq }
 }
 
 /// A connected pair in which each maps the other's memory.
 pub(super) fn mapped_pair() -> (End, End) {
+    mapped_pair_of(near).0
+}
+
+/// A connected pair of sides that `near` makes, each of which maps the other's memory; and the
+/// ends of its link.
+pub(super) fn mapped_pair_of(near: fn(Soft) -> End) -> ((End, End), [Arc<LinkShared>; 2]) {
     let ((nic_one, map_one), (nic_two, map_two)) = (device(), device());
     let (mut one, mut two) = (near(nic_one), near(nic_two));
     let (maker, taker) = LinkShared::pair(mapping(LINK_BYTES)).unwrap();
@@ -43,7 +67,7 @@ pub(super) fn mapped_pair() -> (End, End) {
     // The commands are carried out.
     one.poll();
     two.poll();
-    (one, two)
+    ((one, two), [maker, taker])
 }
 
 fn polled(end: &mut End) -> Vec<Wc> {

@@ -10,6 +10,7 @@ mod domains;
 #[cfg(not(miri))]
 mod hostile;
 mod large;
+mod lent;
 mod link_scheduler;
 mod local_rdma;
 mod messages;
@@ -71,6 +72,17 @@ fn mapping(len: usize) -> Mapping {
 
 fn shared(len: usize) -> Mapping {
     MapRequest::new(len).pages(Ask::Plain).shared(true).map().unwrap()
+}
+
+/// Memory that others may read.
+fn readable(len: usize) -> Mapping {
+    MapRequest::new(len).pages(Ask::Plain).readable(true).map().unwrap()
+}
+
+/// The words of a region, for tests in which two threads use them.
+fn words(region: &SoftRegion) -> &[AtomicU64] {
+    let start = region.as_ptr().cast::<AtomicU64>();
+    unsafe { core::slice::from_raw_parts(start, region.len() / 8) }
 }
 
 fn again(fd: u32, len: usize) -> Option<Mapping> {

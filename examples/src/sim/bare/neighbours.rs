@@ -15,7 +15,7 @@ use doorbell::error::{Code, SetupError};
 use doorbell::provider::Gid;
 use doorbell::soft::sim::Relay;
 use doorbell::soft::{
-    DIRECTORY_BYTES, FileName, INBOX_BYTES, Member, Membership, Neighbours, RemoteMap,
+    DIRECTORY_BYTES, FileName, INBOX_BYTES, Member, Membership, Neighbours, Openers, RemoteMap,
 };
 
 #[derive(Default)]
@@ -87,8 +87,9 @@ fn remote_map(process: i32, directory: FileName) -> Option<Arc<RemoteMap>> {
     }
     let view = again(directory.fd, DIRECTORY_BYTES)?;
     let table = NonNull::new(view.as_ptr())?;
+    let openers = Openers { attach, look: |_, _, _| None, notifier: |_, _| None };
     // SAFETY: the view is kept, and nobody writes through it.
-    let map = unsafe { RemoteMap::new(table, Arc::new(view), process, attach, |_, _| None) };
+    let map = unsafe { RemoteMap::new(table, Arc::new(view), process, openers) };
     let map = Arc::new(map);
     KNOWN.with_borrow_mut(|known| known.devices.insert(directory.fd, map.clone()));
     Some(map)

@@ -47,7 +47,7 @@ impl Post {
         let qp = make_qp_of(QpType::Ud, nic, cq, None, DEEP);
         qp.control().set_qkey(QKEY);
         qp.control().open();
-        Post { qp, ledger: Ledger::new(nic), errors: 0 }
+        Post { qp, ledger: Ledger::new(nic, false), errors: 0 }
     }
 
     fn stock(&mut self, dice: &mut Dice) {

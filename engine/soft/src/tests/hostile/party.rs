@@ -48,9 +48,10 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// In memory that no peer has a right to.
-    pub(super) fn new(nic: &Soft) -> Ledger {
-        let region = nic.register(heap(SOURCE + SOURCE_BYTES), Access::LOCAL_WRITE).unwrap();
+    /// In memory that no peer has a right to, and that peers read if it is `lent`.
+    pub(super) fn new(nic: &Soft, lent: bool) -> Ledger {
+        let memory = if lent { readable } else { heap };
+        let region = nic.register(memory(SOURCE + SOURCE_BYTES), Access::LOCAL_WRITE).unwrap();
         let mut ledger = Ledger {
             region,
             free: (0..SLOTS).collect(),
@@ -249,7 +250,7 @@ impl Party {
             open.as_ptr().write_bytes(0x11, OPEN_BYTES);
             secret.as_ptr().write_bytes(SECRET, 4096);
         }
-        let ledger = Ledger::new(&nic);
+        let ledger = Ledger::new(&nic, kind.mapped);
         Party {
             qp,
             poller,

@@ -1,7 +1,7 @@
 //! A peer with a false table, while one-sided requests are carried out directly in its memory: a
 //! lie ends in memory that the peer has shown, or the request goes the usual way.
 
-use super::super::local_rdma::{device, near};
+use super::super::local_rdma::{device, near, read_only};
 use super::*;
 use crate::model::limits::QPS;
 use crate::model::slot::Slot;
@@ -36,7 +36,11 @@ impl Believer {
         let (mut one, mut two) = (near(device().0), near(device().0));
         let shown = Arc::new(mapping(DIRECTORY_BYTES));
         let table = NonNull::new(shown.as_ptr()).unwrap();
-        let map = unsafe { RemoteMap::new(table, shown.clone(), 0, attach, |_, _| None) };
+        let look: Look = |process, file, len| {
+            attach(process, file, len).and_then(|_| read_only(file.fd, len as usize))
+        };
+        let openers = Openers { attach, look, notifier: |_, _| None };
+        let map = unsafe { RemoteMap::new(table, shown.clone(), 0, openers) };
         let (maker, taker) = LinkShared::pair(heap(LINK_BYTES)).unwrap();
         let (maker, taker) =
             (Arc::new(maker.with_remote_map(Some(Arc::new(map)))), Arc::new(taker));

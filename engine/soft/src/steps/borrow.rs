@@ -1,0 +1,88 @@
+//! The receiver's side of a long message that is copied once: see [`crate::steps::lend`].
+
+use crate::model::buffers::Target;
+use crate::shm::layout::{Header, KIND_LENT, KIND_TO_SRQ, SRQ_OPERANDS};
+use crate::shm::offer::Offer;
+use crate::shm::remote_map::NotLent;
+use crate::state::link::Link;
+
+/// The most bytes that a poll copies for one link: the other links wait meanwhile.
+pub(crate) const PULL_MAX: u32 = 256 << 10;
+
+/// The bytes of a message, or of a piece of one, that a record brings.
+#[derive(Clone, Copy)]
+pub(crate) enum Payload {
+    /// In the record, behind that many bytes.
+    Here { skip: u32, length: u32 },
+    /// In the sender's memory.
+    Lent(Offer),
+}
+
+impl Payload {
+    /// Of the record whose header was read; `None` if no honest sender writes it.
+    pub(crate) fn of(link: &Link, header: Header) -> Option<Payload> {
+        if header.kind() == KIND_LENT {
+            return Offer::of(link.rx.operands::<3>(header)?).map(Payload::Lent);
+        }
+        let skip = if header.kind() == KIND_TO_SRQ { SRQ_OPERANDS } else { 0 };
+        let length = header.length().checked_sub(skip)?;
+        Some(Payload::Here { skip, length })
+    }
+
+    /// How many there are.
+    pub(crate) fn length(self) -> u32 {
+        match self {
+            Payload::Here { length, .. } => length,
+            Payload::Lent(offer) => offer.length,
+        }
+    }
+
+    /// Copies them from a record of queue pair `peer` to a receive. After an error some of them may
+    /// be there.
+    pub(crate) fn fetch(
+        self,
+        link: &mut Link,
+        (header, peer): (Header, u32),
+        to: Target<'_>,
+    ) -> Result<(), NotLent> {
+        match self {
+            Payload::Here { skip, .. } => {
+                link.rx.fetch(header, skip, to);
+                Ok(())
+            }
+            Payload::Lent(offer) => {
+                link.pulled = link.pulled.saturating_add(offer.length);
+                pull(link, peer, offer, to)
+            }
+        }
+    }
+}
+
+/// Copies the bytes that queue pair `peer` lends. After an error some of them may be there.
+///
+/// The copy is one call, without prefetches: on the machines measured that was the fastest from 4
+/// KiB to 1 MiB. Prefetches of 8 to 24 lines ahead, for reading alone or for writing too, took 1.3
+/// times as long from 16 KiB on, and a loop of 16 bytes 1.2 times.
+pub(crate) fn pull(link: &Link, peer: u32, offer: Offer, to: Target<'_>) -> Result<(), NotLent> {
+    let map = link.remote_map.as_ref().ok_or(NotLent::Nowhere)?;
+    let lent = map.borrow(peer, offer)?;
+    to.copy(lent.bytes);
+    if lent.are_still_lent() { Ok(()) } else { Err(NotLent::SenderGone) }
+}
+
+impl Link {
+    /// Maps the region that the peer asks for, and tells the peer. False: no honest peer writes
+    /// such a record.
+    pub(crate) fn take_show(&mut self, header: Header) -> bool {
+        let Some([key]) = self.rx.operands::<1>(header) else { return false };
+        let map = self.remote_map.clone();
+        if let (Some(map), Ok(key)) = (map, u32::try_from(key))
+            && self.lending.may_tell()
+            && map.show(key)
+        {
+            self.lending.tell(key);
+        }
+        self.consume(header);
+        true
+    }
+}
