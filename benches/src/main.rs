@@ -30,8 +30,8 @@ use doorbell::{Device, Fabric, Program};
 use serde_json::Value;
 
 use crate::ask::cli::{
-    self, Cli, Cmd, Common, CompareArgs, ConnectArgs, OverheadArgs, ResultsArgs, ServeArgs,
-    TrafficArgs,
+    self, Cli, Cmd, Common, CompareArgs, ConnectArgs, OverheadArgs, ReportArgs, ResultsArgs,
+    ServeArgs, TrafficArgs,
 };
 use crate::ask::plan::{self, Plan};
 use crate::ask::{choose, placed};
@@ -114,7 +114,7 @@ fn start(mut command: Cmd) -> Result<(), Failure> {
         Cmd::Compare(args) => compare(&args),
         Cmd::Connect(args) => connect(&args),
         Cmd::ConnectServe(args) => connect::serve(&args),
-        Cmd::Report(args) => bench(&args.common, plan::report(&args), Some(&args.out)),
+        Cmd::Report(args) => bench(&args.common, plan::report(&args), Some(&args)),
         Cmd::Traffic(args) => traffic(&args),
     }
 }
@@ -283,9 +283,10 @@ fn lost(count: u64) -> Result<(), Failure> {
 }
 
 /// Chooses device, cores and the other side, and measures or serves.
-fn bench(common: &Common, plan: Plan, report: Option<&Path>) -> Result<(), Failure> {
+fn bench(common: &Common, plan: Plan, report: Option<&ReportArgs>) -> Result<(), Failure> {
     let out = Out::open(common.json.as_deref())?;
-    let report = report.map(Sheets::open).transpose()?;
+    let peers = report.and_then(|args| args.compare.as_deref()).map(versus::read).transpose()?;
+    let report = report.map(|args| Sheets::open(&args.out)).transpose()?;
     let baseline = baseline(common)?;
     let mut called = None;
     let mut addr = common.addr.or(common.listen.map(|addr| addr.ip()));
@@ -297,7 +298,7 @@ fn bench(common: &Common, plan: Plan, report: Option<&Path>) -> Result<(), Failu
     let soft = choose::is_soft(&device);
     let ip = choose::address(&device, addr)?;
     let cores = choose::cores(common, plan.workers)?;
-    device.run(Main { common, plan, out, report, baseline, called, ip, cores, soft })
+    device.run(Main { common, plan, out, report, peers, baseline, called, ip, cores, soft })
 }
 
 /// The program of the serving process.
@@ -326,6 +327,8 @@ struct Main<'a> {
     plan: Plan,
     out: Out,
     report: Option<Sheets>,
+    /// The JSON of `cargo xtask compare`.
+    peers: Option<Value>,
     baseline: Option<Value>,
     called: Option<Other>,
     ip: IpAddr,
@@ -375,7 +378,8 @@ impl Main<'_> {
         self.out.tell(&json, &table::text(document))?;
         notes(self.common, &document.machine);
         if let Some(sheets) = self.report {
-            let paths = sheets.write(&json, &page::html(document, &self.plan.commands))?;
+            let html = page::html(document, &self.plan.commands, self.peers.as_ref())?;
+            let paths = sheets.write(&json, &html)?;
             if !is_standard {
                 error::say(&paths)?;
             }

@@ -551,17 +551,18 @@ fn a_report_is_a_page_and_a_record() {
         let output = bench(&line).output().unwrap();
         assert!(output.status.success(), "{}", stderr(&output));
         let page = fs::read_to_string(folder.join("report.html")).unwrap();
-        for word in ["<svg", "<polyline", "Commit", "doorbell-bench rate --size 8,64,200"] {
+        for word in ["<svg", "Timeline", "NEAR", "Commit", "doorbell-bench rate --size 8,64,200"] {
             assert!(page.contains(word), "{word} is not in the page");
         }
-        // Nothing from elsewhere; the one address is the name of SVG.
-        assert_eq!(
-            page.matches("http").count(),
-            page.matches("http://www.w3.org/2000/svg").count()
-        );
+        // Nothing from elsewhere.
+        for word in ["http", "src=", "url(", "@import", "<link", "<script"] {
+            assert!(!page.contains(word), "{word} is in the page");
+        }
+        // A drawing for a wide page and one for a phone, of each chart.
+        assert_eq!(page.matches("<svg ").count(), 8);
         let record: Value =
             serde_json::from_slice(&fs::read(folder.join("report.json")).unwrap()).unwrap();
-        assert_eq!(record["results"].as_array().unwrap().len(), 12);
+        assert_eq!(record["results"].as_array().unwrap().len(), 18);
         fs::remove_dir_all(&folder).unwrap();
     }
 }

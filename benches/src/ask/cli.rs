@@ -45,7 +45,7 @@ pub(crate) enum Cmd {
     Traffic(TrafficArgs),
     /// Two runs, figure by figure: ratios, how sure they are, and a verdict in the last line
     Compare(CompareArgs),
-    /// The usual latencies and rates, as report.html and report.json
+    /// The usual latencies, rates and loads, as report.html and report.json
     Report(ReportArgs),
     /// Runs all of these and writes one page of Markdown with all figures and aims
     Results(ResultsArgs),
@@ -321,6 +321,9 @@ pub(crate) struct ReportArgs {
     /// Write report.html and report.json to this folder
     #[arg(long, value_name = "FOLDER", default_value = "target/doorbell")]
     pub(crate) out: PathBuf,
+    /// The JSON of `cargo xtask compare`: draws the other libraries beside
+    #[arg(long, value_name = "FILE")]
+    pub(crate) compare: Option<PathBuf>,
 }
 
 /// Options of `traffic`.

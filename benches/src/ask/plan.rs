@@ -241,12 +241,25 @@ pub(crate) fn bandwidth(args: &BandwidthArgs) -> Plan {
     Plan { steps, workers: 1, commands: vec![command], check: false }
 }
 
-/// `report`: latencies and rates.
+/// Messages due each second in a report.
+const REPORT_RATES: [f64; 6] = [10e3, 100e3, 500e3, 1e6, 2e6, 4e6];
+
+/// `report`: latencies, rates, and round trips under load.
 pub(crate) fn report(args: &ReportArgs) -> Plan {
     let mut plan = latencies(&args.common);
     let rates = rates(&args.common, REPORT_BATCHES);
     plan.steps.extend(rates.steps);
     plan.commands.extend(rates.commands);
+    let common = &args.common;
+    let size = LOAD_SIZES[0];
+    let load = |rate| Step { rate, ..step(common, Test::Load, size, 1) };
+    let poisson = |step| Step { arrivals: Arrivals::Poisson, ..step };
+    plan.steps.extend(REPORT_RATES.map(load).map(poisson));
+    let list = REPORT_RATES.map(|rate| rate.to_string()).join(",");
+    plan.commands.push(format!(
+        "doorbell-bench load --size {size} --rate {list} --arrivals poisson{}",
+        rest(common)
+    ));
     plan
 }
 

@@ -57,6 +57,9 @@ pub(crate) struct Record {
     pub(crate) figures: Figures,
     pub(crate) messages: u64,
     pub(crate) lost: u64,
+    /// Length of a part, if the parts follow each other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) part_seconds: Option<f64>,
     /// The figures of each part of the time, in order; of figures that took turns, of each round.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) parts: Vec<Part>,

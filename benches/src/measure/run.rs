@@ -251,6 +251,8 @@ impl<F: Fabric> Bench<'_, F> {
             },
             messages,
             lost: ours.pieces.lost(),
+            part_seconds: (step.rounds == 1)
+                .then(|| round(step.time.as_secs_f64() / parts.len().max(1) as f64, 6)),
             parts: parts.into_iter().map(Part::rounded).collect(),
         }
     }

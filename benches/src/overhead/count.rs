@@ -100,6 +100,7 @@ fn record(case: &Case, sides: Sides, messages: u64) -> Record {
             ..Figures::default()
         },
         messages,
+        part_seconds: None,
         parts: Vec::new(),
         lost: 0,
     }

@@ -1,11 +1,12 @@
 //! The output. [`grid`] writes every table: those of a command ([`table`]), which also go to a
-//! [`page`] of HTML with [`chart`]s, and those of the page of [`results`], whose [`sections`] (with
-//! [`peers`], the other libraries) hold figures against their [`aims`]. A [`sheet`] is a file that
-//! they are written to, and [`csv`] one for spreadsheets.
+//! [`page`] of HTML with [`chart`]s that [`draw`] fills, and those of the page of [`results`],
+//! whose [`sections`] (with [`peers`], the other libraries) hold figures against their [`aims`]. A
+//! [`sheet`] is a file that they are written to, and [`csv`] one for spreadsheets.
 
 pub(crate) mod aims;
 pub(crate) mod chart;
 pub(crate) mod csv;
+pub(crate) mod draw;
 pub(crate) mod grid;
 pub(crate) mod page;
 pub(crate) mod peers;

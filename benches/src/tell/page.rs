@@ -1,13 +1,15 @@
-//! `report`: the figures as one page of HTML that needs no other file.
+//! `report`: the figures as one page of HTML that needs no other file and no network.
 
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::ask::request::Test;
+use serde_json::Value;
+
 use crate::error::Failure;
-use crate::measure::record::{Document, Record};
-use crate::tell::chart::{self, Series, escape};
+use crate::measure::record::Document;
+use crate::tell::chart::escape;
+use crate::tell::draw;
 use crate::tell::sheet::Sheet;
 use crate::tell::table;
 
@@ -40,38 +42,93 @@ impl Sheets {
     }
 }
 
-const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:50rem;margin:2rem auto;\
-    padding:0 1rem;color:#222}h1,h2{font-weight:600}pre{overflow-x:auto;font-size:12px;\
-    background:#f5f5f5;padding:.8rem}svg{width:100%;height:auto}dt{float:left;width:7rem;\
-    color:#666}dd{margin-left:7rem}";
+/// Light and dark, desktop and phone. The colours of series can be told apart by colour-blind
+/// people, and by their contrast with both grounds.
+const STYLE: &str = ":root{color-scheme:light dark;--paper:#fff;--ink:#1d1d1f;--dim:#555;\
+    --grid:#d8d8dc;--mark:#b00020;--block:#f4f4f6;--c0:#0067a5;--c1:#b84a00;--c2:#00755a;\
+    --c3:#9b3d7a;--c4:#7a5c00;--c5:#5a5a5a;--c6:#c1121f}\
+    @media(prefers-color-scheme:dark){:root{--paper:#16161a;--ink:#eaeaee;--dim:#b4b4bc;\
+    --grid:#3a3a42;--mark:#ff8a80;--block:#222228;--c0:#5cb8f0;--c1:#ff9a55;--c2:#4fd1a8;\
+    --c3:#f09ad0;--c4:#e6c34a;--c5:#c0c0c8;--c6:#ff7b7b}}\
+    *{box-sizing:border-box}body{font:16px/1.5 system-ui,sans-serif;max-width:50rem;\
+    margin:0 auto;padding:1rem;color:var(--ink);background:var(--paper)}\
+    h1,h2{font-weight:600;line-height:1.25}h2{font-size:1.25rem;margin:2rem 0 .5rem}\
+    figure{margin:0}figcaption,.dim{color:var(--dim);font-size:.9rem}\
+    svg{width:100%;height:auto;display:block}svg.narrow{display:none}\
+    pre{overflow-x:auto;font-size:12px;line-height:1.4;background:var(--block);padding:.8rem}\
+    dl{display:grid;grid-template-columns:7rem 1fr;gap:.2rem .8rem}dt{color:var(--dim)}\
+    dd{margin:0;overflow-wrap:anywhere}\
+    .legend{list-style:none;padding:0;margin:.3rem 0;display:flex;flex-wrap:wrap;gap:.1rem 1rem}\
+    .legend span{display:inline-block;width:1.4rem;margin-right:.4rem;vertical-align:middle;\
+    border-top:3px solid}.legend .dashed{border-top-style:dashed}\
+    .legend .dots{width:.6rem;height:.6rem;border:0;border-radius:50%;background:currentColor}\
+    .k0{color:var(--c0)}.k1{color:var(--c1)}.k2{color:var(--c2)}.k3{color:var(--c3)}\
+    .k4{color:var(--c4)}.k5{color:var(--c5)}.k6{color:var(--c6)}\
+    @media(max-width:40rem){svg.wide{display:none}svg.narrow{display:block}\
+    dl{grid-template-columns:1fr}dt{margin-top:.4rem}}";
 
-/// The page. `commands` measure its figures again.
-pub(crate) fn html(document: &Document, commands: &[String]) -> String {
+/// The words that the charts use.
+const WORDS: &str = "<h2>How to read it</h2>\n<dl>\n\
+    <dt>Half a round trip</dt><dd>half the time from sending a message to having it back, with one \
+    message in flight</dd>\n\
+    <dt>Floor</dt><dd>the same for two flags that the two cores set in turn: no message can be \
+    faster while the cores stay where they are. It is measured before and after each figure</dd>\n\
+    <dt>NEAR</dt><dd>the floor is below 100 ns: the two cores share a cache, or their caches are \
+    close</dd>\n\
+    <dt>FAR</dt><dd>the floor is above: they are on different sockets or core complexes</dd>\n\
+    <dt>MIX</dt><dd>the floor changed while the figure was measured, because a hypervisor moved \
+    the cores: do not use that figure</dd>\n\
+    <dt>Stall</dt><dd>a part of the time in which a message took longer than a millisecond: mostly \
+    another program, or the hypervisor, had the core</dd>\n</dl>\n";
+
+/// The page. `commands` measure its figures again; `peers` is the JSON of `cargo xtask compare`.
+///
+/// # Errors
+/// A chart cannot be drawn.
+pub(crate) fn html(
+    document: &Document,
+    commands: &[String],
+    peers: Option<&Value>,
+) -> Result<String, Failure> {
     let device = document.results.first().map_or("", |record| &record.device);
     let title = escape(&format!("Doorbell on {device}"));
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n\
-         <style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
+         <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n\
+         <h1>{title}</h1>\n"
     );
+    if document.interrupted {
+        page.push_str("<p><strong>Interrupted</strong>: some figures are missing.</p>\n");
+    }
+    if document.machine.build == "debug" {
+        // Writing to a string cannot fail, here and below.
+        let _ = writeln!(page, "<p><strong>{}</strong></p>", table::DEBUG_BUILD);
+    }
     page.push_str(&facts(document));
-    // Writing to a string cannot fail, here and below.
+    let records = &document.results;
+    for chart in [
+        draw::percentiles(records),
+        draw::load(records),
+        draw::rates(records, peers),
+        draw::timeline(records),
+    ] {
+        page.push_str(&chart.html()?);
+    }
+    page.push_str(WORDS);
     let _ = write!(
         page,
-        "<h2>Half round trip</h2>\n<p>One message in flight, sent back in place by the other \
-         side's worker.</p>\n{}<h2>Rate</h2>\n<p>One way, until the last message has arrived and \
-         was checked.</p>\n{}",
-        latency(document),
-        rate(document)
+        "<h2>Figures</h2>\n{}<h2>Commands</h2>\n{}</main>\n</body>\n</html>\n",
+        block("Figures", &table::text(document)),
+        block("Commands", &format!("{}\n{}", document.command, commands.join("\n")))
     );
-    let _ = write!(
-        page,
-        "<h2>Figures</h2>\n<pre>{}</pre>\n<h2>Commands</h2>\n<pre>{}\n{}</pre>\n</body>\n</html>\n",
-        escape(&table::text(document)),
-        escape(&document.command),
-        escape(&commands.join("\n"))
-    );
-    page
+    Ok(page)
+}
+
+/// Text in columns, which can be scrolled with the keyboard.
+fn block(name: &str, text: &str) -> String {
+    let text = escape(text);
+    format!("<pre tabindex=\"0\" role=\"region\" aria-label=\"{name}\">{text}</pre>\n")
 }
 
 /// Where the figures come from.
@@ -88,8 +145,9 @@ fn facts(document: &Document) -> String {
         ("Memory", format!("{} pages", machine.pages)),
         ("Clock", format!("{} in steps of {step} ns", machine.clock)),
     ];
-    let items = facts.iter().map(|(name, fact)| format!("<dt>{name}<dd>{}\n", escape(fact)));
-    format!("<dl>\n{}</dl>\n", items.collect::<String>())
+    let item =
+        |(name, fact): &(&str, String)| format!("<dt>{name}</dt><dd>{}</dd>\n", escape(fact));
+    format!("<dl>\n{}</dl>\n", facts.iter().map(item).collect::<String>())
 }
 
 fn placement(document: &Document) -> String {
@@ -102,28 +160,4 @@ fn placement(document: &Document) -> String {
         [mode] => format!("{mode} throughout"),
         _ => format!("{}: compare only figures of one mode", modes.join(", ")),
     }
-}
-
-fn of(document: &Document, test: Test) -> impl Iterator<Item = &Record> {
-    document.results.iter().filter(move |record| record.test == test)
-}
-
-fn latency(document: &Document) -> String {
-    let line = |record: &Record| {
-        let half = record.figures.half_rtt_ns?;
-        let values = vec![half.p50, half.p90, half.p99, half.p99_9, half.p99_99, half.max];
-        Some(Series { name: format!("{} B", record.size), values })
-    };
-    let series: Vec<Series> = of(document, Test::Latency).filter_map(line).collect();
-    chart::lines(&["p50", "p90", "p99", "p99.9", "p99.99", "max"], "ns", &series)
-}
-
-fn rate(document: &Document) -> String {
-    let bar = |record: &Record| {
-        let rate = record.figures.messages_per_second? / 1e6;
-        let name = format!("{} B, batch {}", record.size, record.batch.unwrap_or(1));
-        Some((name, rate, format!("{rate:.1} M msg/s")))
-    };
-    let bars: Vec<(String, f64, String)> = of(document, Test::Rate).filter_map(bar).collect();
-    chart::bars(&bars)
 }

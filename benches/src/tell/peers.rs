@@ -138,6 +138,19 @@ pub(crate) fn rate(document: &Value, aims: &mut Aims) -> Grid {
     grid
 }
 
+/// The rates of the other libraries, messages a second by size.
+pub(crate) fn rates(document: &Value) -> Vec<(String, Vec<(u32, f64)>)> {
+    let rate = |contest: Contest<'_>, peer| {
+        let size = u32::try_from(contest.size()).ok()?;
+        Some((size, contest.figure((peer, None), "messages_per_second")?))
+    };
+    let peers = [("ucx", "UCX"), ("iceoryx2", "iceoryx2")].into_iter().map(|(peer, name)| {
+        let rates = contests(document, "rate").filter_map(|contest| rate(contest, peer));
+        (name.to_owned(), rates.collect::<Vec<_>>())
+    });
+    peers.filter(|(_, rates)| !rates.is_empty()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
