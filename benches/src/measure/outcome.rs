@@ -29,4 +29,6 @@ pub(crate) struct Round {
     pub(crate) outcomes: Vec<Outcome>,
     pub(crate) theirs: Vec<Tally>,
     pub(crate) floor: Option<Floor>,
+    /// How often other programs took the core of this side, a second.
+    pub(crate) switches: Option<f64>,
 }

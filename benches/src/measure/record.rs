@@ -236,7 +236,7 @@ fn is_false(yes: &bool) -> bool {
 }
 
 /// Where the two sides ran.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Placement {
     /// The connecting side's core first. Without the other side's cores if that is another host.
     pub(crate) cores: Vec<usize>,
@@ -247,6 +247,9 @@ pub(crate) struct Placement {
     /// NEAR, FAR or MIX.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mode: Option<&'static str>,
+    /// How often other programs took the core of the connecting side, a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) switches_per_second: Option<f64>,
 }
 
 /// Which way the messages of `overhead` go.

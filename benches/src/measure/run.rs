@@ -11,6 +11,7 @@ use crate::ask::values::Slo;
 use crate::error::Failure;
 use crate::machine::clock::Clock;
 use crate::machine::floor::Floor;
+use crate::machine::switches::Switches;
 use crate::machine::{Machine, interrupt, limits};
 use crate::measure::all;
 use crate::measure::live::Progress;
@@ -129,7 +130,7 @@ impl<F: Fabric> Bench<'_, F> {
         let all = Tally::sum(round.theirs.iter());
         let records = round.outcomes.iter().zip(&round.theirs).map(|(outcome, theirs)| {
             self.note(&outcome.memory, &all);
-            self.record(step, outcome, theirs, round.floor)
+            self.record(step, outcome, theirs, round)
         });
         // After Ctrl-C there may be nothing.
         records.filter(|record| record.messages > 0 || !interrupt::is_asked()).collect()
@@ -146,10 +147,13 @@ impl<F: Fabric> Bench<'_, F> {
         };
         let (fabric, clock, core) = (self.fabric, &self.clock, self.cores[0]);
         // Pin a thread of its own. This one stays free, because the floor probe starts others.
-        let mut outcomes = thread::scope(|scope| {
+        let (mut outcomes, switches) = thread::scope(|scope| {
             let measuring = scope.spawn(|| {
                 tune::pin(core)?;
-                all::measure(fabric, step, &addrs, clock)
+                let switches = Switches::begin();
+                let outcomes = all::measure(fabric, step, &addrs, clock)?;
+                let switches = switches.and_then(|switches| switches.per_second());
+                Ok::<_, Failure>((outcomes, switches))
             });
             measuring.join().map_err(|_| Failure::new("the measuring thread broke off"))?
         })?;
@@ -166,7 +170,7 @@ impl<F: Fabric> Bench<'_, F> {
         let theirs = |n| Tally::sum(theirs.iter().skip(n).step_by(turns));
         let theirs: Vec<Tally> = (0..turns).map(theirs).collect();
         all::compare(step, self.other.sides == "threads", &mut outcomes, &theirs);
-        Ok(Round { outcomes, theirs, floor })
+        Ok(Round { outcomes, theirs, floor, switches })
     }
 
     /// The floor between the two sides, if both are on this machine.
@@ -189,7 +193,7 @@ impl<F: Fabric> Bench<'_, F> {
         self.machine.notes.dedup();
     }
 
-    fn record(&self, step: &Step, ours: &Outcome, theirs: &Tally, floor: Option<Floor>) -> Record {
+    fn record(&self, step: &Step, ours: &Outcome, theirs: &Tally, run: &Round) -> Record {
         let Request { test, size, qps, workers, signal_every, soft, bare, op, .. } = step.request;
         let tally = ours.pieces.tally();
         let messages = ours.pieces.messages();
@@ -230,8 +234,9 @@ impl<F: Fabric> Bench<'_, F> {
             placement: Placement {
                 cores: self.cores.clone(),
                 sides: self.other.sides,
-                floor_ns: floor.map(|floor| round(floor.ns(), 1)),
-                mode: floor.map(|floor| floor.mode()),
+                floor_ns: run.floor.map(|floor| round(floor.ns(), 1)),
+                mode: run.floor.map(|floor| floor.mode()),
+                switches_per_second: run.switches.map(|switches| round(switches, 1)),
             },
             figures: Figures {
                 half_rtt_ns: half.map(HalfRtt::rounded).filter(|_| !is_load),

@@ -87,6 +87,7 @@ impl Rounds {
         let counts = |round: &Round| count == 0 || mode_of(round) == mode;
         let rounds: Vec<Round> = self.0.into_iter().filter(counts).collect();
         let floors: Vec<Floor> = rounds.iter().filter_map(|round| round.floor).collect();
+        let switches: Vec<f64> = rounds.iter().filter_map(|round| round.switches).collect();
         let of = |pick: fn(&Floor) -> f64| median(floors.iter().map(pick));
         let floor = of(|floor| floor.before_ns).zip(of(|floor| floor.after_ns));
         let floor = floor.map(|(before_ns, after_ns)| Floor { before_ns, after_ns });
@@ -104,12 +105,18 @@ impl Rounds {
             }
         }
         let figures = figures(depths, &pieces);
+        let switches = median(switches.into_iter());
         let outcome = |(pieces, figures): (Pieces, Figures)| {
             let rounds = (Some(count as u32), Some((all - count) as u32));
             let figures = Figures { rounds: rounds.0, rounds_left_out: rounds.1, ..figures };
             Outcome { memory: memory.clone(), figures, ..Outcome::of(pieces) }
         };
-        Round { outcomes: pieces.into_iter().zip(figures).map(outcome).collect(), theirs, floor }
+        Round {
+            outcomes: pieces.into_iter().zip(figures).map(outcome).collect(),
+            theirs,
+            floor,
+            switches,
+        }
     }
 }
 
@@ -222,7 +229,7 @@ mod tests {
         let outcomes: Vec<Outcome> = pieces.map(|piece| Outcome::of(Pieces(vec![piece]))).collect();
         let theirs = vec![Tally::default(); outcomes.len()];
         let (before_ns, after_ns) = floors;
-        Round { outcomes, theirs, floor: Some(Floor { before_ns, after_ns }) }
+        Round { outcomes, theirs, floor: Some(Floor { before_ns, after_ns }), switches: None }
     }
 
     const NEAR: (f64, f64) = (50.0, 52.0);

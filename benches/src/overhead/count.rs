@@ -92,7 +92,7 @@ fn record(case: &Case, sides: Sides, messages: u64) -> Record {
         workers: request.workers,
         idle_qps: 0,
         signal_every: request.signal_every,
-        placement: Placement { cores: Vec::new(), sides: "one thread", floor_ns: None, mode: None },
+        placement: Placement { sides: "one thread", ..Placement::default() },
         figures: Figures {
             path: Some(case.path),
             instructions_per_message: Some(sides.there.added),

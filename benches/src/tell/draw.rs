@@ -195,6 +195,7 @@ mod tests {
                 sides: "processes",
                 floor_ns: Some(50.0),
                 mode: Some(mode),
+                switches_per_second: None,
             },
             figures: Figures::default(),
             messages: 1,

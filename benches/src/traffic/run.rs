@@ -177,7 +177,7 @@ fn blank(row: &Row, plan: &Plan, device: &str, cores: &[usize], sides: &'static 
         peers: row.links,
         handler_ns: (row.handler.ns > 0).then_some(row.handler.ns),
         handler_random: row.handler.random,
-        placement: Placement { cores: cores.to_vec(), sides, floor_ns: None, mode: None },
+        placement: Placement { cores: cores.to_vec(), sides, ..Placement::default() },
         half_rtt_ns: None,
         naive_half_rtt_ns: None,
         latency_ns: None,

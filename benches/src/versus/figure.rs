@@ -38,6 +38,8 @@ pub(crate) struct Figure {
     /// NEAR, FAR or MIX, if both sides were on one machine.
     pub(crate) mode: Option<String>,
     pub(crate) floor_ns: Option<f64>,
+    /// How often other programs took the core of the connecting side, a second.
+    pub(crate) switches: f64,
 }
 
 impl Figure {
@@ -59,6 +61,7 @@ impl Figure {
             is_rate,
             mode: record["placement"]["mode"].as_str().map(str::to_owned),
             floor_ns: record["placement"]["floor_ns"].as_f64(),
+            switches: record["placement"]["switches_per_second"].as_f64().unwrap_or(0.0),
         })
     }
 

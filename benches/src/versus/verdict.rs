@@ -14,6 +14,10 @@ use crate::versus::origin;
 /// Exit code of a comparison in which a figure is slower.
 pub(crate) const SLOWER: u8 = 4;
 
+/// If other programs take the core more often, in times a second, a difference may be theirs. The
+/// kernel's own threads stay far below this.
+const SWITCHES_MOST: f64 = 30.0;
+
 /// What is said of a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Said {
@@ -156,10 +160,14 @@ fn judge(before: &Figure, after: &Figure, interval: Option<Interval>, least: f64
     let moved = before.floor_ns.zip(after.floor_ns);
     let moved = moved.map_or(0.0, |(before, after)| (after / before).ln().abs());
     let none = least.ln_1p().max(moved);
-    match ratio.ln() {
+    let said = match ratio.ln() {
         times if low > 1.0 && times > none => Said::Slower,
         times if high < 1.0 && times < -none => Said::Faster,
-        _ => Said::Same,
+        _ => return Said::Same,
+    };
+    match before.switches.max(after.switches) {
+        SWITCHES_MOST.. => Said::Nothing("differs, but other programs ran on the core".to_owned()),
+        _ => said,
     }
 }
 
@@ -244,6 +252,20 @@ mod tests {
         let expected = "undecided: no figure could be compared".to_owned();
         assert_eq!(last_line(&one, &far), (expected, Some(3)));
         assert!(Verdict::of(&one, &far, 0.05).text().contains("cores NEAR and FAR"));
+    }
+
+    #[test]
+    fn what_other_programs_did_is_not_blamed_on_the_build() {
+        let busy = |mut run: Value| {
+            for record in run["results"].as_array_mut().unwrap() {
+                record["placement"]["switches_per_second"] = 100.into();
+            }
+            run
+        };
+        let (one, two) = (run(1, (1.0, 0.01), NEAR), busy(run(2, (1.2, 0.01), NEAR)));
+        let expected = "undecided: no figure could be compared".to_owned();
+        assert_eq!(last_line(&one, &two), (expected, Some(3)));
+        assert_eq!(last_line(&two, &two).0, "no difference: 12 figures");
     }
 
     #[test]
