@@ -45,7 +45,7 @@ use crate::measure::{connect, verdict};
 use crate::meet::other::{self, Other, Place};
 use crate::overhead::{count, counted, limits};
 use crate::side::serve;
-use crate::tell::page::{self, Sheets};
+use crate::tell::page::{self, Beside, Sheets};
 use crate::tell::sheet::{Out, Sheet};
 use crate::tell::{csv, results, table};
 use crate::traffic::row::Traffic;
@@ -285,7 +285,13 @@ fn lost(count: u64) -> Result<(), Failure> {
 /// Chooses device, cores and the other side, and measures or serves.
 fn bench(common: &Common, plan: Plan, report: Option<&ReportArgs>) -> Result<(), Failure> {
     let out = Out::open(common.json.as_deref())?;
-    let peers = report.and_then(|args| args.compare.as_deref()).map(versus::read).transpose()?;
+    let beside = match report {
+        Some(ReportArgs { compare, past, .. }) => Beside {
+            peers: compare.as_deref().map(versus::read).transpose()?,
+            past: past.as_deref().map(versus::read_all).transpose()?.unwrap_or_default(),
+        },
+        None => Beside::default(),
+    };
     let report = report.map(|args| Sheets::open(&args.out)).transpose()?;
     let baseline = baseline(common)?;
     let mut called = None;
@@ -298,7 +304,7 @@ fn bench(common: &Common, plan: Plan, report: Option<&ReportArgs>) -> Result<(),
     let soft = choose::is_soft(&device);
     let ip = choose::address(&device, addr)?;
     let cores = choose::cores(common, plan.workers)?;
-    device.run(Main { common, plan, out, report, peers, baseline, called, ip, cores, soft })
+    device.run(Main { common, plan, out, report, beside, baseline, called, ip, cores, soft })
 }
 
 /// The program of the serving process.
@@ -327,8 +333,7 @@ struct Main<'a> {
     plan: Plan,
     out: Out,
     report: Option<Sheets>,
-    /// The JSON of `cargo xtask compare`.
-    peers: Option<Value>,
+    beside: Beside,
     baseline: Option<Value>,
     called: Option<Other>,
     ip: IpAddr,
@@ -378,7 +383,7 @@ impl Main<'_> {
         self.out.tell(&json, &table::text(document))?;
         notes(self.common, &document.machine);
         if let Some(sheets) = self.report {
-            let html = page::html(document, &self.plan.commands, self.peers.as_ref())?;
+            let html = page::html(document, &json, &self.plan.commands, &self.beside)?;
             let paths = sheets.write(&json, &html)?;
             if !is_standard {
                 error::say(&paths)?;

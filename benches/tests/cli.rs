@@ -547,7 +547,14 @@ fn figures_go_to_a_file_and_the_table_to_standard_output() {
 fn a_report_is_a_page_and_a_record() {
     if two_cores() {
         let folder = scratch("report");
+        let past = scratch("past");
+        fs::create_dir(&past).unwrap();
+        let line = format!("report --out {0} --past {0}", past.display());
+        refuses(&mut bench(&line), 1, &["no .json file", "--json wrote"]);
+        let run = figures(&mut bench("latency --duration 0.02 --size 8,64"));
+        fs::write(past.join("1.json"), run.to_string()).unwrap();
         let line = format!("report --device soft0 --duration 0.02 --out {}", folder.display());
+        let line = format!("{line} --past {}", past.display());
         let output = bench(&line).output().unwrap();
         assert!(output.status.success(), "{}", stderr(&output));
         let page = fs::read_to_string(folder.join("report.html")).unwrap();
@@ -559,11 +566,11 @@ fn a_report_is_a_page_and_a_record() {
             assert!(!page.contains(word), "{word} is in the page");
         }
         // A drawing for a wide page and one for a phone, of each chart.
-        assert_eq!(page.matches("<svg ").count(), 8);
+        assert_eq!(page.matches("<svg ").count(), 10);
         let record: Value =
             serde_json::from_slice(&fs::read(folder.join("report.json")).unwrap()).unwrap();
         assert_eq!(record["results"].as_array().unwrap().len(), 18);
-        fs::remove_dir_all(&folder).unwrap();
+        [folder, past].iter().for_each(|folder| fs::remove_dir_all(folder).unwrap());
     }
 }
 

@@ -324,6 +324,10 @@ pub(crate) struct ReportArgs {
     /// The JSON of `cargo xtask compare`: draws the other libraries beside
     #[arg(long, value_name = "FILE")]
     pub(crate) compare: Option<PathBuf>,
+    /// A folder with the JSON of past runs, in the order of their file names: draws them and this
+    /// run over their commits
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) past: Option<PathBuf>,
 }
 
 /// Options of `traffic`.

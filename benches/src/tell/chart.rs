@@ -16,7 +16,7 @@ const WIDE: (u32, u32, i32) = (720, 360, 16);
 const NARROW: (u32, u32, i32) = (340, 300, 14);
 
 /// Colours of series in the style sheet.
-const COLOURS: usize = 7;
+pub(crate) const COLOURS: usize = 7;
 
 /// Other colours of the style sheet. plotters takes colours by value, so each of these stands for a
 /// name, which takes its place in the drawing.

@@ -4,8 +4,9 @@ use serde_json::Value;
 
 use crate::ask::request::Test;
 use crate::measure::record::Record;
-use crate::tell::chart::{Chart, Look, Series, short};
+use crate::tell::chart::{COLOURS, Chart, Look, Series, short};
 use crate::tell::peers;
+use crate::versus::figure::Figure;
 
 /// A message that takes longer was stalled, in nanoseconds.
 const STALL_NS: f64 = 1e6;
@@ -166,6 +167,42 @@ pub(crate) fn timeline(records: &[Record]) -> Chart {
     }
 }
 
+/// Characters of a commit that tell it apart.
+const COMMIT: usize = 7;
+
+/// The figures of past runs and of this one, each beside its first value.
+pub(crate) fn over_commits(runs: &[Value]) -> Chart {
+    let runs: Vec<(&Value, Vec<Figure>)> = runs.iter().map(|run| (run, Figure::all(run))).collect();
+    let commit = |run: &Value| {
+        let commit = run["commit"].as_str().unwrap_or("unknown");
+        commit.chars().take(COMMIT).collect::<String>()
+    };
+    let mut series: Vec<Series> = Vec::new();
+    // Those of the last run: others are not measured any more.
+    for figure in runs.last().map_or(&[][..], |(_, figures)| figures).iter().take(COLOURS) {
+        let time = |figures: &[Figure]| figures.iter().find(|of| of.is_like(figure))?.time();
+        let times: Vec<(f64, f64)> = runs
+            .iter()
+            .enumerate()
+            .filter_map(|(n, (_, figures))| Some((n as f64, time(figures)?)))
+            .collect();
+        let first = times.first().map_or(1.0, |(_, time)| *time);
+        let points = times.into_iter().map(|(n, time)| (n, time / first)).collect();
+        series.push(Series::new(figure.name.clone(), Look::Line, points));
+    }
+    Chart {
+        title: "Over commits".to_owned(),
+        caption: "The time of a message beside that of the first run, run after run. Lower is \
+                  better. Whether a step is more than noise, doorbell-bench compare tells."
+            .to_owned(),
+        x: "commit".to_owned(),
+        places: runs.iter().map(|(run, _)| commit(run)).collect(),
+        y: "times as long as at first".to_owned(),
+        series,
+        ..Chart::default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,6 +258,23 @@ mod tests {
         assert_eq!(chart.marks, [(10.0, "FAR".to_owned())]);
         assert!(chart.caption.contains("stall: 1. Changes"), "{}", chart.caption);
         assert!(chart.html().unwrap().contains("stall, above 1 ms: 1"));
+    }
+
+    #[test]
+    fn past_runs_are_drawn_over_their_commits() {
+        let run = |commit: &str, size: u64, ns: f64| {
+            let parts = [serde_json::json!({"mean_ns": ns})];
+            let record = serde_json::json!({"test": "latency", "size": size, "parts": parts});
+            serde_json::json!({"commit": commit, "results": [record]})
+        };
+        let runs =
+            [run("0123456789", 64, 50.0), run("b", 8, 9.0), run("c", 64, 55.0), run("d", 64, 45.0)];
+        let chart = over_commits(&runs);
+        assert_eq!(chart.places, ["0123456", "b", "c", "d"]);
+        assert_eq!(chart.series.len(), 1);
+        assert_eq!(chart.series[0].name, "latency 64 B");
+        assert_eq!(chart.series[0].points, [(0.0, 1.0), (2.0, 1.1), (3.0, 0.9)]);
+        assert_eq!(over_commits(&[]).html().unwrap(), "");
     }
 
     #[test]

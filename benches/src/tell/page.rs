@@ -81,14 +81,24 @@ const WORDS: &str = "<h2>How to read it</h2>\n<dl>\n\
     <dt>Stall</dt><dd>a part of the time in which a message took longer than a millisecond: mostly \
     another program, or the hypervisor, had the core</dd>\n</dl>\n";
 
-/// The page. `commands` measure its figures again; `peers` is the JSON of `cargo xtask compare`.
+/// What a page shows beside the run.
+#[derive(Default)]
+pub(crate) struct Beside {
+    /// The JSON of `cargo xtask compare`.
+    pub(crate) peers: Option<Value>,
+    /// The JSON of past runs, in order.
+    pub(crate) past: Vec<Value>,
+}
+
+/// The page of a run, whose JSON is `json`. `commands` measure its figures again.
 ///
 /// # Errors
 /// A chart cannot be drawn.
 pub(crate) fn html(
     document: &Document,
+    json: &str,
     commands: &[String],
-    peers: Option<&Value>,
+    beside: &Beside,
 ) -> Result<String, Failure> {
     let device = document.results.first().map_or("", |record| &record.device);
     let title = escape(&format!("Doorbell on {device}"));
@@ -110,10 +120,16 @@ pub(crate) fn html(
     for chart in [
         draw::percentiles(records),
         draw::load(records),
-        draw::rates(records, peers),
+        draw::rates(records, beside.peers.as_ref()),
         draw::timeline(records),
     ] {
         page.push_str(&chart.html()?);
+    }
+    if !beside.past.is_empty() {
+        let own = serde_json::from_str(json);
+        let own = own.map_err(|error| Failure::new(format!("read the record: {error}")))?;
+        let runs: Vec<Value> = beside.past.iter().cloned().chain([own]).collect();
+        page.push_str(&draw::over_commits(&runs).html()?);
     }
     page.push_str(WORDS);
     let _ = write!(

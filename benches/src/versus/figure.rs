@@ -70,9 +70,14 @@ impl Figure {
         self.settings == other.settings && self.unit == other.unit
     }
 
+    /// The middle of the times, of a rate too.
+    pub(crate) fn time(&self) -> Option<f64> {
+        crate::measure::piece::median(self.values.iter().copied())
+    }
+
     /// The middle value, in the unit that people expect.
     pub(crate) fn middle(&self) -> Option<f64> {
-        let middle = crate::measure::piece::median(self.values.iter().copied())?;
+        let middle = self.time()?;
         Some(if self.is_rate { 1e-6 / middle } else { middle })
     }
 }

@@ -7,7 +7,7 @@ pub(crate) mod interval;
 pub(crate) mod verdict;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -27,6 +27,23 @@ pub(crate) fn read(file: &Path) -> Result<Value, Failure> {
     match document["results"].is_array() {
         true => Ok(document),
         false => Err(Failure::new(format!("{asked}: it has no results; {cure}"))),
+    }
+}
+
+/// The JSON of every run in a folder, in the order of the file names.
+///
+/// # Errors
+/// The folder has none, or one of its `.json` files is not the JSON of a run.
+pub(crate) fn read_all(folder: &Path) -> Result<Vec<Value>, Failure> {
+    let asked = format!("read the runs in {}", folder.display());
+    let cure = "name a folder with files that --json wrote";
+    let found = fs::read_dir(folder).map_err(|error| Failure::system(&asked, &error, cure))?;
+    let mut files: Vec<PathBuf> = found.flatten().map(|entry| entry.path()).collect();
+    files.retain(|file| file.extension().is_some_and(|end| end == "json"));
+    files.sort();
+    match files.is_empty() {
+        true => Err(Failure::new(format!("{asked}: it has no .json file; {cure}"))),
+        false => files.iter().map(|file| read(file)).collect(),
     }
 }
 
