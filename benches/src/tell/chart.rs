@@ -159,6 +159,7 @@ impl Chart {
             .x_label_area_size(3 * text)
             .y_label_area_size(5 * text)
             .build_cartesian_2d(low..high, y)?;
+        let every = self.every(width, text);
         let font = || ("sans-serif", text).into_font().color(&INK);
         let labels =
             if self.places.is_empty() { width as usize / 80 } else { 2 * self.places.len() };
@@ -173,7 +174,7 @@ impl Chart {
             .x_desc(&self.x)
             .y_desc(&self.y)
             .x_labels(labels)
-            .x_label_formatter(&|x| self.place(*x))
+            .x_label_formatter(&|x| self.place(*x, every))
             .y_labels(if self.is_log { 12 } else { 6 })
             .y_label_formatter(&|y| short(*y))
             .draw()?;
@@ -223,14 +224,23 @@ impl Chart {
         (low.min(0.0), values().fold(low, f64::max).max(1e-3) * 1.02)
     }
 
-    /// What stands at that place of the x axis.
-    fn place(&self, x: f64) -> String {
+    /// One place in this many has room for its name.
+    fn every(&self, width: u32, text: i32) -> usize {
+        let longest = self.places.iter().map(|place| place.chars().count()).max().unwrap_or(0);
+        // Letters are less than half as wide as the text is high; the y axis takes some room.
+        let wide = 0.42 * f64::from(text) * longest as f64 + 2.0;
+        let room = f64::from(width) - 5.0 * f64::from(text) - 24.0;
+        (wide * self.places.len() as f64 / room).ceil().max(1.0) as usize
+    }
+
+    /// What stands at that place of the x axis, if one place in `every` has a name.
+    fn place(&self, x: f64, every: usize) -> String {
         if self.places.is_empty() {
             return short(x);
         }
         let is_whole = (x - x.round()).abs() < 1e-6 && x > -0.5;
-        let place = if is_whole { self.places.get(x.round() as usize) } else { None };
-        place.cloned().unwrap_or_default()
+        let place = self.places.get(x.round() as usize).filter(|_| is_whole);
+        place.filter(|_| (x.round() as usize).is_multiple_of(every)).cloned().unwrap_or_default()
     }
 }
 
@@ -295,6 +305,16 @@ mod tests {
         let mut empty = chart(true);
         empty.series.iter_mut().for_each(|series| series.points = vec![(0.0, 0.0)]);
         assert_eq!(empty.html().unwrap(), "");
+    }
+
+    #[test]
+    fn names_that_would_overlap_are_left_out() {
+        let mut many = chart(false);
+        assert_eq!((many.every(WIDE.0, WIDE.2), many.every(NARROW.0, NARROW.2)), (1, 1));
+        many.places = (0..12).map(|n| format!("abcde{n:02}")).collect();
+        assert_eq!((many.every(WIDE.0, WIDE.2), many.every(NARROW.0, NARROW.2)), (1, 3));
+        let svg = many.svg(NARROW, "narrow").unwrap();
+        assert!(svg.contains("abcde03") && !svg.contains("abcde02"), "{svg}");
     }
 
     #[test]
