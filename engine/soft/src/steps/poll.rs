@@ -100,8 +100,8 @@ impl DomainState {
         if nothing { Polled::Nothing } else { Polled::More }
     }
 
-    /// Looks at the resting links, the next idle link and the next inbox. True if something has come; then a full poll
-    /// is due.
+    /// Looks at the resting links, the next idle link and the next inbox. True if something has
+    /// come; then a full poll is due.
     #[cold]
     #[inline(never)]
     fn look_at_background(&mut self) -> bool {
