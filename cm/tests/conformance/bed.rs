@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use doorbell_alloc::{Ask, MapRequest};
 use doorbell_cm::{
     AddrInfo, Buffer, Channel, Completion, ConnParam, Endpoint, Event, EventKind, Fabric, Hints,
     Id, QpInit,
@@ -115,7 +116,16 @@ impl<F: Fabric> Bed<F> {
 
     /// A buffer of that length, filled with `byte`.
     pub(crate) fn filled(&self, len: usize, byte: u8) -> Buffer<F> {
-        let mut buffer = Buffer::new(&self.fabric, len).expect("a buffer");
+        let mut buffer = match self.fabric.caps().lends && len >= 1024 {
+            // Memory that peers can read, so that a long message is copied from there.
+            true => {
+                let memory = MapRequest::new(len).pages(Ask::Plain).readable(true).map();
+                let memory = memory.expect("readable memory");
+                let one = Buffer::over(&self.fabric, memory, 1, len);
+                one.expect("a buffer").pop().expect("one")
+            }
+            false => Buffer::new(&self.fabric, len).expect("a buffer"),
+        };
         buffer.fill(byte);
         buffer
     }

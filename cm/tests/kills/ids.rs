@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use doorbell_alloc::{Ask, MapRequest};
 use doorbell_cm::{
     Buffer, Channel, CmError, Completion, CompletionQueue, ConnParam, Endpoint, EventKind, Exposed,
     Fabric, Hints, Id, IdKey, QpInit,
@@ -188,7 +189,9 @@ impl<'a> Talk<'a> {
 
     fn send(&mut self) {
         let (op, length) = self.request(self.made);
-        let mut buffer = Buffer::new(self.device, MESSAGE).unwrap();
+        // The peer maps the memory of the first messages, and copies from there.
+        let memory = MapRequest::new(MESSAGE).pages(Ask::Plain).readable(true).map().unwrap();
+        let mut buffer = Buffer::over(self.device, memory, 1, MESSAGE).unwrap().pop().unwrap();
         let message = text(self.made, MESSAGE);
         buffer[..message.len()].copy_from_slice(&message);
         self.id.queues().post_send(buffer, length, op, SendFlags::SIGNALED).unwrap();

@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell_alloc::Mapping;
-use doorbell_cm::{CmError, Dialer, Listener, run_sleeping};
+use doorbell_cm::{CmError, Dialer, Listener, message_memory, run_sleeping};
 use doorbell_engine::worker::{
     Config, DownReason, Handle, Handler, Intake, Message, Outbox, PeerId, SendError, SharedRecv,
     Stats, Token, Verdict, Worker,
@@ -137,7 +136,7 @@ impl<P: Provider> Handler<P> for Side {
 type OneWorker = Worker<SoftDevice, Side>;
 
 fn worker(nic: &SoftDevice, side: Side) -> (OneWorker, Intake<SoftDevice>) {
-    let memory = |bytes| Mapping::huge(bytes).unwrap();
+    let memory = |bytes| message_memory(nic, bytes).unwrap();
     let shared = SharedRecv::new(nic, memory(CONFIG.recv_bytes()), &CONFIG).unwrap();
     Worker::new(nic, &shared, memory(CONFIG.send_bytes()), side, &CONFIG).unwrap()
 }

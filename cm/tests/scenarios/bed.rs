@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell_alloc::Mapping;
-use doorbell_cm::{Device, Dialer, Fabric, Listener, Program, QpFields};
+use doorbell_cm::{Device, Dialer, Fabric, Listener, Program, QpFields, message_memory};
 use doorbell_engine::worker::{Config, Handler, Intake, SharedRecv, Worker};
 
 /// Longer than any awaited event takes, even on an emulated or busy machine.
@@ -71,7 +70,7 @@ pub(crate) struct Side<F: Fabric, H: Handler<F>> {
 
 impl<F: Fabric, H: Handler<F>> Side<F, H> {
     pub(crate) fn new(nic: &F, config: &Config, handler: H) -> Self {
-        let memory = |bytes| Mapping::plain(bytes).expect("memory");
+        let memory = |bytes| message_memory(nic, bytes).expect("memory");
         let shared = SharedRecv::new(nic, memory(config.recv_bytes()), config).expect("receives");
         let (worker, intake) =
             Worker::new(nic, &shared, memory(config.send_bytes()), handler, config)
