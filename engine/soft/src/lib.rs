@@ -85,7 +85,7 @@ pub use self::model::table::DIRECTORY_BYTES;
 pub use self::shm::inbox::{INBOX_BYTES, OpenNotifier};
 pub use self::shm::layout::{LINK_BYTES, Side};
 pub use self::shm::remote_map::{Attach, Look, Openers, RemoteMap};
-pub use self::state::link::LinkShared;
+pub use self::state::link_shared::LinkShared;
 
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]

@@ -17,7 +17,7 @@ use crate::shm::peer_waker::PeerWaker;
 use crate::shm::reader::Rx;
 use crate::shm::refusals::Refusal;
 use crate::shm::ring::Tx;
-use crate::state::link::LinkShared;
+use crate::state::link_shared::LinkShared;
 use crate::steps::sleep::before_last_look;
 use crate::wc::Status;
 

@@ -15,7 +15,7 @@ use doorbell_alloc::{Mapping, Pages};
 
 use crate::shm::inbox::{INBOX_BYTES, SLOTS};
 use crate::shm::layout::{Direction, Header, KIND_SHOW, LINE, RECORD_MAX, SEGMENT};
-use crate::state::link::LinkShared;
+use crate::state::link_shared::LinkShared;
 
 /// Heap memory of exactly the requested size, so that a sanitizer notices an access beyond it.
 pub fn heap(len: usize) -> Mapping {

@@ -14,7 +14,7 @@ const SPARED: &[(&str, &str)] = &[
     ("inbox.rs wake 1", WHICH_WAKES),
     ("local_waker.rs wake 2", WHICH_WAKES),
     ("inbox.rs set_asleep 1", FENCED),
-    ("link.rs set_asleep 1", FENCED),
+    ("link_shared.rs set_asleep 1", FENCED),
     ("local_waker.rs set 1", FENCED),
     ("domain.rs alone 1", LOCKED),
     ("domain.rs attend 1", LOCKED),

@@ -7,7 +7,8 @@ use crate::device::path::Groups;
 use crate::model::limits::READS_MAX;
 use crate::provider::QpType;
 use crate::provider::wake::Notifier;
-use crate::state::link::{Link, LinkShared};
+use crate::state::link::Link;
+use crate::state::link_shared::LinkShared;
 use crate::steps::command::{Command, Connect};
 use crate::steps::domain::Domain;
 

@@ -11,7 +11,7 @@ use crate::handles::poller::SoftCq;
 use crate::handles::qp_control::{QpControl, Wiring};
 use crate::model::recvq::RecvQueue;
 use crate::provider::{QpCaps, QpType};
-use crate::state::link::LinkShared;
+use crate::state::link_shared::LinkShared;
 use crate::state::place::{Place, Pointer};
 use crate::state::qp::QpContext;
 use crate::steps::command::Command;

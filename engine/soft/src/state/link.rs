@@ -1,237 +1,30 @@
 //! A link: both directions between two domains, for one receive queue on each side. Many queue
 //! pairs share it; each record has the number of the queue pair it is for.
 
-use core::sync::atomic::{AtomicBool, Ordering};
-
 use arrayvec::ArrayVec;
-use doorbell_alloc::Mapping;
-use std_alloc::boxed::Box;
 use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
-use std_alloc::vec;
 
-use crate::error::{Code, SetupError};
-use crate::provider::wake::Notifier;
-use crate::room::{Grow, Room, never};
-use crate::shm::layout::{
-    Direction, Header, LINK_BYTES, LinkHeader, RecordFlags, SLOT_FIRST_RECORD, SLOT_RECORD_MAX,
-    Side, split, split_responses,
-};
+use crate::room::{Grow, Room};
+use crate::shm::layout::{Header, RecordFlags, SLOT_FIRST_RECORD, SLOT_RECORD_MAX};
 use crate::shm::peer_waker::PeerWaker;
 use crate::shm::reader::Rx;
 use crate::shm::refusals::Refusal;
 use crate::shm::remote_map::RemoteMap;
 use crate::shm::ring::{Space, Tx};
 use crate::state::lending::Lending;
+use crate::state::link_shared::LinkShared;
 use crate::state::policy::contention::Contention;
 use crate::state::policy::spin::SpinPolicy;
 use crate::state::responses::{Response, Responses};
+use crate::state::signaled::SignaledQueue;
 use crate::wc::Status;
-
-/// The most signalled requests in flight on one link; more wait in the backlog.
-const SIGNALED_MAX: u32 = 512;
 
 /// The most refusals that wait for the peer to settle them.
 const REFUSALS_MAX: usize = 64;
 
-/// The part of a link that the control plane holds too: the memory, and the count of its users.
-pub struct LinkShared {
-    memory: Arc<Mapping>,
-    /// What this side writes, what it reads, and the header.
-    out: Direction,
-    input: Direction,
-    /// The same for responses.
-    responses: (Direction, Direction),
-    header: LinkHeader,
-    side: Side,
-    peer_gone: AtomicBool,
-    remote_map: Option<Arc<RemoteMap>>,
-    notifier: Option<Notifier>,
-}
-
-impl LinkShared {
-    /// Takes memory of at least [`LINK_BYTES`] for a link. The maker's memory is all zero.
-    ///
-    /// # Errors
-    /// Memory that is too short or not aligned to two cache lines.
-    pub fn new(memory: Mapping, side: Side) -> Result<LinkShared, SetupError> {
-        LinkShared::over(Arc::new(memory), side)
-    }
-
-    /// Both sides of a link within one address space.
-    ///
-    /// # Errors
-    /// As for [`LinkShared::new`].
-    pub fn pair(memory: Mapping) -> Result<(LinkShared, LinkShared), SetupError> {
-        let memory = Arc::new(memory);
-        let maker = LinkShared::over(memory.clone(), Side::Maker)?;
-        Ok((maker, LinkShared::over(memory, Side::Taker)?))
-    }
-
-    pub(crate) fn over(memory: Arc<Mapping>, side: Side) -> Result<LinkShared, SetupError> {
-        let too_short = || {
-            SetupError::new(
-                Code::Invalid,
-                std_alloc::format!("a link in {} bytes of memory", memory.len()),
-                std_alloc::format!("it needs {LINK_BYTES} bytes, aligned to 128"),
-            )
-        };
-        let (out, input, header) = split(&memory, side).ok_or_else(too_short)?;
-        let responses = split_responses(&memory, side).ok_or_else(too_short)?;
-        if side == Side::Maker {
-            header.users().store(2, Ordering::Relaxed);
-        }
-        let peer_gone = AtomicBool::new(false);
-        Ok(LinkShared {
-            memory,
-            out,
-            input,
-            responses,
-            header,
-            side,
-            peer_gone,
-            remote_map: None,
-            notifier: None,
-        })
-    }
-
-    /// Lets one-sided requests use the peer's memory directly, and the peer lend from it, through
-    /// `map`. The regions that are likely to be used first are mapped now.
-    #[must_use]
-    pub fn with_remote_map(mut self, map: Option<Arc<RemoteMap>>) -> LinkShared {
-        if let Some(map) = &map {
-            map.map_ahead();
-            for (n, key) in map.map_lent().into_iter().enumerate() {
-                self.header.mapped(self.side, n).store(key, Ordering::Relaxed);
-            }
-        }
-        self.remote_map = map;
-        self
-    }
-
-    /// Sets the notifier that wakes the peer's domain when it sleeps.
-    #[must_use]
-    pub fn with_notifier(mut self, notifier: Option<Notifier>) -> LinkShared {
-        self.notifier = notifier;
-        self
-    }
-
-    /// Tells the peer that this side sleeps, or that it is awake. SeqCst: see [`PeerWaker`].
-    pub(crate) fn set_asleep(&self, asleep: bool) {
-        self.header.asleep(self.side).store(asleep.into(), Ordering::SeqCst);
-    }
-
-    /// The directions, that of the maker first; then those of the responses.
-    #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn directions(&self) -> [&Direction; 4] {
-        let (out, input) = &self.responses;
-        match self.side {
-            Side::Maker => [&self.out, &self.input, out, input],
-            Side::Taker => [&self.input, &self.out, input, out],
-        }
-    }
-
-    /// The memory, to pass on its file.
-    pub fn memory(&self) -> &Mapping {
-        &self.memory
-    }
-
-    /// Takes the link for both ends of one more connection. False if its last user has left:
-    /// then it must not be used again.
-    pub fn acquire(&self) -> bool {
-        if self.peer_gone.load(Ordering::Relaxed) {
-            return false;
-        }
-        let more = |users| if users == 0 { None } else { u32::checked_add(users, 2) };
-        // Relaxed: the count orders nothing; the connection's messages do.
-        let users = self.header.users();
-        users.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
-    }
-
-    /// Gives back one end.
-    pub fn release_end(&self) {
-        let less = |users: u32| users.checked_sub(1);
-        let users = self.header.users();
-        let _ = users.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-    }
-
-    /// Ends of connections that use it, over both sides.
-    pub(crate) fn users(&self) -> u32 {
-        self.header.users().load(Ordering::Relaxed)
-    }
-
-    /// The peer's process is gone: its ends will never be given back.
-    pub fn peer_gone(&self) {
-        self.peer_gone.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_unused(&self) -> bool {
-        self.peer_gone.load(Ordering::Relaxed) || self.users() == 0
-    }
-}
-
 /// No link.
 pub(crate) const CLOSED: usize = usize::MAX;
-
-/// A signalled request in flight.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Signaled {
-    /// Ring position behind it.
-    pub(crate) end: u64,
-    /// Its queue pair.
-    pub(crate) qp: u32,
-    /// Its index in that queue pair's send queue.
-    pub(crate) index: u32,
-}
-
-/// The signalled requests in flight of all queue pairs of a link, oldest first: completions are
-/// found without a look at queue pairs that have none.
-pub(crate) struct SignaledQueue {
-    ring: Box<[Signaled]>,
-    head: u32,
-    tail: u32,
-}
-
-impl SignaledQueue {
-    #[inline(always)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.head == self.tail
-    }
-    #[inline(always)]
-    pub(crate) fn has_room(&self) -> bool {
-        self.tail.wrapping_sub(self.head) < SIGNALED_MAX
-    }
-    #[inline(always)]
-    pub(crate) fn push(&mut self, signaled: Signaled) {
-        match self.ring.get_mut((self.tail & (SIGNALED_MAX - 1)) as usize) {
-            Some(place) => *place = signaled,
-            None => never(),
-        }
-        self.tail = self.tail.wrapping_add(1);
-    }
-    #[inline(always)]
-    pub(crate) fn first(&self) -> Option<Signaled> {
-        if self.is_empty() {
-            return None;
-        }
-        self.ring.get((self.head & (SIGNALED_MAX - 1)) as usize).copied()
-    }
-    /// Clears the owner of the entries of a queue pair: 0 is no number.
-    fn forget(&mut self, qp: u32) {
-        let mut at = self.head;
-        while at != self.tail {
-            let entry = self.ring.get_mut((at & (SIGNALED_MAX - 1)) as usize);
-            if let Some(entry) = entry.filter(|entry| entry.qp == qp) {
-                entry.qp = 0;
-            }
-            at = at.wrapping_add(1);
-        }
-    }
-    #[inline(always)]
-    pub(crate) fn pop(&mut self) {
-        self.head = self.head.wrapping_add(1);
-    }
-}
 
 /// One side of a link, inside its domain.
 pub(crate) struct Link {
@@ -307,11 +100,7 @@ impl Link {
             empty_polls: 0,
             tx: Tx::new(shared.out.clone(), peer_waker()),
             rx: Rx::new(shared.input.clone(), peer_waker()),
-            signaled: SignaledQueue {
-                ring: vec![Signaled::default(); SIGNALED_MAX as usize].into_boxed_slice(),
-                head: 0,
-                tail: 0,
-            },
+            signaled: SignaledQueue::new(),
             acked: 0,
             last_ack: 0,
             ping_pong: false,

@@ -16,7 +16,8 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use crate::room::{Grow, Room};
-use crate::state::link::{Link, LinkShared};
+use crate::state::link::Link;
+use crate::state::link_shared::LinkShared;
 use crate::state::place::{Place, Pointer};
 use crate::state::policy::idle::{IDLE_AFTER, IDLE_CHECKS, IdlePolicy, RESTING_MAX};
 use crate::state::qp::QpContext;

@@ -14,8 +14,9 @@ use crate::shm::layout::{
     KIND_TO_SRQ, KIND_WRITE, LENT_OPERANDS, PUBLISH_EVERY, RecordFlags, SRQ_OPERANDS,
     WRITE_OPERANDS,
 };
-use crate::state::link::{Link, Signaled};
+use crate::state::link::Link;
 use crate::state::qp::QpContext;
+use crate::state::signaled::Signaled;
 use crate::steps::admission::{keep_for_later, readable, writable};
 use crate::steps::lend;
 use crate::wc::Status;

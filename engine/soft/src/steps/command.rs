@@ -5,7 +5,8 @@ use std_alloc::sync::Arc;
 
 use crate::ext::xrc_part::NewXrcQueue;
 use crate::model::recvq::{RecvQueue, Used};
-use crate::state::link::{Link, LinkShared};
+use crate::state::link::Link;
+use crate::state::link_shared::LinkShared;
 use crate::state::place::Place;
 use crate::state::qp::QpContext;
 

@@ -15,8 +15,9 @@ use crate::model::pd::PdMark;
 use crate::model::send_queue::Sent;
 use crate::provider::Access;
 use crate::shm::layout::{Header, KIND_NOTICE, KIND_WRITE, RecordFlags};
-use crate::state::link::{Link, Signaled};
+use crate::state::link::Link;
 use crate::state::qp::QpContext;
+use crate::state::signaled::Signaled;
 use crate::steps::admission::{push, readable, writable};
 use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge};
 

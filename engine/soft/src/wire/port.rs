@@ -13,7 +13,8 @@ use crate::error::SetupError;
 use crate::provider::wake::Notifier;
 use crate::shm::layout::{Header, KIND_RESPONSE, RecordFlags, SLOT_RECORD_MAX};
 use crate::shm::refusals::Refusal;
-use crate::state::link::{Link, LinkShared};
+use crate::state::link::Link;
+use crate::state::link_shared::LinkShared;
 use crate::steps::sleep::before_last_look;
 use crate::wc::Status;
 

@@ -1,0 +1,147 @@
+//! The part of a link that the control plane holds too: the memory, and the count of its users.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use doorbell_alloc::Mapping;
+use std_alloc::sync::Arc;
+
+use crate::error::{Code, SetupError};
+use crate::provider::wake::Notifier;
+use crate::shm::layout::{Direction, LINK_BYTES, LinkHeader, Side, split, split_responses};
+use crate::shm::remote_map::RemoteMap;
+
+/// The part of a link that the control plane holds too: the memory, and the count of its users.
+pub struct LinkShared {
+    memory: Arc<Mapping>,
+    /// What this side writes, what it reads, and the header.
+    pub(super) out: Direction,
+    pub(super) input: Direction,
+    /// The same for responses.
+    pub(super) responses: (Direction, Direction),
+    pub(super) header: LinkHeader,
+    pub(super) side: Side,
+    peer_gone: AtomicBool,
+    pub(super) remote_map: Option<Arc<RemoteMap>>,
+    pub(super) notifier: Option<Notifier>,
+}
+
+impl LinkShared {
+    /// Takes memory of at least [`LINK_BYTES`] for a link. The maker's memory is all zero.
+    ///
+    /// # Errors
+    /// Memory that is too short or not aligned to two cache lines.
+    pub fn new(memory: Mapping, side: Side) -> Result<LinkShared, SetupError> {
+        LinkShared::over(Arc::new(memory), side)
+    }
+
+    /// Both sides of a link within one address space.
+    ///
+    /// # Errors
+    /// As for [`LinkShared::new`].
+    pub fn pair(memory: Mapping) -> Result<(LinkShared, LinkShared), SetupError> {
+        let memory = Arc::new(memory);
+        let maker = LinkShared::over(memory.clone(), Side::Maker)?;
+        Ok((maker, LinkShared::over(memory, Side::Taker)?))
+    }
+
+    pub(crate) fn over(memory: Arc<Mapping>, side: Side) -> Result<LinkShared, SetupError> {
+        let too_short = || {
+            SetupError::new(
+                Code::Invalid,
+                std_alloc::format!("a link in {} bytes of memory", memory.len()),
+                std_alloc::format!("it needs {LINK_BYTES} bytes, aligned to 128"),
+            )
+        };
+        let (out, input, header) = split(&memory, side).ok_or_else(too_short)?;
+        let responses = split_responses(&memory, side).ok_or_else(too_short)?;
+        if side == Side::Maker {
+            header.users().store(2, Ordering::Relaxed);
+        }
+        let peer_gone = AtomicBool::new(false);
+        Ok(LinkShared {
+            memory,
+            out,
+            input,
+            responses,
+            header,
+            side,
+            peer_gone,
+            remote_map: None,
+            notifier: None,
+        })
+    }
+
+    /// Lets one-sided requests use the peer's memory directly, and the peer lend from it, through
+    /// `map`. The regions that are likely to be used first are mapped now.
+    #[must_use]
+    pub fn with_remote_map(mut self, map: Option<Arc<RemoteMap>>) -> LinkShared {
+        if let Some(map) = &map {
+            map.map_ahead();
+            for (n, key) in map.map_lent().into_iter().enumerate() {
+                self.header.mapped(self.side, n).store(key, Ordering::Relaxed);
+            }
+        }
+        self.remote_map = map;
+        self
+    }
+
+    /// Sets the notifier that wakes the peer's domain when it sleeps.
+    #[must_use]
+    pub fn with_notifier(mut self, notifier: Option<Notifier>) -> LinkShared {
+        self.notifier = notifier;
+        self
+    }
+
+    /// Tells the peer that this side sleeps, or that it is awake. SeqCst: see [`PeerWaker`].
+    pub(crate) fn set_asleep(&self, asleep: bool) {
+        self.header.asleep(self.side).store(asleep.into(), Ordering::SeqCst);
+    }
+
+    /// The directions, that of the maker first; then those of the responses.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn directions(&self) -> [&Direction; 4] {
+        let (out, input) = &self.responses;
+        match self.side {
+            Side::Maker => [&self.out, &self.input, out, input],
+            Side::Taker => [&self.input, &self.out, input, out],
+        }
+    }
+
+    /// The memory, to pass on its file.
+    pub fn memory(&self) -> &Mapping {
+        &self.memory
+    }
+
+    /// Takes the link for both ends of one more connection. False if its last user has left:
+    /// then it must not be used again.
+    pub fn acquire(&self) -> bool {
+        if self.peer_gone.load(Ordering::Relaxed) {
+            return false;
+        }
+        let more = |users| if users == 0 { None } else { u32::checked_add(users, 2) };
+        // Relaxed: the count orders nothing; the connection's messages do.
+        let users = self.header.users();
+        users.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Gives back one end.
+    pub fn release_end(&self) {
+        let less = |users: u32| users.checked_sub(1);
+        let users = self.header.users();
+        let _ = users.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// Ends of connections that use it, over both sides.
+    pub(crate) fn users(&self) -> u32 {
+        self.header.users().load(Ordering::Relaxed)
+    }
+
+    /// The peer's process is gone: its ends will never be given back.
+    pub fn peer_gone(&self) {
+        self.peer_gone.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_unused(&self) -> bool {
+        self.peer_gone.load(Ordering::Relaxed) || self.users() == 0
+    }
+}
