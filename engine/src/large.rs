@@ -21,7 +21,10 @@ use crate::wr::Remote;
 pub const LENGTH_MAX: u32 = 1 << 30;
 
 /// Bytes read with one request.
-const CHUNK: u32 = 1 << 20;
+const CHUNK: u32 = 256 << 10;
+
+/// Requests in flight for one message: while one is carried out, the next are on their way.
+const IN_FLIGHT: u32 = 4;
 
 const OFFER: u32 = 0xdb1c_0011;
 const TAKEN: u32 = 0xdb1c_0012;
@@ -110,9 +113,13 @@ enum Transfer {
         offer: Offer,
         key: u64,
         to: Piece,
-        /// Bytes that have arrived, and bytes that a request in flight asks for.
+        /// Bytes that have arrived, and bytes that were asked for.
         got: u32,
+        asked: u32,
+        /// Requests in flight. They end in the order in which they were made.
         in_flight: u32,
+        /// Why the first request that failed did.
+        failed: Option<Status>,
     },
 }
 
@@ -222,7 +229,8 @@ impl Large {
             return Err(SendError::OutOfBounds);
         }
         let (index, place) = self.free()?;
-        place.transfer = Transfer::In { offer, key, to, got: 0, in_flight: 0 };
+        place.transfer =
+            Transfer::In { offer, key, to, got: 0, asked: 0, in_flight: 0, failed: None };
         self.ask(out, index);
         Ok(())
     }
@@ -250,13 +258,21 @@ impl Large {
     ) -> Option<Arrived> {
         let index = usize::try_from(token.checked_sub(self.tokens)?).ok()?;
         let transfer = self.transfer(index)?;
-        let Transfer::In { offer, key, got, in_flight, .. } = transfer else { return None };
-        if let Err(status) = result {
-            let arrived = Arrived { offer: *offer, key: *key, result: Err(status) };
-            *transfer = Transfer::Free;
-            return Some(arrived);
+        let Transfer::In { offer, key, got, in_flight, failed, .. } = transfer else { return None };
+        *in_flight = in_flight.saturating_sub(1);
+        match result {
+            Ok(()) => *got += (offer.length - *got).min(CHUNK),
+            Err(status) => *failed = failed.or(Some(status)),
         }
-        *got += core::mem::take(in_flight);
+        if let Some(status) = *failed {
+            // The others in flight are flushed, and use the memory until then.
+            let arrived = Arrived { offer: *offer, key: *key, result: Err(status) };
+            let over = *in_flight == 0;
+            if over {
+                *transfer = Transfer::Free;
+            }
+            return over.then_some(arrived);
+        }
         self.ask(out, index);
         self.finish(out, index)
     }
@@ -265,7 +281,7 @@ impl Large {
     /// is one. Call it in [`crate::worker::Handler::on_idle`] until it returns `None`.
     pub fn progress<P: Provider>(&mut self, out: &mut Outbox<'_, P>) -> Option<Arrived> {
         for index in 0..self.places.len() {
-            if matches!(self.transfer(index), Some(Transfer::In { in_flight: 0, .. })) {
+            if matches!(self.transfer(index), Some(Transfer::In { failed: None, .. })) {
                 self.ask(out, index);
                 if let Some(arrived) = self.finish(out, index) {
                     return Some(arrived);
@@ -299,23 +315,34 @@ impl Large {
         self.places.iter().filter(|place| !matches!(place.transfer, Transfer::Free)).count()
     }
 
-    /// Asks for the next bytes, if there is room for a request.
+    /// Requests in flight, of all messages.
+    #[cfg(test)]
+    pub(crate) fn in_flight(&self) -> u32 {
+        let of = |place: &Place| match place.transfer {
+            Transfer::In { in_flight, .. } => in_flight,
+            _ => 0,
+        };
+        self.places.iter().map(of).sum()
+    }
+
+    /// Asks for the next bytes, as far as there is room for requests.
     fn ask<P: Provider>(&mut self, out: &mut Outbox<'_, P>, index: usize) {
         let token = self.tokens + index as u64;
-        let Some(Transfer::In { offer, to, got, in_flight, .. }) = self.transfer(index) else {
+        let Some(Transfer::In { offer, to, asked, in_flight, .. }) = self.transfer(index) else {
             return;
         };
-        let length = (offer.length - *got).min(CHUNK);
-        if *in_flight > 0 || length == 0 {
-            return;
-        }
-        let piece = Piece { offset: to.offset + *got as usize, length, ..*to };
         // The offer says that these bytes may be read, and how many there are.
         let there = RemoteMemory::new(offer.at, offer.length.into(), Access::REMOTE_READ);
-        let Ok(op) = there.read((*got).into(), length) else { return };
-        let request = Request { op, pieces: &[piece], fence: false, token };
-        if out.request(offer.peer, &request).is_ok() {
-            *in_flight = length;
+        while *in_flight < IN_FLIGHT && *asked < offer.length {
+            let length = (offer.length - *asked).min(CHUNK);
+            let piece = Piece { offset: to.offset + *asked as usize, length, ..*to };
+            let Ok(op) = there.read((*asked).into(), length) else { return };
+            let request = Request { op, pieces: &[piece], fence: false, token };
+            if out.request(offer.peer, &request).is_err() {
+                return;
+            }
+            *asked += length;
+            *in_flight += 1;
         }
     }
 

@@ -15,6 +15,9 @@ struct Hands {
     /// Where the next offer goes; declined if that is beyond the end.
     next: usize,
     taken: Vec<Arrived>,
+    /// Requests that have ended, and how many had when a message arrived or failed.
+    ends: u32,
+    ends_then: Vec<u32>,
     done: Vec<(u64, bool)>,
     lost: Vec<Lost>,
     declines: Vec<Offer>,
@@ -28,6 +31,8 @@ impl Default for Hands {
             region: None,
             next: 0,
             taken: Vec::new(),
+            ends: 0,
+            ends_then: Vec::new(),
             done: Vec::new(),
             lost: Vec::new(),
             declines: Vec::new(),
@@ -64,7 +69,11 @@ impl<P: Provider> Handler<P> for Hands {
         result: Result<(), Status>,
         out: &mut Outbox<'_, P>,
     ) {
-        self.taken.extend(self.large.read(out, token, result));
+        self.ends += 1;
+        if let Some(arrived) = self.large.read(out, token, result) {
+            self.taken.push(arrived);
+            self.ends_then.push(self.ends);
+        }
     }
     fn on_peer_down(&mut self, peer: PeerId, _: DownReason, _: &mut Outbox<'_, P>) {
         self.lost.extend(std::iter::from_fn(|| self.large.lost(peer)));
@@ -77,8 +86,8 @@ impl<P: Provider> Handler<P> for Hands {
     }
 }
 
-fn hands() -> Side<Hands> {
-    let config = Config { window: 14, window_min: 14, requests: 2, ..CONFIG };
+fn hands(requests: u32) -> Side<Hands> {
+    let config = Config { window: 14, window_min: 14, requests, ..CONFIG };
     let mut side = side_of(&config, Hands::default());
     let memory = Mapping::plain(BYTES).unwrap();
     let region = side.nic.register(memory, Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap();
@@ -87,7 +96,11 @@ fn hands() -> Side<Hands> {
 }
 
 fn pair() -> (Side<Hands>, Side<Hands>, (u32, u32)) {
-    let (mut one, mut two) = (hands(), hands());
+    pair_of(2)
+}
+
+fn pair_of(requests: u32) -> (Side<Hands>, Side<Hands>, (u32, u32)) {
+    let (mut one, mut two) = (hands(requests), hands(requests));
     let nums = connect(&mut one, &mut two);
     (one, two, nums)
 }
@@ -139,6 +152,53 @@ fn large_messages_arrive_whole() {
     assert_eq!(all, [0, 1, 2, 3].map(key));
     let pending = [&mut one, &mut two].map(|side| side.worker.handler().large.pending());
     assert_eq!(pending, [0, 0]);
+}
+
+/// While the peer carries out one READ of a message, the next are on their way: as many as there is
+/// room for, and four at most. The bytes arrive in order.
+#[test]
+fn several_reads_of_a_message_are_in_flight() {
+    for (requests, most) in [(2, 2), (16, 4)] {
+        let (mut one, mut two, _) = pair_of(requests);
+        let length = (4 << 20) + 13;
+        let bytes: Vec<u8> = (0..length).map(|n| (n * 7 + n / 4096) as u8).collect();
+        let region = one.worker.handler().region.unwrap();
+        one.worker.outbox().copy_in(region, 0, &bytes).unwrap();
+        offer(&mut one, 0, length as u32, 1).unwrap();
+        let mut seen = 0;
+        for _ in 0..2000 {
+            turns(&mut one, &mut two, 1);
+            seen = seen.max(two.worker.handler().large.in_flight());
+        }
+        assert_eq!(seen, most, "of {requests} requests");
+        assert_eq!(one.worker.handler().done, [(1, true)]);
+        let mut there = vec![0; length];
+        let region = two.worker.handler().region.unwrap();
+        two.worker.outbox().copy_out(region, 0, &mut there).unwrap();
+        assert!(there == bytes, "bytes are missing or wrong");
+    }
+}
+
+/// A message that fails is over when its last request has ended: until then the device may write
+/// to its memory.
+#[test]
+fn a_message_that_fails_ends_with_its_last_request() {
+    let mut failed = 0;
+    for count in 0..60 {
+        let (mut one, mut two, nums) = pair_of(16);
+        offer(&mut one, 0, 4 << 20, 1).unwrap();
+        turns(&mut one, &mut two, count);
+        assert!(one.intake.gone(nums.0));
+        turns(&mut one, &mut two, 30);
+        assert!(two.intake.gone(nums.1));
+        turns(&mut one, &mut two, 1200);
+        let hands = two.worker.handler();
+        if let [Arrived { result: Err(_), .. }] = hands.taken[..] {
+            assert_eq!(hands.ends_then, [hands.ends], "after {count} turns");
+            failed += 1;
+        }
+    }
+    assert!(failed > 0, "no read ever failed");
 }
 
 /// A message without memory for it is declined, and the sender is told.
