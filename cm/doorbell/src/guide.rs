@@ -173,8 +173,8 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let nic = SoftDevice::open()?;
 //! let config = Config { datagrams: 16, ..Config::DEFAULT };
-//! let shared = SharedRecv::new(&nic, Mapping::plain(config.recv_bytes())?, &config)?;
-//! let memory = Mapping::plain(config.send_bytes())?;
+//! let shared = SharedRecv::new(&nic, message_memory(&nic, config.recv_bytes())?, &config)?;
+//! let memory = message_memory(&nic, config.send_bytes())?;
 //! let (mut worker, intake) = Worker::new(&nic, &shared, memory, Count::default(), &config)?;
 //! let port = Port::open(&nic, "127.0.0.1:0".parse()?, &intake)?;
 //! worker.turn();
@@ -216,8 +216,8 @@
 //! # fn worker(nic: &SoftDevice)
 //! # -> Result<(Worker<SoftDevice, Names>, Intake<SoftDevice>), Box<dyn std::error::Error>> {
 //! #     let config = Config { peers: 4, ..Config::DEFAULT };
-//! #     let shared = SharedRecv::new(nic, Mapping::plain(config.recv_bytes())?, &config)?;
-//! #     let memory = Mapping::plain(config.send_bytes())?;
+//! #     let shared = SharedRecv::new(nic, message_memory(nic, config.recv_bytes())?, &config)?;
+//! #     let memory = message_memory(nic, config.send_bytes())?;
 //! #     Ok(Worker::new(nic, &shared, memory, Names::default(), &config)?)
 //! # }
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -301,8 +301,8 @@
 //! # fn worker(nic: &SoftDevice)
 //! # -> Result<(Worker<SoftDevice, Log>, Intake<SoftDevice>), Box<dyn std::error::Error>> {
 //! #     let config = Config { peers: 4, ..Config::DEFAULT };
-//! #     let shared = SharedRecv::new(nic, Mapping::plain(config.recv_bytes())?, &config)?;
-//! #     let memory = Mapping::plain(config.send_bytes())?;
+//! #     let shared = SharedRecv::new(nic, message_memory(nic, config.recv_bytes())?, &config)?;
+//! #     let memory = message_memory(nic, config.send_bytes())?;
 //! #     Ok(Worker::new(nic, &shared, memory, Log::default(), &config)?)
 //! # }
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -385,8 +385,8 @@
 //! # fn worker(nic: &SoftDevice)
 //! # -> Result<(Worker<SoftDevice, Sums>, Intake<SoftDevice>), Box<dyn std::error::Error>> {
 //! #     let config = Config { peers: 4, ..Config::DEFAULT };
-//! #     let shared = SharedRecv::new(nic, Mapping::plain(config.recv_bytes())?, &config)?;
-//! #     let memory = Mapping::plain(config.send_bytes())?;
+//! #     let shared = SharedRecv::new(nic, message_memory(nic, config.recv_bytes())?, &config)?;
+//! #     let memory = message_memory(nic, config.send_bytes())?;
 //! #     Ok(Worker::new(nic, &shared, memory, Sums::default(), &config)?)
 //! # }
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -547,8 +547,8 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let nic = SoftDevice::open()?;
 //! let config = Config::DEFAULT;
-//! let shared = SharedRecv::new(&nic, Mapping::plain(config.recv_bytes())?, &config)?;
-//! let memory = Mapping::plain(config.send_bytes())?;
+//! let shared = SharedRecv::new(&nic, message_memory(&nic, config.recv_bytes())?, &config)?;
+//! let memory = message_memory(&nic, config.send_bytes())?;
 //! let (mut worker, _intake) = Worker::new(&nic, &shared, memory, Pages { cache: None }, &config)?;
 //! let cache = worker.adopt_own(&nic, Mapping::plain(1 << 20)?)?;
 //! worker.handler_mut().cache = Some(cache);
@@ -578,8 +578,8 @@
 //! let nic = SoftDevice::open()?;
 //! let mut listener = Listener::bind(&nic, "127.0.0.1:0".parse()?)?;
 //! # let config = Config::DEFAULT;
-//! # let shared = SharedRecv::new(&nic, Mapping::plain(config.recv_bytes())?, &config)?;
-//! # let memory = Mapping::plain(config.send_bytes())?;
+//! # let shared = SharedRecv::new(&nic, message_memory(&nic, config.recv_bytes())?, &config)?;
+//! # let memory = message_memory(&nic, config.send_bytes())?;
 //! let (worker, intake) = Worker::new(&nic, &shared, memory, Echo, &config)?;
 //! listener.feed(intake);
 //! let handle = worker.handle(); // for the thread that gathers

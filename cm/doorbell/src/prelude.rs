@@ -12,4 +12,5 @@ pub use crate::worker::{
 pub use crate::{
     AddrInfo, Answer, Buffer, CmError, ConnParam, Device, Dialer, Endpoint, Fabric, Hints, Id,
     Listener, PeerHandle, PeerState, Port, PortSpace, Program, QpInit, Runtime, Stop,
+    message_memory,
 };

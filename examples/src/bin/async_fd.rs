@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use doorbell::prelude::*;
-use doorbell::{WakeFd, clock_ns, message_memory};
+use doorbell::{WakeFd, clock_ns};
 use doorbell_examples::cli::{Failure, Side, Sides};
 use doorbell_tokio::Readiness;
 
