@@ -100,12 +100,12 @@ impl DomainState {
         if nothing { Polled::Nothing } else { Polled::More }
     }
 
-    /// Looks at the resting links, the next idle link and the next inbox. True if something has
-    /// come; then a full poll is due.
+    /// Looks at the next idle link and the next inbox. True if something has come; then a full poll
+    /// is due.
     #[cold]
     #[inline(never)]
     fn look_at_background(&mut self) -> bool {
-        let came = self.links.check_resting().is_some() || self.links.check_idle().is_some();
+        let came = self.links.check_idle().is_some();
         self.transport.check_inbox() || came
     }
 
@@ -170,9 +170,6 @@ impl DomainState {
         }
         if busy == 0 {
             self.transport.res.receives.give_back();
-        }
-        while let Some(index) = self.links.check_resting() {
-            self.serve(index, sink);
         }
         for _ in 0..self.links.idle_checks() {
             if let Some(index) = self.links.check_idle() {
