@@ -92,7 +92,8 @@ impl LinkShared {
         self
     }
 
-    /// Tells the peer that this side sleeps, or that it is awake. SeqCst: see [`PeerWaker`].
+    /// Tells the peer that this side sleeps, or that it is awake. SeqCst: see
+    /// [`PeerWaker`](crate::shm::peer_waker::PeerWaker).
     pub(crate) fn set_asleep(&self, asleep: bool) {
         self.header.asleep(self.side).store(asleep.into(), Ordering::SeqCst);
     }
