@@ -1,5 +1,7 @@
 //! The wire: ports, connections, and the network between them, driven by a clock of the caller.
 
+mod conn;
+mod event;
 mod responses;
 
 use std_alloc::collections::VecDeque;
@@ -7,8 +9,11 @@ use std_alloc::vec::Vec;
 
 use doorbell_alloc::Mapping;
 
+pub use self::event::Event;
+
+use self::conn::{Conn, Flows, Lane, Line, open_to};
 use super::super::wire::{Asking, Port, Psn, Record, Taking, Way};
-use super::flow::{Ack, Got, Patience, Receiver, Sender};
+use super::flow::{Ack, Got, Patience, Sender};
 use super::mistake::{self, Mistake};
 use super::net::{Fate, Net, Weather};
 use super::prng::Prng;
@@ -17,80 +22,6 @@ use crate::error::SetupError;
 use crate::shm::layout::LINK_BYTES;
 use crate::wc::Status;
 use crate::{LinkShared, QpControl, Wiring};
-
-/// Events on the wire. Sides are 0 and 1; a packet is named by its connection, its sending side and
-/// its number. Responses are numbered apart from all other records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Event {
-    /// A packet set out, for the first time or again.
-    Sent {
-        /// Connection.
-        conn: usize,
-        /// Sending side.
-        from: usize,
-        /// Packet sequence number.
-        psn: u32,
-        /// Copies that will arrive.
-        copies: u8,
-    },
-    /// A packet arrived.
-    Arrived {
-        /// Connection.
-        conn: usize,
-        /// Sending side.
-        from: usize,
-        /// Packet sequence number.
-        psn: u32,
-        /// It was the next in order, and was kept.
-        new: bool,
-    },
-    /// The receiving domain took a packet.
-    Taken {
-        /// Connection.
-        conn: usize,
-        /// Sending side.
-        from: usize,
-        /// Packet sequence number.
-        psn: u32,
-    },
-    /// The receiving domain refused a packet with that status (`enum ibv_wc_status`).
-    Refused {
-        /// Connection.
-        conn: usize,
-        /// Sending side.
-        from: usize,
-        /// Packet sequence number.
-        psn: u32,
-        /// Status the sender will see.
-        status: u8,
-    },
-    /// No acknowledgement came in time, and packets are sent again.
-    TimedOut {
-        /// Connection.
-        conn: usize,
-        /// Sending side.
-        from: usize,
-    },
-    /// All retries failed: the sending queue pair fails, and so does a request of the other side
-    /// that waits for a response.
-    Exhausted {
-        /// Connection.
-        conn: usize,
-        /// Sending side.
-        from: usize,
-    },
-    /// A datagram set out to a queue pair.
-    Datagram {
-        /// The relay that carries it, see [`Wire::relay`].
-        relay: usize,
-        /// The sending queue pair.
-        from: u32,
-        /// Bytes.
-        length: u32,
-        /// Copies that will arrive.
-        copies: u8,
-    },
-}
 
 /// A packet, or an acknowledgement.
 #[derive(Clone)]
@@ -105,62 +36,6 @@ enum Packet {
     Flow { conn: usize, to: usize, lane: Lane, word: Word },
     /// For a datagram.
     Datagram { relay: usize, datagram: Datagram },
-}
-
-/// The flows of a connection. No response waits for a record of another kind.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Lane {
-    /// Messages and one-sided requests.
-    Requests,
-    /// Responses to one-sided requests.
-    Responses,
-}
-
-/// A flow each way, by sending side.
-struct Flows {
-    senders: [Sender; 2],
-    receivers: [Receiver; 2],
-}
-
-impl Flows {
-    fn new(firsts: [Psn; 2]) -> Flows {
-        Flows { senders: firsts.map(Sender::new), receivers: firsts.map(Receiver::new) }
-    }
-}
-
-/// One connection: two queue pairs and their flows.
-struct Conn {
-    line: usize,
-    nums: [u32; 2],
-    requests: Flows,
-    responses: Flows,
-    /// READs and atomics that the other side has taken and whose response was not brought back, by
-    /// asking side. Negative where a response came first.
-    asks: [i32; 2],
-    /// By asking side: for each response that the other side owes, whether it is a replay.
-    owed: [VecDeque<bool>; 2],
-    /// By sending side: all retries have failed.
-    exhausted: [bool; 2],
-    /// The network is cut for this connection until then.
-    cut_until: u64,
-    open: bool,
-}
-
-impl Conn {
-    fn flows(&mut self, lane: Lane) -> &mut Flows {
-        match lane {
-            Lane::Requests => &mut self.requests,
-            Lane::Responses => &mut self.responses,
-        }
-    }
-}
-
-/// Two joined ports: what the soft device's link is without a network.
-struct Line {
-    places: [(u32, u32); 2],
-    ports: [Port; 2],
-    /// By receiving side: the connection whose message is written there without its end.
-    amid: [Option<usize>; 2],
 }
 
 /// See the module.
@@ -638,9 +513,4 @@ impl Wire {
         let way = Way { conn: number, psn: oldest };
         self.lines[conn.line].ports[from].refuse(way, Status::RetryExceeded);
     }
-}
-
-/// The open connection on that line whose queue pair at the far end of `side` has that number.
-fn open_to(conns: &[Conn], line: usize, side: usize, qp: u32) -> Option<usize> {
-    conns.iter().rposition(|conn| conn.line == line && conn.nums[1 - side] == qp && conn.open)
 }

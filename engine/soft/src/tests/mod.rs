@@ -7,6 +7,7 @@ mod beside;
 mod datagrams;
 mod deferred;
 mod domains;
+mod failures;
 #[cfg(not(miri))]
 mod hostile;
 mod large;
@@ -17,6 +18,7 @@ mod messages;
 mod one_sided;
 mod predicted;
 mod regions;
+mod rnr;
 mod unreliable;
 mod wrap;
 mod xrc;

@@ -13,7 +13,9 @@ mod large;
 mod lists;
 mod own;
 mod panics;
+mod peers;
 mod qp_domain;
+mod replies;
 mod requests;
 mod rpc;
 mod shared_state;
@@ -323,57 +325,6 @@ fn a_block_before_an_inline_message_comes_home() {
     }
 }
 
-/// Deferred replies and many dirty peers at once: the replies keep their order, and nothing
-/// overtakes them.
-#[test]
-fn nothing_overtakes_deferred_replies() {
-    let config = Config {
-        peers: 80,
-        send_queue: 64,
-        signal_every: 32,
-        recv_blocks: 1024,
-        refill: 8,
-        ..CONFIG
-    };
-    let (mut one, mut two) = (side(&config, false), side(&config, true));
-    for _ in 0..70 {
-        connect(&mut one, &mut two);
-    }
-    let (ones, twos) = (one.worker.handler().up.clone(), two.worker.handler().up.clone());
-    // The server's queue to the first peer is full, and twenty replies wait behind it.
-    while two.worker.outbox().send(twos[0], b"fill").is_ok() {}
-    two.worker.turn();
-    for n in 0..20u8 {
-        one.worker.outbox().send(ones[0], &[100 + n; 5]).unwrap();
-    }
-    one.worker.outbox().flush();
-    for _ in 0..3 {
-        two.worker.turn();
-    }
-    for _ in 0..6 {
-        one.worker.turn();
-    }
-    // A completion, and more dirty peers than there are batches before the turn ends.
-    two.worker.core.retire(0, 0, 63, SendStatus::WELL);
-    for peer in &twos[1..=DIRTY_PEERS] {
-        two.worker.outbox().send(*peer, b"to all").unwrap();
-    }
-    for n in 0..16u8 {
-        assert_eq!(two.worker.outbox().send(twos[0], &[n; 9]), Err(SendError::Full));
-        assert_eq!(two.worker.outbox().send_now(twos[0], &[n; 9]), Err(SendError::Full));
-    }
-    settle(&mut [&mut one, &mut two]);
-    let got: Vec<u8> = one
-        .worker
-        .handler()
-        .got
-        .iter()
-        .filter(|(from, bytes, _)| *from == ones[0] && bytes != b"fill")
-        .map(|(_, bytes, _)| bytes[0])
-        .collect();
-    assert_eq!(got, (100..120).collect::<Vec<_>>());
-}
-
 /// A full send queue is back-pressure. Selective signalling frees it again, whatever the pattern:
 /// no number of messages can strand it.
 #[test]
@@ -402,31 +353,6 @@ fn a_full_send_queue_is_back_pressure_and_never_strands() {
         assert_in_order(two.worker.handler(), sent, length);
         assert_blocks_home(&one, &CONFIG);
     }
-}
-
-/// Replies that find the send queue full wait in order and are not lost. Meanwhile their blocks are
-/// missing from the shared queue, which slows that peer and nobody else.
-#[test]
-fn replies_wait_for_room_in_order() {
-    let big = Config { send_queue: 256, recv_blocks: 256, ..CONFIG };
-    let small = Config { send_queue: 4, signal_every: 2, ..CONFIG };
-    let (mut one, mut two) = (side(&big, false), side(&small, true));
-    connect(&mut one, &mut two);
-    let peer = one.only_peer();
-    for n in 0..200 {
-        one.worker.outbox().send(peer, &payload(n, 24)).unwrap();
-        if n % 16 == 0 {
-            one.worker.outbox().flush();
-            two.worker.turn();
-        }
-    }
-    one.worker.outbox().flush();
-    for _ in 0..50 {
-        two.worker.turn();
-    }
-    assert!(two.worker.stats().deferred > 0, "the queue of four was never full");
-    settle(&mut [&mut one, &mut two]);
-    assert_in_order(one.worker.handler(), 200, 24);
 }
 
 /// Two workers share one receive queue and its memory; both serve, and blocks circulate.
@@ -460,98 +386,6 @@ fn two_workers_share_a_receive_queue() {
     for server in &mut servers {
         assert_eq!(server.worker.stats().received, 1500);
     }
-}
-
-/// A peer that goes is reported once, its slot is reused under a new generation, and its old name
-/// reaches nobody.
-#[test]
-fn a_peer_that_goes_is_reported_once() {
-    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
-    let mut seen = Vec::new();
-    for round in 0..10u16 {
-        let (num, other) = connect(&mut one, &mut two);
-        let peer = one.only_peer();
-        assert!(!seen.contains(&peer));
-        seen.push(peer);
-        for n in 0..3 {
-            one.worker.outbox().send(peer, &payload(n, 300)).unwrap();
-        }
-        if round % 2 == 0 {
-            settle(&mut [&mut one, &mut two]);
-        }
-        assert!(one.intake.gone(num) && two.intake.gone(other));
-        settle(&mut [&mut one, &mut two]);
-        assert_eq!(one.worker.handler().down.len(), round as usize + 1);
-        assert_eq!(two.worker.handler().down.len(), round as usize + 1);
-        assert_eq!(one.worker.handler().down[round as usize], (peer, DownReason::Disconnected));
-        assert_eq!(one.worker.outbox().send(peer, &[]), Err(SendError::NotConnected));
-        assert_eq!((one.worker.peers(), two.worker.peers()), (0, 0));
-        assert_blocks_home(&one, &CONFIG);
-        assert_blocks_home(&two, &CONFIG);
-    }
-}
-
-/// A peer closed by the handler: the control plane learns of it, the other side's sends fail and it
-/// reports a failure, every block comes home.
-#[test]
-fn a_closed_peer_drains_and_is_passed_to_the_control_plane() {
-    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
-    let (num, _) = connect(&mut one, &mut two);
-    let peer = one.only_peer();
-    for n in 0..10 {
-        one.worker.outbox().send(peer, &payload(n, 300)).unwrap();
-    }
-    one.worker.outbox().close(peer);
-    settle(&mut [&mut one, &mut two]);
-    assert_eq!(one.worker.handler().down, [(peer, DownReason::Closed)]);
-    assert_eq!(one.intake.next_closing(), Some(num));
-    assert_eq!(one.intake.next_closing(), None);
-    assert_blocks_home(&one, &CONFIG);
-    let back = two.only_peer();
-    two.worker.outbox().send(back, b"anybody?").unwrap();
-    settle(&mut [&mut one, &mut two]);
-    let down = &two.worker.handler().down;
-    assert_eq!(*down, [(back, DownReason::Failed(Status::RetryExceeded))]);
-}
-
-/// More peers than the worker has slots: the extra one is refused before it is connected, the
-/// others stay, and when one goes there is a place again.
-#[test]
-fn a_peer_too_many_is_turned_away() {
-    let (mut one, mut two) = (side(&Config { peers: 8, ..CONFIG }, false), side(&CONFIG, true));
-    for _ in 0..4 {
-        connect(&mut one, &mut two);
-    }
-    assert_eq!(two.worker.peers(), 4);
-    assert_eq!(two.intake.reserve().err().unwrap().code(), Code::NoMemory);
-    assert_eq!(two.intake.no_place().reason(), RefusalReason::NoSlot);
-    let last = *two.worker.handler().up.last().unwrap();
-    two.worker.outbox().close(last);
-    settle(&mut [&mut one, &mut two]);
-    assert_eq!(two.worker.peers(), 3);
-    connect(&mut one, &mut two);
-    assert_eq!(two.worker.peers(), 4);
-    let peer = one.worker.handler().up[0];
-    one.worker.outbox().send(peer, b"still here").unwrap();
-    settle(&mut [&mut one, &mut two]);
-    assert_eq!(one.worker.handler().got.len(), 1);
-}
-
-/// A message that comes before the control plane's notice brings the peer up.
-#[test]
-fn a_first_message_brings_its_peer_up() {
-    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
-    let nums = admit(&mut one, &mut two);
-    assert!(one.intake.up(nums.one, nums.greeting));
-    one.worker.turn();
-    let peer = one.only_peer();
-    one.worker.outbox().send(peer, b"early").unwrap();
-    settle(&mut [&mut one, &mut two]);
-    assert_eq!(two.worker.handler().up.len(), 1);
-    assert_eq!(one.worker.handler().got.len(), 1);
-    assert!(two.intake.up(nums.two, Greeting::default()));
-    settle(&mut [&mut one, &mut two]);
-    assert_eq!(two.worker.handler().up.len(), 1, "told twice");
 }
 
 /// Many peers with unsent messages at once: more than there are batches.
@@ -591,22 +425,4 @@ fn set_up_errors_name_the_wrong_number() {
     let memory = Mapping::plain(1 << 20).unwrap();
     let result = Worker::new(&nic, &shared(&nic, &CONFIG), memory, Log::default(), &odd);
     assert!(result.is_err());
-}
-
-/// A peer that ends before the handler knew of it is never reported, whatever it had sent.
-#[test]
-fn a_peer_that_never_came_up_is_not_reported() {
-    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
-    let nums = admit(&mut one, &mut two);
-    assert!(one.intake.up(nums.one, nums.greeting));
-    one.worker.turn();
-    let peer = one.only_peer();
-    one.worker.outbox().send(peer, b"early").unwrap();
-    one.worker.turn();
-    // The message and the end are found in the same turn.
-    assert!(two.intake.gone(nums.two));
-    settle(&mut [&mut one, &mut two]);
-    let log = two.worker.handler();
-    assert_eq!((log.got.len(), log.up.len(), log.down.len()), (0, 0, 0));
-    assert_eq!(two.worker.peers(), 0);
 }

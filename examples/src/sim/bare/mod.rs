@@ -10,12 +10,15 @@
 //! - a refused request ends with its status and fails its queue pair;
 //! - a datagram arrives whole or not at all, and names its sender.
 //!
-//! [`plan`] draws the numbers, within the limits in `sizes`. [`world`] makes the devices, the
-//! connections and the wire. [`posts`] posts requests; [`direction`] knows what each direction of a
-//! connection owes, [`adds`] the word that everybody adds to, [`mail`] the datagrams. [`field`] is
-//! registered memory, [`neighbours`] how devices find each other. [`mod@run`] runs a seed.
+//! [`plan`] draws the numbers, within the limits in `sizes`. [`world`] drives the devices (`side`,
+//! with completion queues in `desk`), the connections (`conn`) and the wire. [`posts`] posts
+//! requests; [`direction`] knows what each direction of a connection owes, [`adds`] the word that
+//! everybody adds to, [`mail`] the datagrams. [`field`] is registered memory, [`neighbours`] how
+//! devices find each other. [`mod@run`] runs a seed.
 
 pub mod adds;
+mod conn;
+mod desk;
 pub mod direction;
 pub mod field;
 pub mod mail;
@@ -23,6 +26,7 @@ pub mod neighbours;
 pub mod plan;
 pub mod posts;
 pub mod run;
+mod side;
 mod sizes;
 pub mod world;
 

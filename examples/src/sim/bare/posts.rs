@@ -6,11 +6,13 @@ use doorbell::soft::sim::Prng;
 use doorbell::wr::{Binding, Remote, SendFlags, SendOp, SendWr, Sge};
 
 use super::super::trace::{Trace, now};
+use super::conn::{Conn, End, Path, WindowState, at_end};
 use super::direction::{What, Wrong};
 use super::field::{bind, send};
 use super::plan::Plan;
+use super::side::Side;
 use super::sizes::{FIRST_SLOT, INLINE, PIECE, SHELF, SLOTS};
-use super::world::{Conn, End, Path, Side, Step, WindowState, World, at_end};
+use super::world::{Step, World};
 
 /// A request that is about to be posted.
 struct Draft {

@@ -171,7 +171,7 @@ impl Run {
             }
         }
         self.rounds_until("connections do not come to rest", |world| {
-            let rests = |conn: &super::world::Conn| {
+            let rests = |conn: &super::conn::Conn| {
                 conn.closed
                     || !conn.ending
                         && conn.directions.iter().all(super::direction::Direction::rests)
@@ -228,7 +228,7 @@ impl Run {
             self.world.poster(conn, dry).post_last();
         }
         self.rounds_until("requests wait for receives of their own side", |world| {
-            let rests = |conn: &super::world::Conn| {
+            let rests = |conn: &super::conn::Conn| {
                 conn.closed || conn.ending || conn.directions[dry].rests()
             };
             world.conns.iter().all(rests)

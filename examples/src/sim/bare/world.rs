@@ -1,30 +1,24 @@
 //! The world of one seed: two devices, their queue pairs, and the wire between them.
 
 use doorbell::error::{Code, SetupError};
-use doorbell::provider::fault::Fault;
-use doorbell::provider::trace::{Passed, Trace as Recorded};
-use doorbell::provider::{
-    Access, CqInit, ExtendedCq, Polled, Poller, PollerEx, Provider, QpCaps, QpType, WcFields,
-    Window, Windows,
-};
+use doorbell::provider::trace::Passed;
+use doorbell::provider::{QpCaps, QpType, Window, Windows};
 use doorbell::soft::sim::{self, Event, Prng, Wire, mix};
-use doorbell::soft::{DIRECTORY_BYTES, Host, QpControl, Soft, SoftQpEx, SoftQpInit, Wiring};
+use doorbell::soft::{SoftQpEx, SoftQpInit, Wiring};
 use doorbell::wc::{Status, Wc, WcFlags};
 use doorbell::wr::RecvWr;
 
 use super::super::book::Counts;
-use super::super::device::{
-    Device, DeviceCq, DevicePoller, DevicePollerEx, DeviceQp, DeviceSrq, DeviceWindow, Planted,
-    memory, wrapped,
-};
+use super::super::device::{Planted, memory, wrapped};
 use super::super::trace::{Trace, now, set_now};
-use super::adds::Adds;
-use super::direction::{Direction, What, shelf};
-use super::field::{Field, post_recv};
+use super::conn::{Conn, End, Path, WindowState, at_end};
+use super::direction::{Direction, What};
+use super::field::post_recv;
 use super::mail::{MAIL, Mail, RECV};
 use super::neighbours;
-use super::plan::{Plan, SidePlan};
-use super::sizes::{DEPTH, FIRST_SLOT, INLINE, PIECE, RECEIVES, SHELF, SLOTS};
+use super::plan::Plan;
+use super::side::Side;
+use super::sizes::{INLINE, PIECE};
 
 /// Events, besides those of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,132 +39,6 @@ pub enum Step {
     Phase(&'static str),
 }
 
-/// A completion queue and its reader.
-pub(super) struct Desk {
-    pub(super) cq: DeviceCq,
-    reader: Reader,
-    /// Polls that found nothing.
-    empty: u64,
-}
-
-/// The reader of a completion queue.
-enum Reader {
-    Plain(DevicePoller),
-    Extended(DevicePollerEx),
-}
-
-impl Reader {
-    /// Takes completions in one way or another, and returns how many.
-    fn take(&mut self, out: &mut [Wc], one: bool) -> usize {
-        match self {
-            Reader::Plain(poller) if one => match poller.poll_one() {
-                Polled::More => poller.poll_more(out),
-                Polled::Nothing => 0,
-                Polled::One(wc) => {
-                    out[0] = wc;
-                    1
-                }
-            },
-            Reader::Plain(poller) => poller.poll(out),
-            Reader::Extended(poller) if one => poller.next().map_or(0, |wc| {
-                out[0] = wc.plain();
-                1
-            }),
-            Reader::Extended(poller) => poller.poll(out),
-        }
-    }
-}
-
-/// A device and its memory.
-pub(super) struct Side {
-    pub(super) desks: Vec<Desk>,
-    srq: Option<DeviceSrq>,
-    /// The memory that peers write to, add to, and read from.
-    pub(super) field: Field,
-    /// The memory that peers may only read.
-    pub(super) shelf: Field,
-    /// The memory of requests and receives.
-    pub(super) local: Field,
-    /// By receive place: the end that posted it, if it is posted.
-    places: Vec<Option<usize>>,
-    pub(super) adds: Adds,
-    device: Device,
-}
-
-/// How requests are posted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Path {
-    /// [`Qp::post`](doorbell::provider::Qp::post).
-    #[default]
-    List,
-    /// One by one, each with a doorbell of its own.
-    Now,
-    /// One by one; a doorbell follows later.
-    Later,
-    /// As a list without a doorbell.
-    InlineList,
-}
-
-/// A window through which the peer may write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WindowState {
-    Shut,
-    Opening,
-    Open(u32),
-    /// A message that closes it is on its way.
-    Shutting,
-}
-
-/// One end of a connection.
-pub(super) struct End {
-    pub(super) desk: usize,
-    pub(super) qp: Option<DeviceQp>,
-    /// How it posted last.
-    pub(super) path: Path,
-    /// A message waits for a doorbell.
-    pub(super) pending: bool,
-    control: QpControl,
-    /// Every request completes.
-    pub(super) signal_all: bool,
-    pub(super) window: DeviceWindow,
-    pub(super) window_state: WindowState,
-    /// Its latest key.
-    pub(super) rkey: u32,
-    /// A key that was valid before.
-    pub(super) old_key: Option<u32>,
-    /// Receives that it has posted itself.
-    receives: usize,
-}
-
-/// A connection.
-pub(super) struct Conn {
-    pub(super) ends: [End; 2],
-    /// By sending side.
-    pub(super) directions: [Direction; 2],
-    /// Side 0 begins at that time.
-    begins: Option<u64>,
-    /// Something has happened that may end it, besides refused requests.
-    pub(super) excused: bool,
-    /// A request of that side was flushed, and the wire has not yet told why.
-    flushed: Option<(usize, u64)>,
-    pub(super) ending: bool,
-    /// Everything is over; and the empty polls by then, by side.
-    over: Option<[u64; 2]>,
-    pub(super) closed: bool,
-}
-
-impl Conn {
-    /// True if something other than its own refused requests may end that side's sends.
-    pub(super) fn excuses(&self, side: usize) -> bool {
-        self.excused || self.directions[1 - side].wrong.is_some()
-    }
-
-    /// True if that side may post.
-    pub(super) fn may_post(&self, side: usize) -> bool {
-        !self.ending && !self.closed && (side == 1 || self.begins.is_none())
-    }
-}
-
 /// The world of one seed.
 pub struct World {
     // Queue pairs first: they are gone before the memory that their requests name.
@@ -184,67 +52,6 @@ pub struct World {
     pub(super) counts: Counts,
     pub(super) failure: Option<String>,
     seed: u64,
-}
-
-impl Side {
-    fn new(
-        plan: &Plan,
-        side: usize,
-        prng: Prng,
-        planted: Option<Planted>,
-    ) -> Result<Side, SetupError> {
-        let SidePlan { sharing, desks, srq, extended, .. } = plan.sides[side];
-        let host = Host {
-            name_file: neighbours::name_file,
-            neighbours: Some(neighbours::all()),
-            ..Host::alone(now)
-        };
-        let nic = Soft::new("sim0", host, Some(neighbours::shared(DIRECTORY_BYTES)?));
-        let plant = match planted {
-            Some(Planted::Device(plant)) => Some(plant),
-            _ => None,
-        };
-        let device = Fault::new(Recorded::new(nic.clone()), prng, plan.odds, plant);
-        let desk = || {
-            let (cq, reader) = if extended {
-                let fields =
-                    WcFields::QP_NUM | WcFields::BYTE_LEN | WcFields::IMM | WcFields::SRC_QP;
-                let init = CqInit { fields, ..CqInit::new(4096) };
-                let (cq, poller) = device.create_cq_ex(&init)?;
-                (cq, Reader::Extended(poller))
-            } else {
-                let (cq, poller) = device.create_cq(4096, sharing)?;
-                (cq, Reader::Plain(poller))
-            };
-            Ok(Desk { cq, reader, empty: 0 })
-        };
-        let places = RECEIVES * plan.conns_max;
-        let local = (DEPTH * plan.conns_max + places) * PIECE;
-        let field = FIRST_SLOT + SLOTS * plan.conns_max * PIECE;
-        let all = Access::all();
-        let made = Side {
-            desks: (0..desks).map(|_| desk()).collect::<Result<_, SetupError>>()?,
-            srq: srq.then(|| device.create_srq(RECEIVES as u32)).transpose()?,
-            field: Field::new(&nic, field, all)?,
-            shelf: Field::new(&nic, SHELF, Access::REMOTE_READ)?,
-            local: Field::new(&nic, local, Access::LOCAL_WRITE)?,
-            places: vec![None; places],
-            adds: Adds::default(),
-            device,
-        };
-        made.shelf.fill(0, &shelf(side, SHELF));
-        Ok(made)
-    }
-
-    /// The soft device inside.
-    pub(super) fn nic(&self) -> &Soft {
-        self.device.inner().inner()
-    }
-
-    /// Where the bytes of a receive lie.
-    fn place(&self, place: usize) -> usize {
-        self.local.size() - (place + 1) * PIECE
-    }
 }
 
 impl World {
@@ -630,9 +437,4 @@ impl World {
         let known = places.iter().flatten().count();
         (posted != known).then_some((posted, known))
     }
-}
-
-/// The text of a failure at one end of a connection.
-pub(super) fn at_end((conn, side): (usize, usize), what: &str) -> String {
-    format!("connection {conn}, side {side}: {what}")
 }

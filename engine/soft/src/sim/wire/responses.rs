@@ -1,7 +1,8 @@
 //! Responses over the wire: a flow of their own, beside the other records of a connection.
 
 use super::super::mistake::Mistake;
-use super::{Conn, Lane, Line, Record, Wire, Word, open_to};
+use super::conn::{Conn, Lane, Line, open_to};
+use super::{Record, Wire, Word};
 
 impl Wire {
     /// Reads the responses that the domain on that side wrote, as far as the window allows, and

@@ -1,0 +1,349 @@
+//! Failures: wrong keys and lengths, flushes, overruns, dead queue pairs, broken links.
+
+use super::*;
+use crate::shm::layout::{Header, KIND_SEND, RecordFlags};
+use crate::wc::Status;
+use crate::wire::{Asking, Port, Psn, Record, Taking, Way};
+
+/// A bad send fails even behind an unsignalled one, of which nobody would ever hear.
+#[test]
+fn mr_2_a_bad_send_key_fails_behind_an_unsignalled_send() {
+    let (mut one, mut two) = pair(CAPS, true);
+    two.recv(1, 0, 64);
+    one.send(1, 0, 8, SendFlags::empty()).unwrap();
+    let sge = Sge { addr: 64, length: 8, lkey: 12345 };
+    let flags = SendFlags::SIGNALED;
+    unsafe { one.qp.post(&[SendWr { wr_id: 2, op: SendOp::Send, flags, sge, more: &[] }]) }
+        .unwrap();
+    let (sent, got) = settle(&mut one, &mut two);
+    assert_eq!(got.len(), 1);
+    let ends: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ends, [(2, Status::LocalProtection)]);
+}
+
+/// More queue pairs fail at once than refusals may wait: each is told, and a healthy one stays
+/// healthy.
+#[test]
+fn many_refusals_touch_no_healthy_queue_pair() {
+    let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
+    let (maker, taker) = join(&mut one.qp, &mut two.qp, 7);
+    let mut pairs: Vec<_> = (0..200)
+        .map(|_| {
+            let mut a = make_qp(&one.nic, &one.cq, one.srq.as_ref(), CAPS);
+            let mut b = make_qp(&two.nic, &two.cq, two.srq.as_ref(), CAPS);
+            assert!(maker.acquire());
+            wire(&mut a, &mut b, &maker, &taker, 7);
+            (a, b)
+        })
+        .collect();
+    two.recv(1, 0, 64);
+    settle(&mut one, &mut two);
+    for (_, b) in &mut pairs {
+        b.fail();
+    }
+    two.poll();
+    let sge = Sge::default();
+    for (a, _) in &mut pairs {
+        let flags = SendFlags::empty();
+        unsafe { a.post(&[SendWr { wr_id: 7, op: SendOp::Send, flags, sge, more: &[] }]) }.unwrap();
+    }
+    one.send(99, 0, 8, SendFlags::SIGNALED).unwrap();
+    let (sent, got) = settle(&mut one, &mut two);
+    let lost = sent.iter().filter(|wc| wc.status == Status::RetryExceeded).count();
+    assert_eq!((lost, sent.len()), (200, 201));
+    assert_eq!((got.len(), got[0].status), (1, Status::Success));
+}
+
+/// CP-5: one entry too many ends a completion queue and its queue pairs; its entries can still be
+/// read.
+#[test]
+fn cp_5_an_overrun_ends_the_queue_and_its_queue_pairs() {
+    let nic = Soft::new("soft0", Host::alone(clock), None);
+    let (cq, mut poller) = nic.create_cq(4, Sharing::Shared).unwrap();
+    let (other, mut other_poller) = nic.create_cq(64, Sharing::Shared).unwrap();
+    let init = |recv_cq, send_cq| SoftQpInit {
+        kind: QpType::Rc,
+        send_cq,
+        recv_cq,
+        srq: None,
+        caps: CAPS,
+        signal_all: false,
+        ex: SoftQpEx::default(),
+    };
+    let mut to = nic.create_qp(&init(&cq, &other)).unwrap();
+    let mut one = end(CAPS, true);
+    join(&mut one.qp, &mut to, 7);
+    let region = nic.register(mapping(4096), Access::LOCAL_WRITE).unwrap();
+    let sge = Sge { addr: region.as_ptr() as u64, length: 64, lkey: region.lkey() };
+    for wr_id in 0..6 {
+        unsafe { to.post_recv(&[RecvWr { wr_id, sge }]) }.unwrap();
+        one.send(wr_id, 0, 8, SendFlags::empty()).unwrap();
+    }
+    // A poll of another queue does the work; nobody reads the small queue meanwhile.
+    let mut out = [Wc::default(); 16];
+    for _ in 0..10 {
+        assert_eq!(other_poller.poll(&mut out), 0);
+    }
+    let taken = poller.poll(&mut out);
+    assert_eq!(out[..taken].iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    assert_eq!(poller.poll(&mut out), 0);
+    let sge = Sge { length: 8, ..sge };
+    let wr = SendWr { wr_id: 9, op: SendOp::Send, flags: SendFlags::empty(), sge, more: &[] };
+    unsafe { to.post(&[wr]) }.unwrap();
+    let taken = other_poller.poll(&mut out);
+    assert_eq!((taken, out[0].status), (1, Status::Flushed));
+}
+
+/// A message longer than the receive is status 1 here and 9 there. Earlier sends stay successful,
+/// later ones are flushed, in order (SM-2, SQ-3).
+#[test]
+fn too_short_a_receive_fails_both_sides() {
+    for length in [65, 5000] {
+        let (mut one, mut two) = pair(CAPS, true);
+        for n in 0..4 {
+            two.recv(n, 0, 64);
+        }
+        one.send(1, 0, 8, SendFlags::SIGNALED).unwrap();
+        one.send(2, 0, 8, SendFlags::empty()).unwrap();
+        one.send(3, 0, length, SendFlags::empty()).unwrap();
+        one.send(4, 0, 8, SendFlags::SIGNALED).unwrap();
+        one.send(5, 0, 8, SendFlags::empty()).unwrap();
+        let (sent, got) = settle(&mut one, &mut two);
+        let ends: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        use Status::{Flushed, LocalLength, RemoteInvalidRequest, Success};
+        let want = [(1, Success), (3, RemoteInvalidRequest), (4, Flushed), (5, Flushed)];
+        assert_eq!(ends, want, "length {length}");
+        let ends: Vec<_> = got.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!(ends, [(0, Success), (1, Success), (2, LocalLength)]);
+    }
+}
+
+/// MR-2, CK-1: a receive with a wrong key is status 4 here and 11 there.
+#[test]
+fn mr_2_a_bad_receive_key_fails_both_sides() {
+    let (mut one, mut two) = pair(CAPS, true);
+    let sge = Sge { lkey: two.region.lkey() ^ 1, ..two.sge(0, 64) };
+    unsafe { two.srq.as_ref().unwrap().post(&[RecvWr { wr_id: 1, sge }]) }.unwrap();
+    one.send(1, 0, 8, SendFlags::empty()).unwrap();
+    let (sent, got) = settle(&mut one, &mut two);
+    assert_eq!(sent[0].status, Status::RemoteOperation);
+    assert_eq!(got[0].status, Status::LocalProtection);
+}
+
+/// MR-2: a send with a wrong or deregistered key (MR-3) fails here, after those before it are done;
+/// nothing of it arrives.
+#[test]
+fn mr_2_a_bad_send_key_fails_in_its_turn() {
+    let (mut one, mut two) = pair(CAPS, true);
+    for n in 0..4 {
+        two.recv(n, 0, 64);
+    }
+    one.send(1, 0, 8, SendFlags::SIGNALED).unwrap();
+    let old = one.nic.register(mapping(4096), Access::empty()).unwrap();
+    let sge = Sge { addr: old.as_ptr() as u64, length: 8, lkey: old.lkey() };
+    drop(old);
+    let flags = SendFlags::empty();
+    unsafe { one.qp.post(&[SendWr { wr_id: 2, op: SendOp::Send, flags, sge, more: &[] }]) }
+        .unwrap();
+    one.send(3, 0, 8, SendFlags::empty()).unwrap();
+    let (sent, got) = settle(&mut one, &mut two);
+    let ends: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    use Status::{Flushed, LocalProtection, Success};
+    assert_eq!(ends, [(1, Success), (2, LocalProtection), (3, Flushed)]);
+    assert_eq!(got.len(), 1);
+}
+
+/// SM-2: a queue pair in ERR whose receives are posted as fast as they are flushed does not keep
+/// the flush of another one waiting.
+#[test]
+fn sm_2_a_queue_pair_in_err_does_not_hold_up_others() {
+    let (mut one, two) = pair(CAPS, false);
+    let mut other = make_qp(&one.nic, &one.cq, None, CAPS);
+    let mut far = make_qp(&two.nic, &two.cq, None, CAPS);
+    join(&mut other, &mut far, 7);
+    let wr = SendWr {
+        wr_id: 99,
+        op: SendOp::Send,
+        flags: SendFlags::empty(),
+        sge: one.sge(0, 8),
+        more: &[],
+    };
+    unsafe { other.post(&[wr]) }.unwrap();
+    one.qp.fail();
+    other.fail();
+    (0..8).for_each(|n| one.recv(n, 0, 8));
+    let mut out = [Wc::default(); 4];
+    for _ in 0..20 {
+        let taken = one.poller.poll(&mut out);
+        if out[..taken].iter().any(|wc| wc.wr_id == 99) {
+            return;
+        }
+        out[..taken].iter().for_each(|wc| one.recv(wc.wr_id, 0, 8));
+    }
+    panic!("the other queue pair waits for ever");
+}
+
+/// SQ-3: a wire asks a queue pair that has failed how far it has read. The answer is the only
+/// refusal of that queue pair, so the wire knows that later messages are refused, too.
+#[test]
+fn sq_3_a_message_after_a_refused_question_is_refused() {
+    let mut one = end(CAPS, true);
+    let mut port = Port::over(mapping(LINK_BYTES), None, None).unwrap();
+    one.qp.attach(port.link());
+    let wiring = Wiring {
+        peer: 77,
+        peer_rnr_retry: 7,
+        rnr_timer_ns: 1000,
+        initiator_depth: 4,
+        responder_depth: 4,
+    };
+    one.qp.connect(port.link(), wiring);
+    one.recv(1, 0, 64);
+    let way = |n| Way { conn: 3, psn: Psn::new(n) };
+    let write = |port: &mut Port, qp, n: u32, asking| {
+        let flags = RecordFlags::FIRST | RecordFlags::LAST;
+        let header = Header::new(KIND_SEND, flags, 8, qp);
+        let record = Record { header, imm: 0, payload: [n as u8; 8].into() };
+        assert!(port.write(&record, Some(way(n)), asking));
+        port.publish();
+    };
+    write(&mut port, one.qp.num(), 0, Asking::Later { now: 0 });
+    one.poll();
+    one.qp.fail();
+    one.poll();
+    port.urge(0);
+    port.publish();
+    let mut takings = Vec::new();
+    for n in 1..3 {
+        write(&mut port, one.qp.num(), n, Asking::Now);
+        // The domain says no more before the port has read its refusal.
+        for _ in 0..3 {
+            one.poll();
+            takings.extend(core::iter::from_fn(|| port.next_taking()));
+        }
+    }
+    let refused = |n| Taking::Refused { way: way(n), status: Status::RetryExceeded };
+    assert_eq!(takings, [Taking::Taken { way: way(0), asks: false }, refused(1), refused(2)]);
+}
+
+/// SM-2: going to ERR flushes sends and the own receive queue in posting order, signalled or not;
+/// posts in ERR are accepted and flushed; receives of a shared queue stay.
+#[test]
+fn sm_2_everything_outstanding_is_flushed_in_order() {
+    let (mut one, mut two) = pair(CAPS, false);
+    one.recv(10, 0, 8);
+    one.recv(11, 0, 8);
+    for n in 1..4 {
+        one.send(n, 0, 8, SendFlags::empty()).unwrap();
+    }
+    one.qp.fail();
+    let (sent, _) = settle(&mut one, &mut two);
+    let ends: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ends, [1, 2, 3, 10, 11].map(|n| (n, Status::Flushed)));
+    one.send(4, 0, 8, SendFlags::empty()).unwrap();
+    one.recv(12, 0, 8);
+    let (sent, _) = settle(&mut one, &mut two);
+    let ends: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ends, [4, 12].map(|n| (n, Status::Flushed)));
+    // CP-1: no other field means anything.
+    assert_ne!(sent[0].byte_len, 0);
+
+    let (mut one, mut two) = pair(CAPS, true);
+    one.recv(10, 0, 8);
+    one.qp.fail();
+    let (sent, _) = settle(&mut one, &mut two);
+    assert!(sent.is_empty());
+}
+
+/// SM-7: a send before the connection is refused, a receive is accepted.
+#[test]
+fn sends_before_rts_are_refused() {
+    let mut one = end(CAPS, false);
+    assert_eq!(one.send(1, 0, 8, SendFlags::empty()).unwrap_err().cause, PostCause::State);
+    one.recv(1, 0, 8);
+}
+
+/// If the peer's queue pair has failed or is gone, a send to it fails and never succeeds.
+#[test]
+fn sends_to_a_dead_queue_pair_fail() {
+    for gone in [false, true] {
+        let (mut one, two) = pair(CAPS, true);
+        let End { nic: _nic, mut poller, cq: _cq, mut qp, region: _region, srq: _srq } = two;
+        if gone {
+            drop(qp);
+        } else {
+            qp.fail();
+        }
+        one.send(1, 0, 8, SendFlags::empty()).unwrap();
+        one.send(2, 0, 8, SendFlags::SIGNALED).unwrap();
+        let mut out = [Wc::default(); 8];
+        let mut ends = Vec::new();
+        for _ in 0..8 {
+            assert_eq!(poller.poll(&mut out), 0);
+            ends.extend(one.poll().iter().map(|wc| (wc.wr_id, wc.status)));
+        }
+        assert_eq!(ends, [(1, Status::RetryExceeded), (2, Status::Flushed)]);
+    }
+}
+
+/// A peer's words are not believed: an impossible tail, length or kind ends its connections and
+/// nothing else.
+#[test]
+fn a_peer_that_breaks_the_rules_is_cut_off() {
+    let acknowledges = 24u64 << 32;
+    // 0: the tail in the slot; 1: the tail of the ring; 2: a header there. The last kind is a jump
+    // where no honest sender jumps.
+    for (place, value) in [
+        (0, acknowledges | 65_544),
+        (0, 119),
+        (1, acknowledges | 65_544),
+        (1, 119),
+        (2, 0xffff),
+        (2, 0x000b_0000),
+        (2, 0x000a_0000),
+    ] {
+        let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
+        let (maker, _) = join(&mut one.qp, &mut two.qp, 7);
+        two.recv(1, 0, 8);
+        one.send(1, 0, 100, SendFlags::empty()).unwrap();
+        two.send(2, 0, 8, SendFlags::empty()).unwrap();
+        let [way, ..] = maker.directions();
+        // The slot must not confirm the ring.
+        way.seal().store(u64::MAX, Ordering::Relaxed);
+        match place {
+            0 => way.slot_tail().store(value, Ordering::Relaxed),
+            1 => way.tail().store(value, Ordering::Relaxed),
+            _ => unsafe { way.data_from(0).at(0).cast::<u64>().write_volatile(value) },
+        }
+        let mut ends = Vec::new();
+        for _ in 0..4 {
+            ends.extend(two.poll().iter().map(|wc| (wc.wr_id, wc.status)));
+        }
+        assert_eq!(ends, [(2, Status::RetryExceeded)], "{place} {value:x}");
+    }
+}
+
+/// A queue pair that is connected over a broken link fails, and gives back everything it took of
+/// the link.
+#[test]
+fn a_queue_pair_that_comes_to_a_broken_link_fails() {
+    let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
+    let (maker, taker) = join(&mut one.qp, &mut two.qp, 7);
+    let mut late = make_qp(&two.nic, &two.cq, two.srq.as_ref(), CAPS);
+    let mut other = make_qp(&one.nic, &one.cq, one.srq.as_ref(), CAPS);
+    assert!(two.poll().is_empty() && taker.acquire());
+    let [way, ..] = maker.directions();
+    way.tail().store(119, Ordering::Relaxed);
+    assert!(two.poll().is_empty());
+    wire(&mut other, &mut late, &maker, &taker, 7);
+    let sge = two.sge(0, 8);
+    let flags = SendFlags::SIGNALED;
+    let wr = SendWr { wr_id: 7, op: SendOp::Send, flags, sge, more: &[] };
+    unsafe { late.post(&[wr]) }.unwrap();
+    let ends: Vec<_> = two.poll().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ends, [(7, Status::RetryExceeded)]);
+    drop((late, other));
+    two.qp = make_qp(&two.nic, &two.cq, two.srq.as_ref(), CAPS);
+    assert!(two.poll().is_empty());
+    assert!(unsafe { two.poller.cq.domain.alone() }.links.table.iter().all(Option::is_none));
+}

@@ -1,0 +1,113 @@
+//! Peers: they come up, they go, and their slots are used again.
+
+use super::*;
+
+/// A peer that goes is reported once, its slot is reused under a new generation, and its old name
+/// reaches nobody.
+#[test]
+fn a_peer_that_goes_is_reported_once() {
+    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
+    let mut seen = Vec::new();
+    for round in 0..10u16 {
+        let (num, other) = connect(&mut one, &mut two);
+        let peer = one.only_peer();
+        assert!(!seen.contains(&peer));
+        seen.push(peer);
+        for n in 0..3 {
+            one.worker.outbox().send(peer, &payload(n, 300)).unwrap();
+        }
+        if round % 2 == 0 {
+            settle(&mut [&mut one, &mut two]);
+        }
+        assert!(one.intake.gone(num) && two.intake.gone(other));
+        settle(&mut [&mut one, &mut two]);
+        assert_eq!(one.worker.handler().down.len(), round as usize + 1);
+        assert_eq!(two.worker.handler().down.len(), round as usize + 1);
+        assert_eq!(one.worker.handler().down[round as usize], (peer, DownReason::Disconnected));
+        assert_eq!(one.worker.outbox().send(peer, &[]), Err(SendError::NotConnected));
+        assert_eq!((one.worker.peers(), two.worker.peers()), (0, 0));
+        assert_blocks_home(&one, &CONFIG);
+        assert_blocks_home(&two, &CONFIG);
+    }
+}
+
+/// A peer closed by the handler: the control plane learns of it, the other side's sends fail and it
+/// reports a failure, every block comes home.
+#[test]
+fn a_closed_peer_drains_and_is_passed_to_the_control_plane() {
+    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
+    let (num, _) = connect(&mut one, &mut two);
+    let peer = one.only_peer();
+    for n in 0..10 {
+        one.worker.outbox().send(peer, &payload(n, 300)).unwrap();
+    }
+    one.worker.outbox().close(peer);
+    settle(&mut [&mut one, &mut two]);
+    assert_eq!(one.worker.handler().down, [(peer, DownReason::Closed)]);
+    assert_eq!(one.intake.next_closing(), Some(num));
+    assert_eq!(one.intake.next_closing(), None);
+    assert_blocks_home(&one, &CONFIG);
+    let back = two.only_peer();
+    two.worker.outbox().send(back, b"anybody?").unwrap();
+    settle(&mut [&mut one, &mut two]);
+    let down = &two.worker.handler().down;
+    assert_eq!(*down, [(back, DownReason::Failed(Status::RetryExceeded))]);
+}
+
+/// More peers than the worker has slots: the extra one is refused before it is connected, the
+/// others stay, and when one goes there is a place again.
+#[test]
+fn a_peer_too_many_is_turned_away() {
+    let (mut one, mut two) = (side(&Config { peers: 8, ..CONFIG }, false), side(&CONFIG, true));
+    for _ in 0..4 {
+        connect(&mut one, &mut two);
+    }
+    assert_eq!(two.worker.peers(), 4);
+    assert_eq!(two.intake.reserve().err().unwrap().code(), Code::NoMemory);
+    assert_eq!(two.intake.no_place().reason(), RefusalReason::NoSlot);
+    let last = *two.worker.handler().up.last().unwrap();
+    two.worker.outbox().close(last);
+    settle(&mut [&mut one, &mut two]);
+    assert_eq!(two.worker.peers(), 3);
+    connect(&mut one, &mut two);
+    assert_eq!(two.worker.peers(), 4);
+    let peer = one.worker.handler().up[0];
+    one.worker.outbox().send(peer, b"still here").unwrap();
+    settle(&mut [&mut one, &mut two]);
+    assert_eq!(one.worker.handler().got.len(), 1);
+}
+
+/// A message that comes before the control plane's notice brings the peer up.
+#[test]
+fn a_first_message_brings_its_peer_up() {
+    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
+    let nums = admit(&mut one, &mut two);
+    assert!(one.intake.up(nums.one, nums.greeting));
+    one.worker.turn();
+    let peer = one.only_peer();
+    one.worker.outbox().send(peer, b"early").unwrap();
+    settle(&mut [&mut one, &mut two]);
+    assert_eq!(two.worker.handler().up.len(), 1);
+    assert_eq!(one.worker.handler().got.len(), 1);
+    assert!(two.intake.up(nums.two, Greeting::default()));
+    settle(&mut [&mut one, &mut two]);
+    assert_eq!(two.worker.handler().up.len(), 1, "told twice");
+}
+
+/// A peer that ends before the handler knew of it is never reported, whatever it had sent.
+#[test]
+fn a_peer_that_never_came_up_is_not_reported() {
+    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
+    let nums = admit(&mut one, &mut two);
+    assert!(one.intake.up(nums.one, nums.greeting));
+    one.worker.turn();
+    let peer = one.only_peer();
+    one.worker.outbox().send(peer, b"early").unwrap();
+    one.worker.turn();
+    // The message and the end are found in the same turn.
+    assert!(two.intake.gone(nums.two));
+    settle(&mut [&mut one, &mut two]);
+    let log = two.worker.handler();
+    assert_eq!((log.got.len(), log.up.len(), log.down.len()), (0, 0, 0));
+    assert_eq!(two.worker.peers(), 0);
+}
