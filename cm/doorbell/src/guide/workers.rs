@@ -1,0 +1,105 @@
+//! What workers do besides messages: numbers, calls, datagrams, other event loops.
+//!
+//! # The numbers of a worker
+//!
+//! [`Config::builder`](crate::worker::Config::builder) chooses them from what a program wants, and
+//! reports what it chose and why, and how much memory that takes. With the feature `serde` a file
+//! can hold them: a missing field has its default, and an unknown one is an error.
+//!
+//! ```
+//! use doorbell::worker::{Config, Goal};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let wanted = Config::builder().peers(200).message_bytes(512).memory(16 << 20);
+//! let (config, report) = wanted.goal(Goal::Latency).build()?;
+//! println!("{report}");
+//! assert!(report.bytes_per_worker() <= 16 << 20);
+//!
+//! // The same from a file, with other numbers in it.
+//! let file = "peers = 200\nblock_bytes = 512\nrecv_blocks = 4096\n[retry]\nack_timeout = 14\n";
+//! let from_file: Config = toml::from_str(file)?;
+//! from_file.check()?;
+//! assert_eq!(from_file.peers, config.peers);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Calls and answers
+//!
+//! ```
+//! use doorbell::prelude::*;
+//! use doorbell::rpc::{self, Calls, Incoming};
+//!
+//! /// Asks each new peer for the length of a word, and answers such calls.
+//! struct Lengths {
+//!     calls: Calls,
+//! }
+//!
+//! impl<P: Provider> Handler<P> for Lengths {
+//!     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+//!         let _ = self.calls.call(out, peer, b"doorbell", 1, None);
+//!     }
+//!
+//!     fn on_message(&mut self, mut message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+//!         let length = match self.calls.incoming(out, &message) {
+//!             Incoming::Call(word) => word.len() as u8,
+//!             Incoming::Answer { key, bytes } => {
+//!                 assert_eq!((key, bytes), (1, &[8][..]));
+//!                 return Verdict::Done;
+//!             }
+//!             _ => return Verdict::Done,
+//!         };
+//!         let written = rpc::answer(&mut message, |room| {
+//!             room[0] = length;
+//!             1
+//!         });
+//!         written.map_or(Verdict::Done, |len| Verdict::Reply { len })
+//!     }
+//! }
+//! # let _ = Lengths { calls: Calls::new(16, 64, 0) };
+//! ```
+//!
+//! # Datagrams of a worker
+//!
+//! A worker that was made with [`Config::datagrams`](crate::worker::Config::datagrams) takes them;
+//! [`Port::open`] gives it an address.
+//!
+//! ```
+//! use doorbell::prelude::*;
+//! use doorbell::worker::Datagram;
+//!
+//! #[derive(Default)]
+//! struct Count(u64);
+//!
+//! impl<P: Provider> Handler<P> for Count {
+//!     fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+//!         Verdict::Done
+//!     }
+//!     fn on_datagram(&mut self, _: Datagram<'_>, _: &mut Outbox<'_, P>) {
+//!         self.0 += 1;
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let nic = SoftDevice::open()?;
+//! let config = Config { datagrams: 16, ..Config::DEFAULT };
+//! let shared = SharedRecv::new(&nic, message_memory(&nic, config.recv_bytes())?, &config)?;
+//! let memory = message_memory(&nic, config.send_bytes())?;
+//! let (mut worker, intake) = Worker::new(&nic, &shared, memory, Count::default(), &config)?;
+//! let port = Port::open(&nic, "127.0.0.1:0".parse()?, &intake)?;
+//! worker.turn();
+//! assert_ne!(port.local_addr().map_or(0, |addr| addr.port()), 0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # tokio, epoll
+//!
+//! The crate `doorbell-tokio` runs a worker on a thread of its own, and connects, accepts, sends,
+//! receives and makes requests as futures. A loop of one's own waits for the descriptors of a
+//! worker ([`WakeFd`](crate::WakeFd)), a listener and a dialer: it arms the worker
+//! ([`Worker::arm`](crate::worker::Worker::arm)) before each wait, and so loses no wake-up. The
+//! examples `futures`, `async_fd` and `epoll` of the repository are such programs.
+
+#[cfg(doc)]
+use crate::Port;
