@@ -30,7 +30,7 @@ const CEILINGS: &[(&str, usize, usize)] = &[
     ("doorbell-engine", 10, 5),
     ("doorbell-examples", 2, 0),
     ("doorbell-seam", 8, 0),
-    ("doorbell-soft", 21, 24),
+    ("doorbell-soft", 21, 27),
     ("doorbell-tokio", 1, 1),
     ("doorbell-tune", 2, 0),
     ("doorbell-turn", 1, 0),
