@@ -135,7 +135,9 @@ pub(super) fn attach(process: i32, name: FileName, len: u64) -> Option<Mapping> 
 /// where nobody can punch holes any more, which is so if nobody may map the file for writing.
 pub(super) fn look(process: i32, name: FileName, len: u64) -> Option<ReadOnly> {
     let file = open(process, name, false)?;
-    let whole = file.metadata().ok()?.blocks() * 512 >= len;
+    let found = file.metadata().ok()?;
+    // A file may have pages beyond its end, where a read kills this process.
+    let whole = found.len() >= len && found.blocks() * 512 >= len;
     if len == 0 || len > VIEW_MAX || !whole || (may_lose_pages(&file) && !is_final(&file)) {
         return None;
     }
@@ -300,6 +302,25 @@ mod tests {
         let memory = sparse.lock(false).prefault(false).map().unwrap();
         let name = name_of(memory.fd().unwrap()).unwrap();
         assert!(attach(me(), name, 1 << 20).is_none());
+    }
+
+    /// Pages beyond the end of a file are there and cannot be read.
+    #[test]
+    fn a_file_that_ends_before_its_pages_is_not_looked_at() {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: the name is a C string with static lifetime.
+        let fd = unsafe { libc::memfd_create(c"short".as_ptr(), flags) };
+        let file = File::from(sys::own(fd).unwrap());
+        file.set_len(4096).unwrap();
+        // SAFETY: the call takes numbers and touches no memory of ours.
+        let answer =
+            unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, 0, 1 << 16) };
+        assert_eq!(answer, 0);
+        assert!(file.metadata().unwrap().blocks() * 512 >= 1 << 16, "pages beyond the end");
+        seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW).unwrap();
+        let name = name_of(file.as_raw_fd()).unwrap();
+        assert!(look(me(), name, 4096).is_some());
+        assert!(look(me(), name, 1 << 16).is_none(), "longer than the file");
     }
 
     /// A memfd of huge pages needs none before it is mapped.
