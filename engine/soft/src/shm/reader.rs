@@ -156,6 +156,12 @@ impl Rx {
         self.words() != self.seen
     }
 
+    /// True if the sender has published something.
+    #[inline(always)]
+    pub(crate) fn has_words(&self) -> bool {
+        self.words() != self.seen
+    }
+
     /// If the last record in the slot filled lines behind the first, the next may too. A prefetch
     /// of those lines lets their misses overlap that of the first.
     #[inline(always)]

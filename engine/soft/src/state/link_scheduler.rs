@@ -1,14 +1,16 @@
 //! Which links a poll serves.
 //!
-//! A poll serves the busy links and checks a few of the idle ones ([`crate::state::policy::idle`])
-//! for a new tail in the mailbox slot or the ring, and for a refusal. The sender is not told that a
-//! link is idle: any announcement would cost it what the receiver saves.
+//! A poll serves the busy links ([`crate::state::policy::idle`]). It looks at the resting ones for
+//! a new tail in the mailbox slot or the ring. It checks a few of the idle ones for that, and for
+//! refusals and responses. The sender is not told that a link rests: any announcement would cost it
+//! what the receiver saves.
 //!
 //! A link becomes busy again when something has come, when something is posted on it (an idle link
 //! is on the slow path, so that no fast path takes it), after every command, and before the domain
 //! sleeps.
 #![expect(unsafe_code, reason = "uses an object of the domain by its pointer")]
 
+use arrayvec::ArrayVec;
 use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
@@ -17,7 +19,7 @@ use crate::room::{Grow, Room};
 use crate::state::link::Link;
 use crate::state::link_shared::LinkShared;
 use crate::state::place::{Place, Pointer};
-use crate::state::policy::idle::{IDLE_CHECKS, IdlePolicy};
+use crate::state::policy::idle::{IDLE_AFTER, IDLE_CHECKS, IdlePolicy, RESTING_MAX};
 use crate::state::qp::QpContext;
 
 /// The links of a domain, and which of them a poll serves.
@@ -34,6 +36,7 @@ pub(crate) struct Links {
 /// The indexes of a domain's links in the table, by how a poll treats them.
 pub(crate) struct LinkScheduler {
     busy: Vec<u32>,
+    pub(crate) resting: ArrayVec<Resting, RESTING_MAX>,
     idle: Vec<u32>,
     /// Where the next round begins, and the idle link that is checked next.
     first: usize,
@@ -43,10 +46,18 @@ pub(crate) struct LinkScheduler {
     only: Option<Pointer<Link>>,
 }
 
+/// A link that rests, since that many looks.
+#[derive(Clone, Copy)]
+pub(crate) struct Resting {
+    pub(crate) index: u32,
+    since: u32,
+}
+
 impl LinkScheduler {
     pub(crate) fn new(links: usize) -> LinkScheduler {
         LinkScheduler {
             busy: Vec::with_capacity(links),
+            resting: ArrayVec::new(),
             idle: Vec::with_capacity(links),
             first: 0,
             next: 0,
@@ -138,6 +149,7 @@ impl Links {
     /// Makes every link busy: a command may have changed any of them.
     pub(crate) fn activate_all(&mut self) {
         self.scheduler.busy.clear();
+        self.scheduler.resting.clear();
         self.scheduler.idle.clear();
         for link in self.table.iter_mut().flatten() {
             link.set_idle(false);
@@ -146,7 +158,7 @@ impl Links {
         self.update();
     }
 
-    /// Makes that link busy if it is idle: something is about to be posted on it.
+    /// Makes that link busy if it is resting or idle: something is about to be posted on it.
     #[inline(always)]
     pub(crate) fn activate(&mut self, index: usize) {
         if let Some(Some(link)) = self.table.get(index)
@@ -162,11 +174,17 @@ impl Links {
         let Some(Some(link)) = self.table.get_mut(index) else { return };
         link.set_idle(false);
         let scheduler = &mut self.scheduler;
-        // Usually it is the one checked last.
-        let is_it = |idle: &u32| *idle as usize == index;
-        let looked = Some(scheduler.next).filter(|at| scheduler.idle.get(*at).is_some_and(is_it));
-        if let Some(at) = looked.or_else(|| scheduler.idle.iter().position(is_it)) {
-            scheduler.idle.swap_remove(at);
+        let rests = scheduler.resting.iter().position(|link| link.index as usize == index);
+        if let Some(at) = rests {
+            scheduler.resting.swap_remove(at);
+        } else {
+            // Usually it is the one checked last.
+            let is_it = |idle: &u32| *idle as usize == index;
+            let looked =
+                Some(scheduler.next).filter(|at| scheduler.idle.get(*at).is_some_and(is_it));
+            if let Some(at) = looked.or_else(|| scheduler.idle.iter().position(is_it)) {
+                scheduler.idle.swap_remove(at);
+            }
         }
         scheduler.busy.put(index as u32);
         self.update();
@@ -187,7 +205,8 @@ impl Links {
     /// Recomputes the state that depends on which links are busy and which are idle.
     fn update(&mut self) {
         self.scheduler.set_only(&self.table);
-        self.has_background = self.has_inboxes || !self.scheduler.idle.is_empty();
+        let others = !self.scheduler.idle.is_empty() || !self.scheduler.resting.is_empty();
+        self.has_background = self.has_inboxes || others;
     }
 
     /// Begins a poll of the busy links and returns their number.
@@ -212,12 +231,43 @@ impl Links {
         IDLE_CHECKS.min(self.scheduler.idle.len())
     }
 
-    /// Ends a round over `busy` links. The next round begins with another link.
-    pub(crate) fn end_round(&mut self, busy: usize) {
+    /// Ends a round that served that many of the `busy` links. The next one begins with the first
+    /// that was not served, or with another than this one did.
+    pub(crate) fn end_round(&mut self, busy: usize, served: usize) {
         let scheduler = &mut self.scheduler;
-        scheduler.first = if scheduler.first + 1 < busy { scheduler.first + 1 } else { 0 };
+        let first = scheduler.first + if served < busy { served } else { 1 };
+        scheduler.first = if first < busy { first } else { first.saturating_sub(busy) };
         if scheduler.policy.is_due() {
-            self.idle_quiet_links();
+            self.rest_quiet_links();
+        }
+    }
+
+    /// Looks at the resting links. If something has come on one, makes it busy and returns its
+    /// index.
+    #[inline(never)]
+    pub(crate) fn check_resting(&mut self) -> Option<usize> {
+        let has_news = |rests: &&Resting| {
+            let link = self.table.get(rests.index as usize).and_then(Option::as_ref);
+            link.is_some_and(|link| link.rx.has_words())
+        };
+        let found = self.scheduler.resting.iter().find(has_news).map(|rests| rests.index as usize);
+        match found {
+            Some(index) => self.end_idle(index),
+            None => self.age(),
+        }
+        found
+    }
+
+    /// Nothing has come on the resting links. One of them, each time another, becomes idle if it
+    /// has rested for long.
+    fn age(&mut self) {
+        let scheduler = &mut self.scheduler;
+        let looks = scheduler.policy.note_look();
+        let at = looks as usize % scheduler.resting.len().max(1);
+        let Some(Resting { index, since }) = scheduler.resting.get(at).copied() else { return };
+        if looks.wrapping_sub(since) >= IDLE_AFTER {
+            scheduler.resting.swap_remove(at);
+            scheduler.idle.put(index);
         }
     }
 
@@ -236,10 +286,11 @@ impl Links {
         Some(index)
     }
 
-    /// Makes inactive links idle. One stays busy: it costs next to nothing.
+    /// Lets inactive links rest, or makes them idle if too many rest. One stays busy: it costs next
+    /// to nothing.
     #[cold]
     #[inline(never)]
-    fn idle_quiet_links(&mut self) {
+    fn rest_quiet_links(&mut self) {
         let scheduler = &mut self.scheduler;
         let mut at = scheduler.busy.len();
         while at > 0 && scheduler.busy.len() > 1 {
@@ -249,7 +300,12 @@ impl Links {
             if IdlePolicy::is_quiet(link.empty_polls) && link.may_idle() {
                 link.set_idle(true);
                 scheduler.busy.swap_remove(at);
-                scheduler.idle.put(index);
+                let since = scheduler.policy.looks();
+                match link.has_unacked() || scheduler.resting.is_full() {
+                    // Only a check of an idle link sees a refusal.
+                    true => scheduler.idle.put(index),
+                    false => scheduler.resting.put(Resting { index, since }),
+                }
             }
         }
         self.update();

@@ -100,12 +100,12 @@ impl DomainState {
         if nothing { Polled::Nothing } else { Polled::More }
     }
 
-    /// Looks at the next idle link and the next inbox. True if something has come; then a full poll
-    /// is due.
+    /// Looks at the resting links, the next idle link and the next inbox. True if something has
+    /// come; then a full poll is due.
     #[cold]
     #[inline(never)]
     fn look_at_background(&mut self) -> bool {
-        let came = self.links.check_idle().is_some();
+        let came = self.links.check_resting().is_some() || self.links.check_idle().is_some();
         self.transport.check_inbox() || came
     }
 
@@ -159,24 +159,29 @@ impl DomainState {
         }
     }
 
-    /// Serves the busy links in turn, so that one cannot starve the others, and looks at some of
-    /// the idle ones.
+    /// Serves the busy links in turn, as long as the sink has room, and looks at the others. The
+    /// next round begins where this one ends, so a busy link cannot starve the others.
     #[inline(never)]
     fn serve_all<S: Sink>(&mut self, sink: &mut S) {
         let busy = self.links.begin_round();
-        for step in 0..busy {
-            let Some(index) = self.links.busy_at(step, busy) else { break };
+        let mut served = 0;
+        while served < busy && (S::THOROUGH || sink.room() > 0) {
+            let Some(index) = self.links.busy_at(served, busy) else { break };
             self.serve(index, sink);
+            served += 1;
         }
         if busy == 0 {
             self.transport.res.receives.give_back();
+        }
+        while let Some(index) = self.links.check_resting() {
+            self.serve(index, sink);
         }
         for _ in 0..self.links.idle_checks() {
             if let Some(index) = self.links.check_idle() {
                 self.serve(index, sink);
             }
         }
-        self.links.end_round(busy);
+        self.links.end_round(busy, served);
     }
 
     /// Serves one link.

@@ -1,10 +1,10 @@
 //! Many links of which few are busy: what a poll looks at, and that it misses nothing.
 
 use super::*;
-use crate::state::policy::idle::IDLE_CHECKS;
+use crate::state::policy::idle::{IDLE_AFTER, IDLE_CHECKS, RESTING_MAX};
 use crate::wc::Status;
 
-/// Enough polls without a message for every link to become idle.
+/// Enough polls without a message for every link but one to rest.
 const QUIET: usize = 600;
 
 /// A server on one receive queue, and several devices that are connected to it, each over a link.
@@ -38,6 +38,20 @@ impl Many {
         }
     }
 
+    /// Rests until every link but one is idle.
+    fn rest_for_long(&mut self) {
+        for _ in 0..IDLE_AFTER + 2 * RESTING_MAX as u32 {
+            assert!(self.server.poll().is_empty());
+        }
+        assert_eq!(self.resting(), 0);
+    }
+
+    /// The number of links that rest and are not idle.
+    fn resting(&self) -> usize {
+        let state = unsafe { self.server.poller.cq.domain.alone() };
+        state.links.scheduler.resting.len()
+    }
+
     /// The number of links that the server does not serve.
     fn idle(&self) -> usize {
         let state = unsafe { self.server.poller.cq.domain.alone() };
@@ -64,6 +78,30 @@ impl Many {
     }
 }
 
+/// The next poll sees a message over a link that rests, whichever it is, and each of those that
+/// come at once. More links than a poll looks at are idle.
+#[test]
+fn messages_over_a_resting_link_are_seen_at_once() {
+    let clients = RESTING_MAX + 4;
+    let mut many = Many::new(clients);
+    many.rest();
+    assert_eq!((many.idle(), many.resting()), (clients - 1, RESTING_MAX));
+    let state = unsafe { many.server.poller.cq.domain.alone() };
+    let rests = |link| state.links.scheduler.resting.iter().any(|rests| rests.index == link);
+    let link = |qp: &SoftQp| state.transport.qps.get(qp.num()).unwrap().link as u32;
+    let resting: Vec<usize> = (0..clients).filter(|n| rests(link(&many.qps[*n]))).collect();
+    for from in [resting[0], resting[RESTING_MAX - 1], resting[RESTING_MAX / 2]] {
+        many.rest();
+        many.clients[from].send(1, 0, 8, SendFlags::empty()).unwrap();
+        assert_eq!(many.comes_within(1), (many.qps[from].num(), 1), "of link {from}");
+    }
+    many.rest();
+    for from in &resting[4..20] {
+        many.clients[*from].send(1, 0, 8, SendFlags::empty()).unwrap();
+    }
+    assert_eq!(many.server.poll().len(), 16);
+}
+
 /// All but one of the links without messages become idle. A message over an idle link is seen after
 /// as many polls as it takes to check all of them; the next one is seen at once.
 #[test]
@@ -71,10 +109,10 @@ fn messages_over_an_idle_link_are_seen() {
     let clients = 4 * IDLE_CHECKS;
     let mut many = Many::new(clients);
     assert_eq!(many.idle(), 0);
-    many.rest();
+    many.rest_for_long();
     assert_eq!(many.idle(), clients - 1);
     for from in [0, clients - 1, clients / 2] {
-        many.rest();
+        many.rest_for_long();
         let num = many.qps[from].num();
         many.clients[from].send(1, 0, 8, SendFlags::empty()).unwrap();
         assert_eq!(many.comes_within(clients).0, num, "of link {from}");
@@ -84,7 +122,7 @@ fn messages_over_an_idle_link_are_seen() {
         }
     }
     // All at once: each message is seen.
-    many.rest();
+    many.rest_for_long();
     for client in &mut many.clients {
         client.send(1, 0, 8, SendFlags::empty()).unwrap();
     }
@@ -159,7 +197,7 @@ fn acknowledgements_beside_the_slot_are_read() {
 #[test]
 fn cp_6_the_last_look_covers_every_link() {
     let mut many = Many::new(6 * IDLE_CHECKS);
-    many.rest();
+    many.rest_for_long();
     many.clients[3 * IDLE_CHECKS].send(1, 0, 8, SendFlags::empty()).unwrap();
     unsafe { many.server.poller.cq.domain.enter(|state| state.fall_asleep()) };
     assert_eq!(many.comes_within(1).1, 1);

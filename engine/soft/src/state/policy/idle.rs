@@ -1,40 +1,72 @@
 //! When polls stop serving a link.
 //!
-//! A domain has a link for each domain it talks to, and most of many are idle. A link on which
-//! nothing has come for a while becomes idle: a poll serves the busy links and only checks a few of
-//! the idle ones, in turn. So the cost of a poll depends on the busy links. The first message on an
-//! idle link is seen after as many polls as there are idle links, divided by the checks of a poll.
+//! A domain has a link for each domain it talks to, and most of many are idle. So the cost of a
+//! poll depends on how often something comes on a link:
+//!
+//! | link | a poll | becomes the next |
+//! |---|---|---|
+//! | busy | serves it | after [`REST_AFTER`] polls without an arrival |
+//! | resting | looks whether the sender has published | after [`IDLE_AFTER`] looks |
+//! | idle | looks at some of them in turn, for everything that can come | |
+//!
+//! A request from one of several clients in turn finds its link resting, and is seen by the next
+//! poll. The first message on an idle link is seen after as many polls as there are idle links,
+//! divided by the looks of a poll. A poll that serves one busy link alone also takes the shortest
+//! way, so links rest soon.
+//!
+//! Measured with 2, 8 and 64 clients in turn, far cores (p50 of half a round trip, a naive ring
+//! beside it): 371, 391, 561 ns when links rested after 256 polls, and a poll then looked at 8 of
+//! them.
 
-/// A link may become idle after this many polls without an arrival.
-const IDLE_AFTER: u32 = 256;
+/// A busy link rests after this many polls without an arrival.
+const REST_AFTER: u32 = 8;
+
+/// A resting link becomes idle after this many looks at it.
+pub(crate) const IDLE_AFTER: u32 = 4096;
+
+/// The most links that rest: a poll looks at all of them.
+pub(crate) const RESTING_MAX: usize = 64;
 
 /// Idle links that a poll checks besides the busy ones it serves.
 pub(crate) const IDLE_CHECKS: usize = 8;
 
 /// Counts polls of a domain's links.
 pub(crate) struct IdlePolicy {
-    /// Polls since the links were last examined.
+    /// Polls since the busy links were last examined.
     polls: u32,
+    /// Looks at all resting links.
+    looks: u32,
 }
 
 impl IdlePolicy {
     pub(crate) const fn new() -> IdlePolicy {
-        IdlePolicy { polls: 0 }
+        IdlePolicy { polls: 0, looks: 0 }
     }
 
-    /// A poll has served the busy links. True once in [`IDLE_AFTER`] polls: examine them.
+    /// A poll has served the busy links. True once in [`REST_AFTER`] polls: examine them.
     pub(crate) fn is_due(&mut self) -> bool {
         self.polls += 1;
-        let is_due = self.polls >= IDLE_AFTER;
+        let is_due = self.polls >= REST_AFTER;
         if is_due {
             self.polls = 0;
         }
         is_due
     }
 
-    /// True if a link on which nothing came in that many polls may become idle.
+    /// True if a link on which nothing came in that many polls may rest.
     pub(crate) fn is_quiet(empty_polls: u32) -> bool {
-        empty_polls >= IDLE_AFTER
+        empty_polls >= REST_AFTER
+    }
+
+    /// A poll has looked at the resting links. Returns how often that was.
+    pub(crate) fn note_look(&mut self) -> u32 {
+        self.looks = self.looks.wrapping_add(1);
+        self.looks
+    }
+
+    /// The number of looks so far: when a link begins to rest.
+    pub(crate) fn looks(&self) -> u32 {
+        self.looks
     }
 }
 
@@ -42,19 +74,19 @@ impl IdlePolicy {
 mod tests {
     use super::*;
 
-    /// Links are examined once in every 256 polls.
+    /// Busy links are examined once in every 8 polls.
     #[test]
-    fn links_are_examined_once_in_so_many_polls() {
+    fn links_are_examined_once_in_every_eight_polls() {
         let mut policy = IdlePolicy::new();
-        let due: std::vec::Vec<bool> = (0..3 * IDLE_AFTER).map(|_| policy.is_due()).collect();
+        let due: std::vec::Vec<bool> = (0..3 * REST_AFTER).map(|_| policy.is_due()).collect();
         assert_eq!(due.iter().filter(|due| **due).count(), 3);
-        assert!(due[IDLE_AFTER as usize - 1] && !due[IDLE_AFTER as usize]);
+        assert!(due[REST_AFTER as usize - 1] && !due[REST_AFTER as usize]);
     }
 
     /// One message per examination keeps a link busy.
     #[test]
     fn a_link_with_one_message_lately_stays_busy() {
-        assert!(!IdlePolicy::is_quiet(0) && !IdlePolicy::is_quiet(IDLE_AFTER - 1));
-        assert!(IdlePolicy::is_quiet(IDLE_AFTER));
+        assert!(!IdlePolicy::is_quiet(0) && !IdlePolicy::is_quiet(REST_AFTER - 1));
+        assert!(IdlePolicy::is_quiet(REST_AFTER));
     }
 }
