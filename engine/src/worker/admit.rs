@@ -1,6 +1,7 @@
 //! Takes what the control plane and other threads have left for a worker.
 
 use super::core::Core;
+use super::dispatch;
 use super::handler::Handler;
 use super::handshake::Greeting;
 use super::mailbox::Mail;
@@ -37,6 +38,7 @@ pub(super) fn admit<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mu
                 if let Some(slot) = core.sender.peers.find(num) {
                     set_greeting(core, slot, Some(greeting));
                     bring_up(core, handler, slot);
+                    dispatch::early(core, handler, num);
                 }
             }
             Mail::Gone(num) => {

@@ -127,6 +127,7 @@ impl<P: Provider> Core<P> {
     pub(super) fn fail(&mut self, slot: u32, why: DownReason) {
         let since = self.turn;
         let Some(peer) = self.sender.peers.at(slot) else { return };
+        let num = peer.num;
         let known = match peer.state {
             PeerState::Admitted => false,
             PeerState::Up => true,
@@ -137,6 +138,7 @@ impl<P: Provider> Core<P> {
         if let Some((_, conduct)) = self.sender.peers.conduct(slot) {
             conduct.why = Some(ended);
         }
+        self.drop_early(num);
         self.sender.end(slot);
         self.closing.put(slot);
         if why != DownReason::Disconnected && !self.sender.peers.ask_for_end(slot) {

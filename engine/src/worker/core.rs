@@ -7,6 +7,7 @@ use super::accounts::{Accounts, SendStatus};
 use super::config::Config;
 use super::credit_return::CreditReturns;
 use super::datagrams::Datagrams;
+use super::early::Early;
 use super::kept::{Kept, KeptMessage};
 use super::mailbox::{Mailbox, OwnMailbox};
 use super::message::{Message, PeerId, Token};
@@ -52,6 +53,7 @@ pub(super) struct Core<P: Provider> {
     pub(super) replies: Replies,
     pub(super) credit_returns: CreditReturns,
     pub(super) kept: Kept,
+    pub(super) early: Early,
     pub(super) timers: Timers,
     /// Peers that are draining.
     pub(super) closing: Vec<u32>,
@@ -74,15 +76,16 @@ impl<P: Provider> Core<P> {
         message_max: u32,
         config: &Config,
     ) -> Core<P> {
-        let replies = Replies::new(accounts.recv.shared.blocks());
+        let blocks = accounts.recv.shared.blocks();
         Core {
             datagrams,
             sender: Sender::new(accounts, config),
             mailbox: OwnMailbox(mailbox),
             regions: Regions::new(),
-            replies,
+            replies: Replies::new(blocks),
             credit_returns: CreditReturns::new(),
             kept: Kept::new(config.keeps),
+            early: Early::new(blocks),
             timers: Timers::new(config.timers),
             closing: Vec::with_capacity(config.peers as usize),
             finishing: Vec::with_capacity(2 * config.peers as usize),
@@ -171,6 +174,15 @@ impl<P: Provider> Core<P> {
     pub(super) fn drop_kept(&mut self, peer: PeerId) {
         while let Some(kept) = self.kept.take_of(peer) {
             self.sender.accounts.recv.free(kept.block);
+        }
+    }
+
+    /// Takes home the early messages of a queue pair: its peer never came up.
+    #[cold]
+    pub(super) fn drop_early(&mut self, num: u32) {
+        while let Some(wc) = self.early.take_of(num) {
+            // The number of a receive is that of its block.
+            self.sender.accounts.recv.take_back(wc.wr_id as u32);
         }
     }
 }

@@ -7,13 +7,13 @@ use core::mem;
 
 use super::accounts::SendStatus;
 use super::core::Core;
-use super::credit::FINISHED_IMM;
+use super::credit::{FINISHED_IMM, PeerCredit};
 use super::credit_grant::CreditGrant;
 use super::datagrams::{RECEIVES, SLOT};
 use super::handler::Handler;
 use super::message::{DownReason, PeerId, Verdict};
 use super::outbox::Outbox;
-use super::peers::PeerState;
+use super::peers::{Peer, PeerState};
 use super::probes;
 use super::wr_id::{self, WrId};
 use crate::provider::Provider;
@@ -138,9 +138,9 @@ fn receive<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H, wc: 
         _ => match bring_up_by_message(core, handler, wc.qp_num, block) {
             Some(id) => id,
             None => {
-                let Wc { qp_num, byte_len, imm, flags, src_qp, .. } = *wc;
-                let stray = Stray { block, qp_num, src_qp, byte_len, imm, flags };
-                return datagram_or_stray(core, handler, stray);
+                let Wc { qp_num, byte_len, imm, opcode, flags, src_qp, .. } = *wc;
+                let other = Other { block, qp_num, src_qp, byte_len, imm, opcode, flags };
+                return early_or_datagram(core, handler, other);
             }
         },
     };
@@ -196,7 +196,8 @@ fn finished_sending<P: Provider, H: Handler<P>>(
 }
 
 /// The peer with that queue pair, whose message is in that block, if the handler knows the peer or
-/// learns of it by this message. The handler never hears of a peer that failed before it was up.
+/// learns of it by this message. The handler never hears of a peer that failed before it was up,
+/// and not yet of one whose handshake has not come.
 #[cold]
 #[inline(never)]
 fn bring_up_by_message<P: Provider, H: Handler<P>>(
@@ -209,7 +210,7 @@ fn bring_up_by_message<P: Provider, H: Handler<P>>(
     let id = peer.id(slot);
     match peer.state {
         PeerState::Up | PeerState::Closing { known: true, .. } => Some(id),
-        PeerState::Admitted => {
+        PeerState::Admitted if peer.credit.flow != PeerCredit::Unknown => {
             peer.state = PeerState::Up;
             let back = |core: &mut Core<P>| {
                 if core.sender.accounts.recv.take_back(block) {
@@ -220,30 +221,50 @@ fn bring_up_by_message<P: Provider, H: Handler<P>>(
             lend(core, back, |out| handler.on_peer_up(id, out));
             Some(id)
         }
-        PeerState::Closing { .. } | PeerState::Free => None,
+        PeerState::Admitted | PeerState::Closing { .. } | PeerState::Free => None,
     }
 }
 
-/// The words of a completion that belongs to no peer.
-struct Stray {
+/// The messages that waited for a peer's handshake, in order.
+#[cold]
+#[inline(never)]
+pub(super) fn early<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H, num: u32) {
+    while let Some(wc) = core.early.take_of(num) {
+        receive(core, handler, &wc, wc.wr_id as u32);
+    }
+}
+
+/// The words of a completion that belongs to no peer that is up.
+struct Other {
     block: u32,
     qp_num: u32,
     src_qp: u32,
     byte_len: u32,
     imm: u32,
+    opcode: WcOpcode,
     flags: WcFlags,
 }
 
-/// A datagram, or a message whose peer went while it was on its way.
+/// A message that came before its peer's handshake; a datagram; or a message whose peer went while
+/// it was on its way.
 #[cold]
 #[inline(never)]
-fn datagram_or_stray<P: Provider, H: Handler<P>>(
+fn early_or_datagram<P: Provider, H: Handler<P>>(
     core: &mut Core<P>,
     handler: &mut H,
-    stray: Stray,
+    other: Other,
 ) {
-    let Stray { block, qp_num, src_qp, byte_len, imm, flags } = stray;
-    let wc = Wc { qp_num, src_qp, byte_len, imm, flags, ..Wc::default() };
+    let Other { block, qp_num, src_qp, byte_len, imm, opcode, flags } = other;
+    let wr_id = block.into();
+    let wc = Wc { wr_id, qp_num, src_qp, byte_len, imm, opcode, flags, ..Wc::default() };
+    let is_ours = block < core.sender.accounts.recv.shared.blocks();
+    let admitted = |peer: &Peer<P>| peer.state == PeerState::Admitted;
+    if is_ours
+        && core.sender.peers.of(qp_num).is_some_and(|(_, peer)| admitted(peer))
+        && core.early.put(wc)
+    {
+        return;
+    }
     let accounts = &mut core.sender.accounts;
     if let Some(number) = block.checked_sub(RECEIVES)
         && let Some(datagram) = core.datagrams.datagram(&wc, number, accounts)

@@ -36,6 +36,7 @@ mod batch;
 mod credit_grant;
 mod datagrams;
 mod doorbell_policy;
+mod early;
 mod in_flight;
 mod kept;
 mod mailbox;

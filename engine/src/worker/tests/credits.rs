@@ -423,24 +423,50 @@ fn a_peer_that_goes_gives_its_promise_back() {
     }
 }
 
-/// Nothing is sent to a peer before its handshake has come. A message from it may come earlier, and
-/// the reply to it waits.
+/// A peer's first messages may come before its handshake. They wait for it, so that a handler that
+/// is told of a peer may send to it.
 #[test]
-fn nothing_is_sent_before_the_hello() {
+fn messages_before_the_handshake_wait() {
     let (mut one, mut two) = (side(&COUNTED, true), side(&COUNTED, false));
     let nums = admit(&mut one, &mut two);
     assert!(two.intake.up(nums.two, Greeting::default()));
     two.worker.turn();
     let back = two.only_peer();
-    two.worker.outbox().send(back, b"early").unwrap();
+    for n in 0..3 {
+        two.worker.outbox().send(back, &payload(n, 5)).unwrap();
+    }
     settle(&mut [&mut one, &mut two]);
-    let peer = one.only_peer();
-    assert_eq!(one.worker.outbox().send(peer, &[]), Err(SendError::Full), "behind the reply");
-    assert_eq!((one.worker.outbox().room(peer), two.worker.handler().got.len()), (0, 0));
+    assert!(one.worker.handler().up.is_empty() && one.worker.handler().got.is_empty());
     assert!(one.intake.up(nums.one, nums.greeting));
+    one.worker.turn();
+    let peer = one.only_peer();
+    assert_in_order(one.worker.handler(), 3, 5);
     settle(&mut [&mut one, &mut two]);
-    assert_eq!(two.worker.handler().got.len(), 1);
-    assert_eq!(one.worker.outbox().room(peer), 13 - 1);
+    assert_eq!(two.worker.handler().got.len(), 3);
+    assert_eq!(one.worker.outbox().room(peer), 14 - 1 - 3);
+    assert_eq!(one.worker.stats().strays, 0);
+}
+
+/// If the peer fails before its handshake has come, the blocks of those messages come home.
+#[test]
+fn early_messages_of_a_peer_that_fails_are_dropped() {
+    let (mut one, mut two) = (side(&COUNTED, true), side(&COUNTED, false));
+    for round in 0..20 {
+        let nums = admit(&mut one, &mut two);
+        assert!(two.intake.up(nums.two, Greeting::default()));
+        two.worker.turn();
+        let back = two.only_peer();
+        while two.worker.outbox().send(back, &payload(round, 5)).is_ok() {}
+        settle(&mut [&mut one, &mut two]);
+        assert!(one.intake.gone(nums.one) && two.intake.gone(nums.two));
+        settle(&mut [&mut one, &mut two]);
+        assert_eq!(two.worker.handler().down.len(), round + 1);
+    }
+    let log = one.worker.handler();
+    assert!(log.up.is_empty() && log.got.is_empty() && log.down.is_empty());
+    // If the messages of earlier rounds still had their receives, later ones would find none.
+    let whys = two.worker.handler().down.iter().map(|(_, why)| *why);
+    assert!(whys.into_iter().all(|why| why == DownReason::Disconnected));
 }
 
 /// Credit comes without a completion and wakes nobody, so a worker that was told that there is no
