@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use super::credit_return::CreditReturns;
 use super::handler::Handler;
 use super::recv_blocks::Refill;
 use super::turn::Worker;
@@ -38,7 +39,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     #[inline(never)]
     pub fn arm(&mut self) -> Result<Armed<'_, P, H>, Busy> {
         self.core.refill(Refill::All);
-        self.core.credit_returns.settle(&mut self.core.sender, &self.core.kept);
+        CreditReturns::settle(&mut self.core.sender, &self.core.kept);
         self.settled = false;
         self.publish_stats();
         self.check_health();

@@ -182,7 +182,7 @@ impl<P: Provider> Core<P> {
     pub(super) fn drop_early(&mut self, num: u32) {
         while let Some(wc) = self.early.take_of(num) {
             // The number of a receive is that of its block.
-            self.sender.accounts.recv.take_back(wc.wr_id as u32);
+            self.sender.accounts.recv.reclaim(wc.wr_id as u32);
         }
     }
 }

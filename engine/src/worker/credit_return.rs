@@ -114,7 +114,7 @@ impl CreditReturns {
     /// of half a window. One that waits for more than half a window would wait for ever.
     #[cold]
     #[inline(never)]
-    pub(super) fn settle<P: Provider>(&self, sender: &mut Sender<P>, kept: &Kept) {
+    pub(super) fn settle<P: Provider>(sender: &mut Sender<P>, kept: &Kept) {
         for slot in 0..sender.peers.slots() {
             Self::review(sender, slot, kept);
             let Some(peer) = sender.peers.at(slot) else { continue };
@@ -160,7 +160,7 @@ impl CreditReturns {
     /// Tells peers how much they may send by now.
     #[cold]
     #[inline(never)]
-    pub(super) fn tell_due<P: Provider>(&self, sender: &mut Sender<P>, messages: &Kept) {
+    pub(super) fn tell_due<P: Provider>(sender: &mut Sender<P>, messages: &Kept) {
         // The receives they are told of must be there: all but those set aside for the refill.
         sender.accounts.recv.refill(Refill::Batch, &mut sender.accounts.stats);
         if sender.accounts.recv.is_refill_due() {

@@ -8,11 +8,11 @@ use core::mem;
 use super::accounts::SendStatus;
 use super::core::Core;
 use super::credit::{FINISHED_IMM, PeerCredit};
-use super::credit_grant::CreditGrant;
 use super::datagrams::{RECEIVES, SLOT};
 use super::handler::Handler;
 use super::message::{DownReason, PeerId, Verdict};
 use super::outbox::Outbox;
+use super::peer_resources::PeerResources;
 use super::peers::{Peer, PeerState};
 use super::probes;
 use super::wr_id::{self, WrId};
@@ -172,7 +172,7 @@ fn is_last_word<P: Provider>(core: &mut Core<P>, id: PeerId, wc: &Wc) -> bool {
     wc.opcode == WcOpcode::RecvWriteWithImm
         && wc.byte_len == size_of::<u64>() as u32
         && core.sender.peers.at(id.slot).is_some_and(|peer| {
-            !peer.has_finished && peer.grant.as_ref().is_some_and(CreditGrant::has_finished)
+            !peer.has_finished && peer.grant.as_ref().is_some_and(PeerResources::has_finished)
         })
 }
 
@@ -185,7 +185,7 @@ fn finished_sending<P: Provider, H: Handler<P>>(
     id: PeerId,
     block: u32,
 ) {
-    if core.sender.accounts.recv.take_back(block) {
+    if core.sender.accounts.recv.reclaim(block) {
         core.sender.count_done(id.slot, 1);
     }
     if let Some(peer) = core.sender.peers.at(id.slot) {
@@ -213,7 +213,7 @@ fn bring_up_by_message<P: Provider, H: Handler<P>>(
         PeerState::Admitted if peer.credit.flow != PeerCredit::Unknown => {
             peer.state = PeerState::Up;
             let back = |core: &mut Core<P>| {
-                if core.sender.accounts.recv.take_back(block) {
+                if core.sender.accounts.recv.reclaim(block) {
                     core.sender.count_done(slot, 1);
                 }
             };
@@ -276,7 +276,7 @@ fn early_or_datagram<P: Provider, H: Handler<P>>(
         return;
     }
     accounts.stats.strays += 1;
-    let _ = accounts.recv.take_back(block);
+    let _ = accounts.recv.reclaim(block);
 }
 
 /// Handles an error completion: the block comes home, and the peer drains.
@@ -290,7 +290,7 @@ fn failed<P: Provider>(core: &mut Core<P>, wr_id: u64, num: u32, status: Status)
     }
     match wr_id::parse(wr_id) {
         WrId::Recv { block } => {
-            if !sender.accounts.recv.take_back(block) && datagrams.is_of(num) {
+            if !sender.accounts.recv.reclaim(block) && datagrams.is_of(num) {
                 datagrams.end(&mut sender.accounts);
             }
             if let Some(slot) = sender.peers.find(num) {

@@ -21,7 +21,7 @@ use core::net::SocketAddr;
 
 use crate::wr::Remote;
 
-/// Bytes that two workers exchange when they connect: see [`super::CreditGrant::handshake`].
+/// Bytes that two workers exchange when they connect: see [`super::PeerResources::handshake`].
 pub const HANDSHAKE_BYTES: usize = 24;
 
 /// The most bytes of its own that a program may send with connect, accept or reject.

@@ -9,8 +9,8 @@ use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 
 use super::config::Retry;
-use super::credit_grant::{CreditGrant, CreditWords};
 use super::handshake::{Greeting, Refusal};
+use super::peer_resources::{CreditWords, PeerResources};
 use super::qp_domain::QpDomain;
 use super::shared_recv::SharedRecv;
 use super::shared_state::SharedState;
@@ -24,7 +24,7 @@ use crate::sync::{ArrayQueue, AtomicBool, Ordering, pause};
 pub(super) enum Mail<P: Provider> {
     /// A queue pair that may receive from now on; not yet up. With the peer's address, and
     /// what the peer said if that has come. Its control plane takes its end from the last field.
-    Admit(P::Qp, CreditGrant<P>, Option<SocketAddr>, Option<Greeting>, Arc<Closings>),
+    Admit(P::Qp, PeerResources<P>, Option<SocketAddr>, Option<Greeting>, Arc<Closings>),
     /// The queue pair for datagrams.
     Datagrams(P::Qp),
     /// The queue pair for datagrams is to go, if it has this number.
@@ -322,7 +322,7 @@ impl<P: Provider> Intake<P> {
         }
     }
 
-    /// Reserves a place for one more peer. Send its [`CreditGrant::handshake`] to the peer as the
+    /// Reserves a place for one more peer. Send its [`PeerResources::handshake`] to the peer as the
     /// private data of the connect or the accept.
     ///
     /// # Errors
@@ -331,7 +331,7 @@ impl<P: Provider> Intake<P> {
     /// the worker has ended, or drains.
     ///
     /// [`Config::peers`]: super::Config::peers
-    pub fn reserve(&self) -> Result<CreditGrant<P>, SetupError> {
+    pub fn reserve(&self) -> Result<PeerResources<P>, SetupError> {
         if !self.is_open() {
             let answer = match self.has_ended() {
                 true => "the worker has ended",
@@ -340,12 +340,12 @@ impl<P: Provider> Intake<P> {
             return Err(SetupError::new(Code::Reset, "one more peer", answer)
                 .cure("connect another worker"));
         }
-        CreditGrant::new(&self.words)
+        PeerResources::new(&self.words)
     }
 
     /// What to tell a peer after [`Intake::reserve`] found no place for it.
     pub fn no_place(&self) -> Refusal {
-        CreditGrant::<P>::refusal(&self.words)
+        PeerResources::<P>::refusal(&self.words)
     }
 
     /// Reads the private data of a peer that connects or accepts, and checks that the two sides can
@@ -374,7 +374,7 @@ impl<P: Provider> Intake<P> {
     pub fn admit(
         &self,
         qp: P::Qp,
-        grant: CreditGrant<P>,
+        grant: PeerResources<P>,
         addr: Option<SocketAddr>,
         greeting: Option<Greeting>,
     ) -> Result<(), P::Qp> {

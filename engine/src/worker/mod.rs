@@ -33,13 +33,13 @@ mod sender;
 
 mod accounts;
 mod batch;
-mod credit_grant;
 mod datagrams;
 mod doorbell_policy;
 mod early;
 mod in_flight;
 mod kept;
 mod mailbox;
+mod peer_resources;
 mod peers;
 mod promises;
 mod recv_blocks;
@@ -79,7 +79,6 @@ pub use self::config::{
     Config, DIRTY_PEERS, INLINE_MAX, PIECES_MAX, POLL_BATCH, Retry, SEND_BATCH,
 };
 pub use self::config_builder::{Choice, ConfigBuilder, Goal, Report};
-pub use self::credit_grant::{CreditGrant, PeerWatch};
 pub use self::datagrams::{Datagram, DestinationId};
 pub use self::drain::Undone;
 pub use self::handler::Handler;
@@ -93,6 +92,7 @@ pub use self::message::{DownReason, Message, PeerId, Token, Verdict};
 #[cfg(loom)]
 pub(crate) use self::models::MODELS;
 pub use self::outbox::Outbox;
+pub use self::peer_resources::{PeerResources, PeerWatch};
 pub use self::piece::{OwnPiece, OwnRegion, Piece, RegionId};
 pub use self::requests::Request;
 pub use self::send_error::{LendError, ListError, SendError};

@@ -8,9 +8,9 @@ use std_alloc::vec::Vec;
 use super::breach::Breach;
 use super::config::Config;
 use super::credit::Credit;
-use super::credit_grant::CreditGrant;
 use super::handshake::{Greeting, PeerInfo};
 use super::message::{DownReason, PeerId};
+use super::peer_resources::PeerResources;
 use super::send_error::SendError;
 use super::send_queue::SendQueue;
 use super::slot_map::{EMPTY, SlotMap};
@@ -41,7 +41,7 @@ pub(super) enum PeerState {
 pub(super) struct Peer<P: Provider> {
     // The queue pair before its grant: then nobody writes to a word that is given back.
     pub(super) qp: Option<P::Qp>,
-    pub(super) grant: Option<CreditGrant<P>>,
+    pub(super) grant: Option<PeerResources<P>>,
     pub(super) num: u32,
     pub(super) generation: u16,
     pub(super) state: PeerState,
@@ -78,7 +78,7 @@ impl<P: Provider> Peer<P> {
 
     /// True if it has said goodbye: it has ended the connection in order, or is about to.
     pub(super) fn said_goodbye(&self) -> bool {
-        self.grant.as_ref().is_some_and(CreditGrant::has_goodbye)
+        self.grant.as_ref().is_some_and(PeerResources::has_goodbye)
     }
 
     /// True if both sides have said that they send no more.
@@ -117,7 +117,7 @@ impl<P: Provider> Peer<P> {
     #[cold]
     pub(super) fn measure(&mut self) -> (u32, u32) {
         let slots = self.sq.free_slots();
-        let word = self.grant.as_ref().map_or(0, CreditGrant::word);
+        let word = self.grant.as_ref().map_or(0, PeerResources::word);
         let credits = self.credit.left(self.sq.messages(), word);
         // While it finishes, it takes only replies, one at a time: a fresh message needs two.
         let most = if self.finishing || self.sends_ended { 1 } else { u32::MAX };
@@ -211,7 +211,7 @@ impl<P: Provider> Peers<P> {
         &mut self,
         num: u32,
         qp: P::Qp,
-        grant: CreditGrant<P>,
+        grant: PeerResources<P>,
         addr: Option<SocketAddr>,
     ) -> Result<u32, P::Qp> {
         let Some(slot) = self.free.pop() else { return Err(qp) };

@@ -54,7 +54,7 @@ impl<P: Provider> RecvBlocks<P> {
     /// Takes home a receive without a message for the handler. False: its block is not in the
     /// shared memory.
     #[cold]
-    pub(super) fn take_back(&mut self, block: u32) -> bool {
+    pub(super) fn reclaim(&mut self, block: u32) -> bool {
         let ours = block < self.shared.blocks();
         if ours {
             self.returned_otherwise += 1;

@@ -6,6 +6,7 @@ use std_alloc::vec::Vec;
 
 use super::admit;
 use super::core::Core;
+use super::credit_return::CreditReturns;
 use super::dispatch;
 use super::doorbell_policy::Cost;
 use super::drain;
@@ -269,7 +270,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             drain::report_drained(core, handler);
         }
         if !core.sender.accounts.credit_due.is_empty() {
-            core.credit_returns.tell_due(&mut core.sender, &core.kept);
+            CreditReturns::tell_due(&mut core.sender, &core.kept);
         }
         if core.sender.doorbells.turn_ends(taken) {
             core.flush();
@@ -313,7 +314,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             self.publish_stats();
         }
         if self.idle == SETTLE_IDLE_TURNS {
-            self.core.credit_returns.settle(&mut self.core.sender, &self.core.kept);
+            CreditReturns::settle(&mut self.core.sender, &self.core.kept);
         }
         if self.idle.is_multiple_of(HEALTH_IDLE_TURNS) {
             self.check_health();

@@ -11,7 +11,7 @@ use doorbell::provider::{Access, Provider, QpType, Region};
 use doorbell::soft::sim::{Event, Prng, Wire};
 use doorbell::soft::{Host, QpControl, Soft, SoftQpEx, SoftQpInit, Wiring};
 use doorbell::wc::Status;
-use doorbell::worker::{CreditGrant, Greeting, Intake, PeerData, SharedRecv, Worker};
+use doorbell::worker::{Greeting, Intake, PeerData, PeerResources, SharedRecv, Worker};
 
 use super::book::{Book, Conn, End, Happening, Places, SHELF, State, shelf};
 use super::clerk::Clerk;
@@ -36,7 +36,7 @@ struct Call {
     desks: [usize; 2],
     controls: [QpControl; 2],
     /// The active side's queue pair and grant, until the passive side is ready.
-    active: Option<(DeviceQp, CreditGrant<Device>)>,
+    active: Option<(DeviceQp, PeerResources<Device>)>,
     /// The private data of each side.
     greetings: [Greeting; 2],
     /// Sides that were told, or will be, that it has ended.

@@ -146,7 +146,7 @@ impl Memory {
     /// it for a peer. (Accesses that a peer carries out itself are not counted.)
     pub(crate) fn remove(&self, key: u32) {
         let index = index_of(key);
-        // SeqCst, as in `lend`: at least one of the two sees the other.
+        // SeqCst, as in `check_remote_key`: at least one of the two sees the other.
         self.table().slots[index].key.store(0, Ordering::SeqCst);
         // Release pairs with `removals`: a reader of the new count sees that the key is gone.
         self.removals.fetch_add(1, Ordering::Release);
@@ -199,7 +199,7 @@ impl Memory {
     /// For memory that the poster of a request vouches for: deregistering it while it is in use
     /// breaks the contract of that post.
     #[inline(always)]
-    pub(crate) fn allows(
+    pub(crate) fn check_local_key(
         &self,
         key: u32,
         start: u64,
@@ -209,11 +209,12 @@ impl Memory {
         self.region(key, right, pd).is_some_and(|bounds| bounds.hold(start, length))
     }
 
-    /// The bytes of a piece, if [`Memory::allows`] that they are written. A piece without bytes
-    /// needs no key.
+    /// The bytes of a piece, if its key allows that they are written
+    /// ([`Memory::check_local_key`]). A piece without bytes needs no key.
     pub(crate) fn target(&self, sge: Sge, pd: PdMark) -> Option<Target<'_>> {
         let Sge { lkey, addr, length } = sge;
-        let allowed = length == 0 || self.allows(lkey, addr, length, (Access::LOCAL_WRITE, pd));
+        let allowed =
+            length == 0 || self.check_local_key(lkey, addr, length, (Access::LOCAL_WRITE, pd));
         // SAFETY: they lie in a registered region, which owns its memory. The poster keeps it, and
         // keeps everybody else away, until the request has completed.
         allowed.then(|| unsafe { Target::new(addr as *mut u8, length) })
@@ -231,9 +232,9 @@ impl Memory {
         self.table().slots[index_of(key)].region(key, right, pd)
     }
 
-    /// As [`Memory::allows`], for a request of the peer of a queue pair, to a region or through a
-    /// window. While the caller keeps the result, the region stays.
-    pub(crate) fn lend(
+    /// As [`Memory::check_local_key`], for a request of the peer of a queue pair, to a region or
+    /// through a window. While the caller keeps the result, the region stays.
+    pub(crate) fn check_remote_key(
         &self,
         who: Who,
         key: u32,
@@ -251,7 +252,7 @@ impl Memory {
         count.fetch_add(1, Ordering::SeqCst);
         let mut lent = Lent { count, right, bytes: Target::of(&mut []) };
         fence(Ordering::SeqCst);
-        if !self.allows(region, start, length, (needs, who.pd)) {
+        if !self.check_local_key(region, start, length, (needs, who.pd)) {
             return None;
         }
         // SAFETY: they lie in a region, which stays while it is lent. Its owner lets peers use
@@ -288,7 +289,8 @@ impl MrCache {
         }
     }
 
-    /// The first bytes of a receive, if [`Memory::allows`] that they are written; after `renew`.
+    /// The first bytes of a receive, if its key allows that they are written
+    /// ([`Memory::check_local_key`]); after `renew`.
     #[inline(always)]
     pub(crate) fn target<'a>(
         &mut self,
@@ -446,17 +448,17 @@ mod tests {
         let memory = memory();
         let key = insert(&memory, Access::LOCAL_WRITE);
         let none = Access::empty();
-        assert!(memory.allows(key, 0x1000, 0x100, (Access::LOCAL_WRITE, HOME)));
-        assert!(memory.allows(key, 0x1100, 0, (none, HOME)));
-        assert!(!memory.allows(key, 0x1101, 0, (none, HOME)));
-        assert!(!memory.allows(key, 0xfff, 1, (none, HOME)));
-        assert!(!memory.allows(key, 0x1000, 0x101, (none, HOME)));
-        assert!(!memory.allows(key, 0x10ff, 2, (none, HOME)));
-        assert!(!memory.allows(key, u64::MAX, u32::MAX, (none, HOME)));
-        assert!(!memory.allows(key, 0x1000, 8, (Access::REMOTE_WRITE, HOME)));
-        assert!(!memory.allows(0, 0, 0, (none, HOME)));
+        assert!(memory.check_local_key(key, 0x1000, 0x100, (Access::LOCAL_WRITE, HOME)));
+        assert!(memory.check_local_key(key, 0x1100, 0, (none, HOME)));
+        assert!(!memory.check_local_key(key, 0x1101, 0, (none, HOME)));
+        assert!(!memory.check_local_key(key, 0xfff, 1, (none, HOME)));
+        assert!(!memory.check_local_key(key, 0x1000, 0x101, (none, HOME)));
+        assert!(!memory.check_local_key(key, 0x10ff, 2, (none, HOME)));
+        assert!(!memory.check_local_key(key, u64::MAX, u32::MAX, (none, HOME)));
+        assert!(!memory.check_local_key(key, 0x1000, 8, (Access::REMOTE_WRITE, HOME)));
+        assert!(!memory.check_local_key(0, 0, 0, (none, HOME)));
         for odd in [u32::MAX, key ^ 1, key.wrapping_add(1 << SECRET_BITS)] {
-            assert!(!memory.allows(odd, 0x1000, 1, (none, HOME)), "key {odd:x}");
+            assert!(!memory.check_local_key(odd, 0x1000, 1, (none, HOME)), "key {odd:x}");
         }
     }
 
@@ -515,15 +517,20 @@ mod tests {
         assert_eq!(memory.insert(0, 8, (Access::all(), HOME), None), None, "the table is full");
         for key in &old {
             memory.remove(*key);
-            assert!(!memory.allows(*key, 0x1000, 1, (Access::empty(), HOME)));
+            assert!(!memory.check_local_key(*key, 0x1000, 1, (Access::empty(), HOME)));
         }
         let new: Vec<u32> = (1..REGIONS).map(|_| insert(&memory, Access::all())).collect();
-        let stale = |key: &&u32| memory.allows(**key, 0x1000, 1, (Access::empty(), HOME));
+        let stale = |key: &&u32| memory.check_local_key(**key, 0x1000, 1, (Access::empty(), HOME));
         let slots = |keys: &[u32]| keys.iter().map(|key| index_of(*key)).collect::<HashSet<_>>();
         assert_eq!(slots(&old), slots(&new), "the slots are reused");
         // One in 2^20 gets its old key again; among 4095, hardly ever two.
         assert!(old.iter().filter(stale).count() < 2);
-        assert!(new.iter().all(|key| memory.allows(*key, 0x1000, 1, (Access::empty(), HOME))));
+        assert!(new.iter().all(|key| memory.check_local_key(
+            *key,
+            0x1000,
+            1,
+            (Access::empty(), HOME)
+        )));
     }
 
     /// Keys do not follow from one another, nor from the order of registration, and another
@@ -554,9 +561,13 @@ mod tests {
                 for () in users {
                     scope.spawn(|| {
                         while !stop.load(Ordering::Relaxed) {
-                            if let Some(lent) =
-                                memory.lend(Who { qp: 1, pd: HOME }, key, 0x1000, 8, Access::all())
-                            {
+                            if let Some(lent) = memory.check_remote_key(
+                                Who { qp: 1, pd: HOME },
+                                key,
+                                0x1000,
+                                8,
+                                Access::all(),
+                            ) {
                                 assert!(!gone.load(Ordering::Relaxed), "lent after it was gone");
                                 drop(lent);
                             }

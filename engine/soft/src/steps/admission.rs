@@ -48,7 +48,7 @@ pub(crate) fn push(qp: &mut QpContext, wr: &SendWr<'_>, end: u64, on_wire: Sent)
 /// True if the piece may be read under its key, which must belong to that domain.
 #[inline(always)]
 pub(crate) fn readable(memory: &Memory, pd: PdMark, sge: Sge) -> bool {
-    sge.length == 0 || memory.allows(sge.lkey, sge.addr, sge.length, (Access::empty(), pd))
+    sge.length == 0 || memory.check_local_key(sge.lkey, sge.addr, sge.length, (Access::empty(), pd))
 }
 
 /// True if the piece may be written under its key, which must belong to that domain.

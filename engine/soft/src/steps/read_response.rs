@@ -59,7 +59,7 @@ impl Transport {
         let nic = self.res.nic.clone();
         let lent = match response.unsent {
             Unsent::Bytes { addr, rkey, left } => {
-                nic.memory.lend(response.who, rkey, addr, left, Access::REMOTE_READ)
+                nic.memory.check_remote_key(response.who, rkey, addr, left, Access::REMOTE_READ)
             }
             Unsent::Value(_) => None,
         };

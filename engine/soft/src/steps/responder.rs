@@ -69,7 +69,7 @@ impl Resources {
         // region may have gone meanwhile, and a hostile peer may name another one.
         let range = if qp.writing.is_none() { size } else { length };
         let nic = self.nic.clone();
-        let lent = nic.memory.lend(qp.who(), rkey, addr, range, Access::REMOTE_WRITE);
+        let lent = nic.memory.check_remote_key(qp.who(), rkey, addr, range, Access::REMOTE_WRITE);
         if range > 0 && lent.is_none() {
             return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
         }
@@ -146,7 +146,7 @@ impl Resources {
         }
         let allowed = || {
             let memory = &self.nic.memory;
-            memory.lend(qp.who(), rkey, addr, length, Access::REMOTE_READ).is_some()
+            memory.check_remote_key(qp.who(), rkey, addr, length, Access::REMOTE_READ).is_some()
         };
         if length > 0 && !allowed() {
             return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
@@ -180,7 +180,7 @@ impl Resources {
             return self.refuse(link, header, qp, (None, Status::RemoteInvalidRequest), sink);
         }
         let nic = self.nic.clone();
-        let lent = nic.memory.lend(qp.who(), rkey, addr, 8, Access::REMOTE_ATOMIC);
+        let lent = nic.memory.check_remote_key(qp.who(), rkey, addr, 8, Access::REMOTE_ATOMIC);
         let Some(word) = lent.as_ref().and_then(Lent::target).and_then(Target::word) else {
             return self.refuse(link, header, qp, (None, Status::RemoteAccess), sink);
         };

@@ -204,7 +204,7 @@ impl Resources {
         // The first fragment checks the whole range, as on RC.
         let range = if written == 0 { size } else { length };
         let nic = self.nic.clone();
-        let lent = nic.memory.lend(qp.who(), rkey, addr, range, Access::REMOTE_WRITE);
+        let lent = nic.memory.check_remote_key(qp.who(), rkey, addr, range, Access::REMOTE_WRITE);
         if range > 0 && lent.is_none() {
             return Incoming::Nothing;
         }

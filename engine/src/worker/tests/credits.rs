@@ -2,6 +2,7 @@
 //! when its peer has no receive, so one message too many ends the connection.
 
 use super::*;
+use crate::worker::credit_return::CreditReturns;
 
 /// Four peers with a window of 14 each, all the time, and 8 receives for the refill list.
 pub(super) const COUNTED: Config = Config { window: 14, window_min: 14, ..CONFIG };
@@ -21,7 +22,7 @@ impl Dice {
 
 pub(super) fn settle_credits<H: Handler<Soft>>(side: &mut Side<H>) {
     let core = &mut side.worker.core;
-    core.credit_returns.settle(&mut core.sender, &core.kept);
+    CreditReturns::settle(&mut core.sender, &core.kept);
 }
 
 fn any_config(dice: &mut Dice) -> Config {

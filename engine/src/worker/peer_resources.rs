@@ -78,7 +78,7 @@ impl<P: Provider> CreditWords<P> {
 /// The resources that a worker gives a connection: a window of its receives, and a word for its
 /// credit. Make it before the connection, and hand it over with the queue pair. It gives both back
 /// when it is dropped.
-pub struct CreditGrant<P: Provider> {
+pub struct PeerResources<P: Provider> {
     words: Arc<CreditWords<P>>,
     index: u32,
     window: u32,
@@ -87,7 +87,7 @@ pub struct CreditGrant<P: Provider> {
     is_borrower: bool,
 }
 
-impl<P: Provider> CreditGrant<P> {
+impl<P: Provider> PeerResources<P> {
     pub(super) fn new(words: &Arc<CreditWords<P>>) -> Result<Self, SetupError> {
         let index = words.free.pop().ok_or_else(|| {
             let answer = format!("the worker has slots for {}, and all are taken", words.peers);
@@ -110,7 +110,7 @@ impl<P: Provider> CreditGrant<P> {
         let loan = (words.shared.promises().spare() / 4).min(words.most - words.base);
         let window = words.base + words.shared.promises().take_up_to(loan);
         let words = words.clone();
-        Ok(CreditGrant { words, index, window, base, is_borrower: false })
+        Ok(PeerResources { words, index, window, base, is_borrower: false })
     }
 
     /// Why a grant was refused just now.
@@ -201,7 +201,7 @@ impl<P: Provider> CreditGrant<P> {
     }
 }
 
-impl<P: Provider> Drop for CreditGrant<P> {
+impl<P: Provider> Drop for PeerResources<P> {
     fn drop(&mut self) {
         self.watch().end();
         self.set_borrower(false);
