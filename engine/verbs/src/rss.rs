@@ -1,4 +1,4 @@
-//! Work queues and tables of them (QX-8), on devices that have them.
+//! Receive side scaling (RSS): work queues and tables of them (QX-8), on devices that have them.
 #![expect(unsafe_code, reason = "work queues are raw pointers of the driver")]
 
 use core::mem::zeroed;
