@@ -224,3 +224,65 @@ pub(crate) unsafe fn query(qp: *mut ibv_qp, mask: ibv_qp_attr_mask) -> Result<ib
         errno => Err(errno),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std_alloc::sync::Arc;
+
+    unsafe extern "C" fn gone<T>(_: *mut T) -> i32 {
+        0
+    }
+
+    /// A device and an object on it; no call is made on either.
+    fn device<T>(number: usize) -> (Context, Arc<Owned<T>>) {
+        // SAFETY: no call is made on the context.
+        let context = unsafe { Context::new(ptr::without_provenance_mut(number)) };
+        let context = context.expect("it is not null");
+        // SAFETY: as above; `gone` does nothing.
+        let object = unsafe { Owned::new(context, ptr::without_provenance_mut(8), gone, ()) };
+        (context, Arc::new(object.expect("it is not null")))
+    }
+
+    #[test]
+    fn objects_of_two_devices_do_not_meet() {
+        let (one, pd) = device(8);
+        let (other, cq) = device(16);
+        let (_, xrcd) = device(16);
+        let new = NewQp { pd: Some(&pd), ..NewQp::of(QpType::Rc) };
+        assert!(new.raw(one).is_ok());
+        assert_eq!(new.raw(other).err(), Some(libc::EINVAL));
+        for mixed in [
+            NewQp { send_cq: Some(&cq), ..new },
+            NewQp { recv_cq: Some(&cq), ..new },
+            NewQp { xrcd: Some(&xrcd), ..new },
+        ] {
+            assert_eq!(mixed.raw(one).err(), Some(libc::EINVAL));
+        }
+    }
+
+    #[test]
+    fn only_a_queue_pair_with_queues_of_its_own_has_receives() {
+        let (context, pd) = device(8);
+        let ((_, cq), (_, srq)) = (device(8), device(8));
+        let caps = QpCaps { send_wr: 3, recv_wr: 5, send_sge: 0, recv_sge: 2, inline: 7 };
+        let new = NewQp { caps, pd: Some(&pd), send_cq: Some(&cq), ..NewQp::of(QpType::Rc) };
+        let raw = |new: NewQp<'_>| new.raw(context).expect("all is of one device");
+        let own = raw(NewQp { recv_cq: Some(&cq), ..new });
+        assert_eq!((own.cap.max_send_wr, own.cap.max_send_sge, own.cap.max_inline_data), (3, 1, 7));
+        assert_eq!((own.cap.max_recv_wr, own.cap.max_recv_sge), (5, 2));
+        let shared = NewQp { recv_cq: Some(&cq), srq: Some(&srq), ..new };
+        assert_eq!((raw(shared).cap.max_recv_wr, raw(shared).srq), (0, srq.as_ptr()));
+        assert_eq!((raw(new).cap.max_recv_wr, raw(new).recv_cq), (0, ptr::null_mut()));
+        assert_eq!((shared.granted(&own).recv_wr, new.granted(&own).recv_wr), (0, 5));
+    }
+
+    #[test]
+    fn the_plain_call_makes_what_has_a_domain_and_nothing_more() {
+        let (_, pd) = device(8);
+        let plain = NewQp { pd: Some(&pd), ..NewQp::of(QpType::Rc) };
+        assert!(plain.plain_pd().is_some());
+        assert!(NewQp { max_tso_header: Some(1), ..plain }.plain_pd().is_none());
+        assert!(NewQp::of(QpType::XrcRecv).plain_pd().is_none());
+    }
+}

@@ -90,8 +90,8 @@ impl Core {
         let _to = to.filter(|to| !Arc::ptr_eq(to, &from)).map(|to| to.enter());
         let channel = to.map_or(ptr::null_mut(), |to| to.as_ptr());
         // SAFETY: the id is alive and the locks of both its channels held; the new one is alive
-        // as long as its line. The call destroys the channel of a synchronous id, of which the
-        // line of old keeps nothing but the lock.
+        // as long as its line. The call destroys the channel of a synchronous id; its line is not
+        // used after that but for the lock, and for a wait that then fails.
         if unsafe { rdma_migrate_id(self.id.as_ptr(), channel) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -288,7 +288,7 @@ impl Core {
             addr: addr.as_mut_ptr().cast(),
         };
         let none = ptr::null_mut();
-        // SAFETY: the id is alive and bound, and so are attributes and address alive; no context.
+        // SAFETY: the id is bound; it, the attributes and the address are alive; no context.
         self.bound_call(|id| unsafe { rdma_join_multicast_ex(id, &raw mut attr, none) })
     }
 
@@ -449,5 +449,21 @@ unsafe fn read_addr(from: *const libc::sockaddr_storage) -> Option<SocketAddr> {
             libc::AF_INET6 => Some(Raw::V6(from.cast::<libc::sockaddr_in6>().read()).addr()),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_data_goes_along_with_its_length() {
+        // SAFETY: zero is a valid value of each field.
+        let param: rdma_conn_param = unsafe { std::mem::zeroed() };
+        let data = [7; 255];
+        let with = with_data(param, &data).unwrap();
+        assert_eq!((with.private_data.cast(), with.private_data_len), (data.as_ptr(), 255));
+        assert!(with_data(param, &[]).unwrap().private_data.is_null());
+        assert!(with_data(param, &[7; 256]).is_err(), "C cannot name that length");
     }
 }

@@ -371,3 +371,37 @@ impl Deadline {
         c_int::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_request_is_given_once_and_with_its_own_channel() {
+        // SAFETY: zero is a valid value of each field that is read.
+        let (mut new, mut listener, mut event): (rdma_cm_id, rdma_cm_id, rdma_cm_event) =
+            unsafe { (zeroed(), zeroed(), zeroed()) };
+        let (mut channel, mut another) =
+            (rdma_event_channel { fd: 0 }, rdma_event_channel { fd: 0 });
+        let line = |channel: &mut rdma_event_channel| {
+            let channel = NonNull::from(channel);
+            Arc::new(Line { lock: Mutex::new(()), channel, fd: -1, ours: false })
+        };
+        let (own, other) = (line(&mut channel), line(&mut another));
+        (new.channel, new.qp_type) = (own.as_ptr(), ibv_qp_type::IBV_QPT_UD);
+        (event.id, event.listen_id) = (&raw mut new, &raw mut listener);
+        event.event = rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST;
+        // Neither the event nor the ids are librdmacm's, so none is dropped.
+        // SAFETY: they live until the end of the test.
+        let make = |event| ManuallyDrop::new(unsafe { RawEvent::new(event) });
+        let event = NonNull::from(&mut event);
+        let mut request = make(event);
+        assert!(request.datagram);
+        assert_eq!(request.happened_to().map(NonNull::as_ptr), Some(&raw mut listener));
+        let taken = request.request(&own).map(ManuallyDrop::new).expect("it brings one");
+        assert_eq!(taken.id.as_ptr(), &raw mut new);
+        assert!(taken.line().is_some_and(|line| Arc::ptr_eq(line, &own)));
+        assert!(request.request(&own).is_none(), "it was taken");
+        assert!(make(event).request(&other).is_none(), "it is on another channel");
+    }
+}
