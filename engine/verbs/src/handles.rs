@@ -31,13 +31,20 @@ unsafe impl Sync for Context {}
 #[derive(Clone, Copy)]
 pub(crate) struct Ops {
     pub(crate) poll_cq: unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int,
-    pub(crate) post_send:
-        unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
-    pub(crate) post_recv:
-        unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
-    pub(crate) post_srq_recv:
-        unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+    pub(crate) post_send: PostSend,
+    pub(crate) post_recv: PostRecv,
+    pub(crate) post_srq_recv: PostSrqRecv,
 }
+
+/// The driver's function that posts sends.
+pub(crate) type PostSend =
+    unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
+/// The driver's function that posts receives.
+pub(crate) type PostRecv =
+    unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
+/// The driver's function that posts to a shared receive queue.
+pub(crate) type PostSrqRecv =
+    unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 
 impl Context {
     /// # Safety

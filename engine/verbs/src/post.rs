@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::ptr;
 
-use crate::rdma_core::{ibv_bind_mw, ibv_mw_bind, ibv_qp, ibv_recv_wr, ibv_send_wr};
+use crate::rdma_core::{ibv_bind_mw, ibv_mw_bind, ibv_recv_wr};
 
 use super::posted::{cause_of, posted};
 use super::qp::VerbsQp;
@@ -23,23 +23,16 @@ mod tests;
 /// Receives handed to the driver in one call: the list is built on the stack.
 const CHUNK: usize = 64;
 
-/// The driver's function that posts sends.
-type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
-
-// SAFETY: the pointers in it are written anew by each post.
+// SAFETY: calls on a queue pair may be made from any thread; the other pointers are written anew by
+// each post.
 unsafe impl Send for Sender {}
 
-/// Posts a list of sends: one call, one doorbell.
+/// Hands a list of sends to the driver: one linked list, one call, one doorbell.
 ///
 /// # Safety
-/// The queue pair is alive and on the device of the function; buffers as for `Qp::post`.
+/// The queue pair of the sender is alive, on the device of its function; buffers as for `Qp::post`.
 #[inline]
-unsafe fn post_sends(
-    post: PostSend,
-    qp: *mut ibv_qp,
-    sender: &mut Sender,
-    list: &[SendWr<'_>],
-) -> Result<(), PostError> {
+unsafe fn post_sends(sender: &mut Sender, list: &[SendWr<'_>]) -> Result<(), PostError> {
     let (count, refusal) = sender.link(list);
     if count > 0 {
         let first = sender.first();
@@ -49,7 +42,7 @@ unsafe fn post_sends(
         // queue pair and the buffers.
         let answer = unsafe {
             (*first.add(count - 1)).next = ptr::null_mut();
-            post(qp, first, &raw mut bad)
+            (sender.post_send)(sender.qp, first, &raw mut bad)
         };
         posted(answer, first, bad, count)?;
     }
@@ -107,14 +100,14 @@ impl Qp for VerbsQp {
         }
         // SAFETY: the queue pair lives until this value is dropped; the caller vouches for the
         // buffers.
-        unsafe { post_sends(self.ops.post_send, self.qp.as_ptr(), &mut self.sender, list) }
+        unsafe { post_sends(&mut self.sender, list) }
     }
 
     unsafe fn post_recv(&mut self, list: &[RecvWr]) -> Result<(), PostError> {
         if self.shared_queue {
             return Err(PostError { accepted: 0, cause: PostCause::State });
         }
-        let (post, qp) = (self.ops.post_recv, self.qp.as_ptr());
+        let (post, qp) = (self.post_recv, self.qp.as_ptr());
         // SAFETY: the queue pair lives until this value is dropped, the chunk is a valid list,
         // and the caller vouches for the buffers.
         post_chunks(list, |first, bad| unsafe { post(qp, first, bad) })
@@ -136,7 +129,7 @@ impl Srq for VerbsSrq {
 
     #[inline]
     unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
-        let (post, srq) = (self.more.device.ops().post_srq_recv, self.srq.as_ptr());
+        let (post, srq) = (self.post, self.srq.as_ptr());
         // SAFETY: the queue lives while its handle does, the chunk is a valid list, and the
         // caller vouches for the buffers.
         post_chunks(list, |first, bad| unsafe { post(srq, first, bad) })

@@ -5,7 +5,7 @@ use std_alloc::format;
 use std_alloc::vec::Vec;
 
 use super::device::Verbs;
-use super::handles::{Ops, Owned, zero};
+use super::handles::{Owned, PostRecv, zero};
 use super::send::Sender;
 use super::shim::refused;
 use crate::error::SetupError;
@@ -18,7 +18,8 @@ pub struct VerbsQp {
     pub(super) caps: QpCaps,
     pub(super) num: u32,
     takes_sends: bool,
-    pub(super) ops: Ops,
+    /// The driver's function that posts receives.
+    pub(super) post_recv: PostRecv,
     /// It has no receives of its own.
     pub(super) shared_queue: bool,
     /// The groups it is attached to: it cannot be destroyed in one (QX-14).
@@ -37,13 +38,14 @@ impl VerbsQp {
         shared_queue: bool,
         device: &Verbs,
     ) -> VerbsQp {
+        let ops = device.device().ops();
         VerbsQp {
             num: qp.number(),
+            sender: Sender::new(qp.as_ptr(), ops.post_send, caps, kind),
             qp,
-            sender: Sender::new(caps, kind),
             caps,
             takes_sends: false,
-            ops: device.device().ops(),
+            post_recv: ops.post_recv,
             shared_queue,
             groups: Vec::new(),
             _device: device.clone(),

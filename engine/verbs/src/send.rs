@@ -4,18 +4,21 @@ use core::mem::MaybeUninit;
 use core::ptr;
 
 use crate::rdma_core::{
-    atomic_t, bind_mw_t, ibv_mr, ibv_mw, ibv_mw_bind_info, ibv_send_wr, ibv_sge, ibv_wr_opcode,
-    qp_type_t, rdma_t, tso_t, ud_t, wr_t, xrc_t,
+    atomic_t, bind_mw_t, ibv_mr, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_send_wr, ibv_sge,
+    ibv_wr_opcode, qp_type_t, rdma_t, tso_t, ud_t, wr_t, xrc_t,
 };
 use std_alloc::boxed::Box;
 
 use super::access::access_flags;
-use super::handles::zero;
+use super::handles::{PostSend, zero};
 use crate::provider::{QpCaps, QpType};
 use crate::wr::{Binding, Destination, PostCause, Remote, SendFlags, SendOp, SendWr};
 
-/// Builds lists of requests in its own memory.
+/// Builds lists of requests in its own memory, for a queue pair.
 pub(super) struct Sender {
+    pub(super) qp: *mut ibv_qp,
+    /// The driver's function that posts to it.
+    pub(super) post_send: PostSend,
     caps: QpCaps,
     /// The type of the queue pair, which requests must fit.
     kind: QpType,
@@ -28,11 +31,13 @@ pub(super) struct Sender {
 
 impl Sender {
     /// For a queue pair with these capacities.
-    pub(super) fn new(caps: QpCaps, kind: QpType) -> Sender {
+    pub(super) fn new(qp: *mut ibv_qp, post_send: PostSend, caps: QpCaps, kind: QpType) -> Sender {
         let slots = caps.send_wr as usize;
         // A request of one piece points to the caller's own.
         let pieces = if caps.send_sge > 1 { slots * caps.send_sge as usize } else { 0 };
         Sender {
+            qp,
+            post_send,
             caps,
             kind,
             scratch: (0..slots).map(|_| EMPTY).collect(),

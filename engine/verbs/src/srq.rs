@@ -8,6 +8,7 @@ use std_alloc::sync::Arc;
 
 use super::cq::VerbsCq;
 use super::device::Device;
+use super::handles::{Owned, PostSrqRecv};
 use super::objects::{self, Srq};
 use super::shim::refused;
 use super::xrc::{self, VerbsXrcd};
@@ -18,16 +19,18 @@ use crate::provider::{SrqLimits, XrcSrq};
 #[derive(Clone)]
 pub struct VerbsSrq {
     pub(crate) srq: Srq,
-    pub(super) more: Arc<More>,
+    /// The driver's function that posts to it.
+    pub(super) post: PostSrqRecv,
+    more: Arc<More>,
 }
 
 /// What is known of a queue.
-pub(super) struct More {
+struct More {
     depth: AtomicU32,
     /// Its number, if it is of an XRC domain.
     number: Option<u32>,
     /// Counts as a user of its protection domain.
-    pub(super) device: Arc<Device>,
+    device: Arc<Device>,
 }
 
 impl VerbsSrq {
@@ -36,9 +39,7 @@ impl VerbsSrq {
         let asked = || format!("a shared receive queue of {depth} on {}", device.caps().device);
         let made = objects::create_srq(device.pd(), depth);
         let (srq, real) = made.map_err(|errno| refused(asked(), errno))?;
-        let depth = AtomicU32::new(real.max(depth));
-        let more = More { depth, number: None, device: device.clone() };
-        Ok(VerbsSrq { srq: Arc::new(srq), more: Arc::new(more) })
+        Ok(VerbsSrq::with(srq, real.max(depth), None, device))
     }
 
     /// One of an XRC domain.
@@ -54,9 +55,18 @@ impl VerbsSrq {
         xrc::check(device.context(), device.caps(), &asked)?;
         let made = objects::create_xrc_srq(device.pd(), &xrcd.0, &cq.cq, depth);
         let (srq, real, number) = made.map_err(|errno| refused(asked.as_str(), errno))?;
-        let depth = AtomicU32::new(real.max(depth));
-        let more = More { depth, number: Some(number), device: device.clone() };
-        Ok(VerbsSrq { srq: Arc::new(srq), more: Arc::new(more) })
+        Ok(VerbsSrq::with(srq, real.max(depth), Some(number), device))
+    }
+
+    fn with(
+        srq: Owned<ibv_srq>,
+        depth: u32,
+        number: Option<u32>,
+        device: &Arc<Device>,
+    ) -> VerbsSrq {
+        let more = More { depth: AtomicU32::new(depth), number, device: device.clone() };
+        let post = device.ops().post_srq_recv;
+        VerbsSrq { srq: Arc::new(srq), post, more: Arc::new(more) }
     }
 
     /// The queue for calls of libibverbs; alive as long as a clone of this handle.

@@ -8,6 +8,7 @@ use std_alloc::vec::Vec;
 
 use super::*;
 use crate::provider::QpType;
+use crate::rdma_core::{ibv_qp, ibv_send_wr};
 use crate::send::{EMPTY, fill_in};
 use crate::wr::{AhName, Destination, Remote, SendOp, Sge, XrcOp};
 
@@ -76,10 +77,9 @@ fn with_kind(
 ) -> (Result<(), PostError>, Driver) {
     let caps = QpCaps { send_wr: 8, send_sge: 3, inline: 64, ..QpCaps::default() };
     let cell = RefCell::new(driver_of);
-    let mut sender = Sender::new(caps, kind);
-    let qp = NonNull::from(&cell).cast().as_ptr();
+    let mut sender = Sender::new(NonNull::from(&cell).cast().as_ptr(), driver, caps, kind);
     // SAFETY: the driver of the tests takes the cell, and looks at no buffer.
-    let answer = unsafe { post_sends(driver, qp, &mut sender, list) };
+    let answer = unsafe { post_sends(&mut sender, list) };
     (answer, cell.into_inner())
 }
 
