@@ -118,12 +118,12 @@ pub(super) fn attach(process: i32, name: FileName, len: u64) -> Option<Mapping> 
 pub(super) fn look(process: i32, name: FileName, len: u64) -> Option<ReadOnly> {
     let file = open(process, name, false)?;
     let found = file.metadata().ok()?;
-    // A file may have pages beyond its end, where a read kills this process.
-    let whole = found.len() >= len && found.blocks() * 512 >= len;
+    let whole = found.blocks() * 512 >= len;
     if len == 0 || len > VIEW_MAX || !whole || (may_lose_pages(&file) && !is_final(&file)) {
         return None;
     }
-    // The file has all its pages, or gets pages of the ordinary size.
+    // The file has all its pages, or gets pages of the ordinary size. It may have some beyond its
+    // end, where a read kills this process: a view does not go there.
     View::of_memfd(&file, usize::try_from(len).ok()?).ok().and_then(ReadOnly::over)
 }
 
