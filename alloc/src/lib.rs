@@ -75,7 +75,9 @@ mod pool;
 pub use arena::{Arena, ArenaError, CACHE_LINE, Piece, WrongArena};
 pub use arith::SizeError;
 #[cfg(all(feature = "std", target_os = "linux"))]
-pub use linux::{FileError, FileUse, Machine, MapError, MapRequest, MemfdError, Where, where_is};
+pub use linux::{FileError, FileUse, Machine, MapError, MapRequest, MemfdError, View};
+#[cfg(all(feature = "std", target_os = "linux"))]
+pub use linux::{Where, where_is};
 pub use mapping::{Mapping, Release};
 pub use pages::{Ask, Pages};
 pub use place::Place;

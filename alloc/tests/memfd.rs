@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use doorbell_alloc::{Ask, MapError, MapRequest, Mapping, MemfdError};
+use doorbell_alloc::{Ask, MapError, MapRequest, Mapping, MemfdError, View};
 
 /// A memfd of `len` bytes with `seals`.
 fn memfd(len: u64, seals: i32) -> OwnedFd {
@@ -137,4 +137,35 @@ fn a_read_only_memfd_is_an_error() {
         panic!("{error:?}");
     };
     assert_eq!(source.raw_os_error(), Some(libc::EPERM));
+}
+
+#[test]
+fn a_view_sees_the_bytes_of_a_memfd_that_cannot_shrink() {
+    let ours = shared(100_000);
+    let view = View::of_memfd(&File::from(send(&ours)), 50_000).unwrap();
+    assert_eq!((view.len(), view.is_empty()), (50_000, false));
+    // SAFETY: the byte lies in both, and no reference to it exists.
+    unsafe {
+        ours.as_ptr().add(49_999).write_volatile(7);
+        assert_eq!(view.as_ptr().add(49_999).read_volatile(), 7);
+    }
+    drop(ours);
+    // SAFETY: as above; the view keeps the memory.
+    assert_eq!(unsafe { view.as_ptr().add(49_999).read_volatile() }, 7);
+}
+
+#[test]
+fn a_view_of_another_file_is_refused() {
+    let of = |fd: OwnedFd, len| View::of_memfd(&File::from(fd), len).unwrap_err();
+    let error = of(memfd(8192, libc::F_SEAL_GROW), 8192);
+    assert!(matches!(error, MemfdError::MayShrink { .. }), "{error:?}");
+    let error = of(memfd(8192, libc::F_SEAL_SHRINK), 8193);
+    assert!(matches!(error, MemfdError::Short { size: 8192, claimed: 8193 }), "{error:?}");
+    let error = of(memfd(8192, libc::F_SEAL_SHRINK), 0);
+    assert!(matches!(error, MemfdError::Map(MapError::Size { len: 0, .. })), "{error:?}");
+    let error = of(File::open("/proc/self/exe").unwrap().into(), 4096);
+    assert!(matches!(error, MemfdError::NotMemfd(_)), "{error:?}");
+    // It need not be writable.
+    let sealed = memfd(8192, libc::F_SEAL_SHRINK | libc::F_SEAL_WRITE);
+    View::of_memfd(&File::from(sealed), 8192).unwrap();
 }

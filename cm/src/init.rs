@@ -7,7 +7,7 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::{AttrMask, CreateFlags, QpCaps, QpType, RxHash, SendOps};
 
 use crate::cq::CompletionQueue;
-use crate::spread::{IndirectionTable, Table};
+use crate::rss::{IndirectionTable, Table};
 use crate::srq::SharedReceive;
 use crate::xrc::XrcDomain;
 

@@ -19,7 +19,7 @@ use crate::error::{PostFailed, Refused};
 use crate::exposed::Exposed;
 use crate::init::QpInit;
 use crate::posted::{Posted, first_number, lock};
-use crate::spread::TableUse;
+use crate::rss::TableUse;
 use crate::srq::SharedReceive;
 use crate::target::Target;
 use crate::window::{self, Window};
@@ -116,12 +116,12 @@ impl<F: Fabric> QueuePair<F> {
             _ => init.caps.recv_wr,
         };
         let send_cq = own_cq(&init.send_cq, init.caps.send_wr, "max_send_wr")?;
-        let spread = init.ex.table.is_some();
-        if spread && init.recv_cq.is_some() {
+        let rss = init.ex.table.is_some();
+        if rss && init.recv_cq.is_some() {
             let answer = "with a table it takes no completion queue for receives (QX-8)";
             return Err(CmError::new(Code::Invalid, "make a queue pair", answer));
         }
-        let recv_cq = match alone || spread {
+        let recv_cq = match alone || rss {
             true => None,
             false => Some(own_cq(&init.recv_cq, received, "max_recv_wr")?),
         };

@@ -30,40 +30,54 @@ const CEILINGS: &[(&str, usize, usize)] = &[
     ("doorbell-engine", 10, 5),
     ("doorbell-examples", 2, 0),
     ("doorbell-seam", 8, 0),
-    ("doorbell-soft", 21, 27),
+    ("doorbell-soft", 20, 27),
     ("doorbell-tokio", 1, 1),
     ("doorbell-tune", 2, 0),
     ("doorbell-turn", 1, 0),
-    ("doorbell-verbs", 31, 0),
+    ("doorbell-verbs", 12, 1),
 ];
 
 /// Packages that name their files with `unsafe`. A file that no longer has any leaves the list.
-const NAMED: &[(&str, &[&str])] = &[(
-    "doorbell-soft",
-    &[
-        "src/control/files.rs",
-        "src/control/mod.rs",
-        "src/control/sys.rs",
-        "src/device/path.rs",
-        "src/handles/seam.rs",
-        "src/model/buffers.rs",
-        "src/model/memory.rs",
-        "src/model/send_queue.rs",
-        "src/shm/burst.rs",
-        "src/shm/copy.rs",
-        "src/shm/copy_x86.rs",
-        "src/shm/inbox.rs",
-        "src/shm/layout.rs",
-        "src/shm/reader.rs",
-        "src/shm/remote_map.rs",
-        "src/shm/ring.rs",
-        "src/state/link_scheduler.rs",
-        "src/state/place.rs",
-        "src/state/predicted.rs",
-        "src/steps/deferred.rs",
-        "src/steps/domain.rs",
-    ],
-)];
+const NAMED: &[(&str, &[&str])] = &[("doorbell-soft", SOFT), ("doorbell-verbs", VERBS)];
+
+const SOFT: &[&str] = &[
+    "src/control/mod.rs",
+    "src/control/sys.rs",
+    "src/device/path.rs",
+    "src/handles/seam.rs",
+    "src/model/buffers.rs",
+    "src/model/memory.rs",
+    "src/model/send_queue.rs",
+    "src/shm/burst.rs",
+    "src/shm/copy.rs",
+    "src/shm/copy_x86.rs",
+    "src/shm/inbox.rs",
+    "src/shm/layout.rs",
+    "src/shm/reader.rs",
+    "src/shm/remote_map.rs",
+    "src/shm/ring.rs",
+    "src/state/link_scheduler.rs",
+    "src/state/place.rs",
+    "src/state/predicted.rs",
+    "src/steps/deferred.rs",
+    "src/steps/domain.rs",
+];
+
+/// The calls of rdma-core and of the C library, and the traits of the seam that promise something.
+const VERBS: &[&str] = &[
+    "src/control/core.rs",
+    "src/control/line.rs",
+    "src/front.rs",
+    "src/handles.rs",
+    "src/lib.rs",
+    "src/objects.rs",
+    "src/poll.rs",
+    "src/post.rs",
+    "src/qp_calls.rs",
+    "src/rdma_core.rs",
+    "src/region.rs",
+    "src/sys.rs",
+];
 
 /// The files of a package with `unsafe`, by their paths below its folder.
 #[derive(Default)]

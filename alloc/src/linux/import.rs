@@ -78,7 +78,7 @@ impl Mapping {
 }
 
 /// Checks that the file behind `fd` can no longer shrink.
-fn require_seal(fd: &OwnedFd) -> Result<(), MemfdError> {
+pub(super) fn require_seal(fd: &impl AsRawFd) -> Result<(), MemfdError> {
     // SAFETY: reading the seals takes only numbers.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
     check(seals).map_err(MemfdError::NotMemfd)?;

@@ -25,6 +25,8 @@ mod request;
 
 mod import;
 
+mod view;
+
 mod file;
 
 pub use bind::{Where, where_is};
@@ -32,3 +34,4 @@ pub use error::{FileError, MapError, MemfdError};
 pub use file::FileUse;
 pub use machine::Machine;
 pub use request::MapRequest;
+pub use view::View;

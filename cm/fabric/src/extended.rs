@@ -15,7 +15,7 @@ use crate::fabric::{Fabric, QpAttr};
 pub fn check<F: Fabric>(asked: &str, attr: &QpAttr<'_, F>) -> Result<(), CmError> {
     check_flags(asked, attr.kind, attr.ex.create_flags.unwrap_or_default())?;
     check_segments(asked, attr)?;
-    check_spread(asked, attr)?;
+    check_rss(asked, attr)?;
     check_ops(asked, attr.kind, attr.ex.send_ops_flags.unwrap_or_default())
 }
 
@@ -49,7 +49,7 @@ fn check_segments<F: Fabric>(asked: &str, attr: &QpAttr<'_, F>) -> Result<(), Cm
     }
 }
 
-fn check_spread<F: Fabric>(asked: &str, attr: &QpAttr<'_, F>) -> Result<(), CmError> {
+fn check_rss<F: Fabric>(asked: &str, attr: &QpAttr<'_, F>) -> Result<(), CmError> {
     let refused = |code, answer: &str| Err(CmError::new(code, asked, format!("{answer} (QX-8)")));
     let by = match (attr.ex.rwq_ind_tbl, attr.ex.rx_hash_conf) {
         (None, None) => return Ok(()),

@@ -1,21 +1,18 @@
 //! Address handles.
-#![expect(unsafe_code, reason = "handles are raw pointers of the driver")]
 
-use core::mem::{offset_of, zeroed};
+use core::mem::offset_of;
 use core::net::IpAddr;
-use core::ptr::NonNull;
 
-use crate::rdma_core::{
-    ibv_ah, ibv_ah_attr, ibv_create_ah, ibv_destroy_ah, ibv_gid, ibv_global_route, ibv_grh,
-    ibv_init_ah_from_wc, ibv_wc, ibv_wc_flags,
-};
+use crate::rdma_core::{ibv_ah, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_grh};
 use std_alloc::format;
 use std_alloc::sync::Arc;
 
 use super::device::{Device, Verbs};
-use super::shim::{errno, refused};
+use super::handles::{Owned, gid_of};
+use super::objects;
+use super::shim::refused;
 use crate::error::{Code, SetupError};
-use crate::provider::{AddressHandle, AddressVector, GRH_BYTES, Gid, GlobalRoute};
+use crate::provider::{AddressHandle, AddressVector, GRH_BYTES, GlobalRoute};
 use crate::wc::{Wc, WcFlags};
 use crate::wr::AhName;
 
@@ -32,22 +29,9 @@ const PORT: u8 = 1;
 pub struct VerbsAh(Arc<Handle>);
 
 struct Handle {
-    ah: NonNull<ibv_ah>,
-    // Dropped after the handle: its protection domain is the device's.
+    ah: Owned<ibv_ah>,
+    /// Counts as a user of its protection domain.
     _device: Arc<Device>,
-}
-
-// SAFETY: libibverbs' calls with an address handle may be made from any thread.
-unsafe impl Send for Handle {}
-// SAFETY: as above.
-unsafe impl Sync for Handle {}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        // SAFETY: made by `new`, and whoever posted with it has kept a clone until the send was
-        // over.
-        unsafe { ibv_destroy_ah(self.ah.as_ptr()) };
-    }
 }
 
 impl AddressHandle for VerbsAh {
@@ -58,17 +42,15 @@ impl AddressHandle for VerbsAh {
 
 impl VerbsAh {
     pub(super) fn new(device: &Arc<Device>, to: &AddressVector) -> Result<VerbsAh, SetupError> {
-        let mut raw = raw_address(to);
-        // SAFETY: the domain lives as long as the device; the call reads the attributes.
-        let ah = unsafe { ibv_create_ah(device.pd(), &raw mut raw) };
         let asked = || format!("an address handle to {to:?} on {}", device.caps().device);
-        let ah = NonNull::new(ah).ok_or_else(|| refused(asked(), errno()))?;
+        let ah = objects::create_ah(device.pd(), raw_address(to));
+        let ah = ah.map_err(|errno| refused(asked(), errno))?;
         Ok(VerbsAh(Arc::new(Handle { ah, _device: device.clone() })))
     }
 }
 
 /// An address vector in C's form.
-pub fn raw_address(to: &AddressVector) -> ibv_ah_attr {
+pub(crate) fn raw_address(to: &AddressVector) -> ibv_ah_attr {
     let route = to.route.unwrap_or_default();
     ibv_ah_attr {
         grh: ibv_global_route {
@@ -88,10 +70,9 @@ pub fn raw_address(to: &AddressVector) -> ibv_ah_attr {
 }
 
 /// An address vector as librdmacm or libibverbs gives it.
-pub fn address_of(raw: &ibv_ah_attr) -> AddressVector {
+pub(crate) fn address_of(raw: &ibv_ah_attr) -> AddressVector {
     let route = GlobalRoute {
-        // SAFETY: every member of the union is the same sixteen bytes, which any value may have.
-        gid: Gid(unsafe { raw.grh.dgid.raw }),
+        gid: gid_of(&raw.grh.dgid),
         flow_label: raw.grh.flow_label,
         source_index: raw.grh.sgid_index,
         hop_limit: raw.grh.hop_limit,
@@ -120,26 +101,17 @@ pub(super) fn sender_of(
         let answer = "the completion is not of a datagram with its header";
         return Err(SetupError::new(Code::Invalid, asked, answer));
     }
-    way_back(device, wc, header).or_else(|errno| {
+    way_back(device.device(), wc, header).or_else(|errno| {
         // Sent to a group, which is none of the port's GIDs: as if it had come to one of those.
         let mut own = device.addresses().into_iter().filter_map(|ip| sent_to(header, ip));
-        own.find_map(|header| way_back(device, wc, &header).ok()).ok_or(refused(asked, errno))
+        own.find_map(|header| way_back(device.device(), wc, &header).ok())
+            .ok_or(refused(asked, errno))
     })
 }
 
 /// Makes the call; the errno if it fails.
-fn way_back(device: &Verbs, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, i32> {
-    // SAFETY: zero is a valid value of each field of all three, and any bytes are a header.
-    let (mut raw_wc, mut grh, mut attr): (ibv_wc, ibv_grh, ibv_ah_attr) =
-        unsafe { (zeroed(), header.as_ptr().cast::<ibv_grh>().read_unaligned(), zeroed()) };
-    raw_wc.src_qp = wc.src_qp;
-    raw_wc.wc_flags = ibv_wc_flags::IBV_WC_GRH.0;
-    let (raw_wc, grh, out) = (&raw mut raw_wc, &raw mut grh, &raw mut attr);
-    // SAFETY: the context is open, and all three are alive during the call.
-    match unsafe { ibv_init_ah_from_wc(device.context(), PORT, raw_wc, grh, out) } {
-        0 => Ok(address_of(&attr)),
-        _ => Err(errno()),
-    }
+fn way_back(device: &Device, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, i32> {
+    device.context().address_of_sender(PORT, wc.src_qp, header).map(|raw| address_of(&raw))
 }
 
 /// The header of a datagram to a group, changed as if its destination were that address. `None` if

@@ -1,405 +1,113 @@
-//! Completion queues and their readers.
-#![expect(unsafe_code, reason = "completions are written by the driver into our buffer")]
+//! Completion queues.
 
-use core::ffi::c_int;
-use core::mem::MaybeUninit;
-use core::ptr::NonNull;
-
-use crate::rdma_core::{ibv_cq, ibv_destroy_cq, ibv_req_notify_cq, ibv_resize_cq, ibv_wc};
+use crate::rdma_core::ibv_cq;
 use std_alloc::format;
+use std_alloc::string::String;
 use std_alloc::sync::Arc;
 
-use super::create_cq::{self, CqHome};
 use super::device::Device;
-use super::shim::{from_c, refused, to_c};
-use super::wake::{self, Channel};
+use super::handles::Context;
+use super::objects::{self, Channel, Cq, CqEx};
+use super::shim::refused;
+use super::sys::{errno, never_block, notifier};
 use crate::error::{Code, SetupError};
-use crate::provider::wake::{Notifier, WakeFds};
-use crate::provider::{CqInit, Polled, Poller};
-use crate::wc::{Status, Wc, WcFlags, WcOpcode};
-
-/// The most completions taken from the driver in one call.
-const CHUNK: usize = 16;
+use crate::provider::wake::Notifier;
+use crate::provider::{Caps, CqInit};
 
 /// A completion queue of an RDMA device.
 #[derive(Clone)]
-pub struct VerbsCq(Arc<Queue>);
-
-struct Queue {
-    cq: NonNull<ibv_cq>,
-    // Dropped after the queue that is on it.
-    channel: Channel,
-    /// Rung by whoever wants the poller awake.
-    notifier: Option<Notifier>,
-    device: Arc<Device>,
+pub struct VerbsCq {
+    pub(crate) cq: Cq,
+    pub(crate) wake: Arc<Wake>,
 }
 
-// SAFETY: libibverbs' calls on a completion queue may be made from any thread.
-unsafe impl Send for Queue {}
-// SAFETY: as above.
-unsafe impl Sync for Queue {}
+/// How the poller of a queue is woken.
+pub(crate) struct Wake {
+    /// The channel of its events, on which no other queue is.
+    pub(crate) channel: Channel,
+    /// Rung by whoever wants the poller awake.
+    pub(crate) notifier: Option<Notifier>,
+    pub(crate) device: Arc<Device>,
+}
 
 impl VerbsCq {
-    pub(super) fn new(
+    /// `ibv_create_cq`.
+    pub(super) fn new(device: &Arc<Device>, init: &CqInit) -> Result<VerbsCq, SetupError> {
+        let wake = Wake::new(device, init)?;
+        let cq = objects::create_cq(device.context(), init, Some(&wake.channel))
+            .map_err(|errno| refused(asked(device, init.depth), errno))?;
+        Ok(VerbsCq { cq: Arc::new(cq), wake: Arc::new(wake) })
+    }
+
+    /// `ibv_create_cq_ex`. Returns what its reader needs too.
+    pub(super) fn extended(
         device: &Arc<Device>,
         init: &CqInit,
-        extended: bool,
-    ) -> Result<VerbsCq, SetupError> {
-        let CqInit { depth, comp_vector: vector, .. } = *init;
-        device.check_depth("completion queue", depth, device.caps().cqe_max)?;
-        let asked = || format!("a completion queue of {depth} on {}", device.caps().device);
-        let vectors = device.caps().comp_vectors;
-        if vector >= vectors {
-            let answer = format!("it has {vectors} completion vectors, from 0 on; not {vector}");
-            return Err(SetupError::new(Code::Invalid, asked(), answer));
-        }
-        let channel = Channel::new(device.context())?;
-        let at = CqHome {
-            context: device.context_ref(),
-            parent: device.parent_domain(),
-            channel: channel.as_ptr(),
-        };
-        // SAFETY: the context is never closed; the queue keeps the device, which keeps its parent
-        // domain, and the channel.
-        let cq = unsafe {
-            match extended {
-                true => create_cq::extended(at, init, device.caps())?,
-                false => create_cq::plain(at, init).map_err(|errno| refused(asked(), errno))?,
-            }
-        };
-        Ok(VerbsCq(Arc::new(Queue {
-            cq,
-            channel,
-            notifier: wake::notifier(),
-            device: device.clone(),
-        })))
+    ) -> Result<(VerbsCq, CqEx), SetupError> {
+        let wake = Wake::new(device, init)?;
+        let (context, parent) = (device.context(), device.parent_domain());
+        let cq = objects::create_cq_ex(context, init, Some(&wake.channel), parent)
+            .map_err(|errno| not_extended(init, device.caps(), errno))?;
+        Ok((VerbsCq { cq: cq.plain().clone(), wake: Arc::new(wake) }, cq))
     }
 
     pub(super) fn resize(&self, device: &Device, depth: u32) -> Result<u32, SetupError> {
-        let asked = || format!("a completion queue of {depth} on {}", device.caps().device);
-        if device.context() != self.0.device.context() {
+        if device.context() != self.cq.context() {
             let answer = "the queue is of another device";
-            return Err(SetupError::new(Code::Invalid, asked(), answer));
+            return Err(SetupError::new(Code::Invalid, asked(device, depth), answer));
         }
         device.check_depth("completion queue", depth, device.caps().cqe_max)?;
-        // SAFETY: the queue lives while its handle does; the driver keeps polls out meanwhile.
-        match unsafe { ibv_resize_cq(self.as_ptr(), to_c(depth)) } {
-            // SAFETY: the call has written the real figure.
-            0 => Ok(from_c(unsafe { (*self.as_ptr()).cqe })),
-            answer => {
-                let error = refused(asked(), answer);
-                let full = error.code() == Code::Invalid;
-                Err(if full { error.cure("poll what is in it first (CP-8)") } else { error })
-            }
-        }
-    }
-
-    pub(super) fn as_non_null(&self) -> NonNull<ibv_cq> {
-        self.0.cq
+        self.cq.resize(depth).map_err(|errno| {
+            let error = refused(asked(device, depth), errno);
+            let full = error.code() == Code::Invalid;
+            if full { error.cure("poll what is in it first (CP-8)") } else { error }
+        })
     }
 
     /// The queue for calls of libibverbs; alive as long as a clone of this handle.
     pub fn as_ptr(&self) -> *mut ibv_cq {
-        self.0.cq.as_ptr()
+        self.cq.as_ptr()
     }
 }
 
-impl Drop for Queue {
-    fn drop(&mut self) {
-        // SAFETY: queue pairs hold a handle each, so none uses the queue any more. Should the
-        // driver refuse, the queue stays and nothing dangles.
-        // Events that were taken are acknowledged.
-        unsafe { ibv_destroy_cq(self.cq.as_ptr()) };
+fn asked(device: &Device, depth: u32) -> String {
+    format!("a completion queue of {depth} on {}", device.caps().device)
+}
+
+impl Wake {
+    /// For a queue like that, after checks that not all drivers make.
+    fn new(device: &Arc<Device>, init: &CqInit) -> Result<Wake, SetupError> {
+        let CqInit { depth, comp_vector: vector, .. } = *init;
+        device.check_depth("completion queue", depth, device.caps().cqe_max)?;
+        let vectors = device.caps().comp_vectors;
+        if vector >= vectors {
+            let answer = format!("it has {vectors} completion vectors, from 0 on; not {vector}");
+            return Err(SetupError::new(Code::Invalid, asked(device, depth), answer));
+        }
+        let channel = new_channel(device.context())?;
+        Ok(Wake { channel, notifier: notifier(), device: device.clone() })
     }
 }
 
-/// The reader of a [`VerbsCq`].
-pub struct VerbsPoller {
-    cq: VerbsCq,
-    poll_cq: PollCq,
-    broken: bool,
-    ahead: Ahead,
+/// A channel whose descriptor does not block.
+fn new_channel(context: Context) -> Result<Channel, SetupError> {
+    let asked = "a completion channel";
+    let channel = objects::create_comp_channel(context)
+        .map_err(|errno| refused(asked, errno).cure("close files, or raise ulimit -n"))?;
+    if !never_block(channel.fd()) {
+        return Err(refused(asked, errno()));
+    }
+    Ok(Arc::new(channel))
 }
 
-type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
-
-/// The completions of a poll for one that found several: the next polls return them first.
-struct Ahead {
-    raw: [MaybeUninit<ibv_wc>; CHUNK],
-    /// The first `got` are filled; `given` of those have been returned.
-    given: usize,
-    got: usize,
-}
-
-impl VerbsPoller {
-    pub(super) fn new(cq: VerbsCq) -> VerbsPoller {
-        let poll_cq = cq.0.device.ops().poll_cq;
-        VerbsPoller { cq, poll_cq, broken: false, ahead: Ahead::new() }
-    }
-
-    #[inline]
-    fn take(&mut self, out: &mut [MaybeUninit<ibv_wc>]) -> usize {
-        // SAFETY: the queue lives while its handle does.
-        let got = unsafe { take(self.poll_cq, self.cq.as_ptr(), out) };
-        self.broken |= got.is_none();
-        got.unwrap_or(0)
-    }
-}
-
-/// Asks the driver for as many completions as there is room for. Returns how many came, or `None`
-/// if the queue is broken.
-///
-/// # Safety
-/// The queue is alive, and of the driver whose function that is.
-#[inline]
-unsafe fn take(poll_cq: PollCq, cq: *mut ibv_cq, out: &mut [MaybeUninit<ibv_wc>]) -> Option<usize> {
-    // SAFETY: the caller vouches for the queue, and the driver writes at most `len` entries, which
-    // is at most CHUNK.
-    let got = unsafe { poll_cq(cq, out.len() as c_int, out.as_mut_ptr().cast()) };
-    usize::try_from(got).ok().map(|got| got.min(out.len()))
-}
-
-impl Ahead {
-    fn new() -> Ahead {
-        Ahead { raw: [const { MaybeUninit::uninit() }; CHUNK], given: 0, got: 0 }
-    }
-
-    /// The result of a poll for one completion, after `got` were taken into `raw`.
-    #[inline]
-    fn one_of(&mut self, got: usize) -> Polled {
-        match got {
-            0 => Polled::Nothing,
-            // SAFETY: the driver has written the first entry.
-            1 => Polled::One(convert(unsafe { self.raw[0].assume_init_ref() })),
-            _ => {
-                (self.given, self.got) = (0, got);
-                Polled::More
-            }
+fn not_extended(init: &CqInit, caps: &Caps, errno: i32) -> SetupError {
+    let asked = format!("a completion queue with {init:?} on {}", caps.device);
+    match errno {
+        // Depth and vector are in range, so it is a field or a flag.
+        libc::EINVAL | libc::EOPNOTSUPP => {
+            let answer = format!("the device has {:?} and {:?}", caps.wc_fields, caps.cq_flags);
+            SetupError::new(Code::NotSupported, asked, answer).cure("ask for fewer of them")
         }
-    }
-
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.got == 0
-    }
-
-    /// Returns those that are left: how many, and whether the queue may have more now.
-    #[cold]
-    fn give(&mut self, out: &mut [Wc]) -> (usize, bool) {
-        let count = out.len().min(self.got - self.given);
-        for (to, from) in out.iter_mut().zip(&self.raw[self.given..self.given + count]) {
-            // SAFETY: the driver has written the first `got` entries.
-            *to = convert(unsafe { from.assume_init_ref() });
-        }
-        self.given += count;
-        let may_more = self.given == CHUNK;
-        if self.given == self.got {
-            (self.given, self.got) = (0, 0);
-        }
-        (count, may_more)
-    }
-}
-
-impl Poller for VerbsPoller {
-    #[inline]
-    fn poll(&mut self, out: &mut [Wc]) -> usize {
-        let (mut filled, mut may_more) = (0, !self.broken);
-        if !self.ahead.is_empty() {
-            (filled, may_more) = self.ahead.give(out);
-        }
-        if !may_more {
-            return filled;
-        }
-        let mut raw = [const { MaybeUninit::<ibv_wc>::uninit() }; CHUNK];
-        for chunk in out[filled..].chunks_mut(CHUNK) {
-            let got = self.take(&mut raw[..chunk.len()]);
-            for (to, from) in chunk.iter_mut().zip(&raw[..got]) {
-                // SAFETY: the driver has written the first `got` entries.
-                *to = convert(unsafe { from.assume_init_ref() });
-            }
-            filled += got;
-            if got < chunk.len() {
-                break;
-            }
-        }
-        filled
-    }
-
-    /// Asks for as many as a poll of a list does: it is one call of the driver either way, and
-    /// tells whether a completion is the only one.
-    #[inline]
-    fn poll_one(&mut self) -> Polled {
-        if self.broken || !self.ahead.is_empty() {
-            return Polled::More;
-        }
-        // SAFETY: the queue lives while its handle does.
-        match unsafe { take(self.poll_cq, self.cq.as_ptr(), &mut self.ahead.raw) } {
-            Some(got) => self.ahead.one_of(got),
-            None => {
-                self.broken = true;
-                Polled::Nothing
-            }
-        }
-    }
-
-    fn is_broken(&self) -> bool {
-        self.broken
-    }
-
-    fn arm(&mut self, solicited: bool) -> Result<(), SetupError> {
-        // SAFETY: the queue lives while its handle does, and its device has the function: it was
-        // made with a channel.
-        match unsafe { ibv_req_notify_cq(self.cq.as_ptr(), solicited.into()) } {
-            0 => Ok(()),
-            answer => Err(refused("arm a completion queue", answer)),
-        }
-    }
-
-    fn wake_fds(&self) -> Option<WakeFds> {
-        let queue = self.cq.0.notifier.as_ref().map(Notifier::fd);
-        Some(WakeFds { device: self.cq.0.channel.fd(), queue })
-    }
-
-    fn woken(&mut self) -> bool {
-        if let Some(notifier) = &self.cq.0.notifier {
-            notifier.clear();
-        }
-        self.cq.0.channel.drain(self.cq.as_ptr()) > 0
-    }
-
-    fn notifier(&self) -> Option<Notifier> {
-        self.cq.0.notifier.clone()
-    }
-}
-
-/// A completion as the seam has it; fields that the driver leaves undefined (CP-1) stay zero.
-#[inline]
-fn convert(raw: &ibv_wc) -> Wc {
-    let mut wc = Wc {
-        wr_id: raw.wr_id,
-        qp_num: raw.qp_num,
-        vendor_err: raw.vendor_err,
-        status: Status::from_raw(raw.status),
-        ..Wc::default()
-    };
-    if wc.status.is_ok() {
-        wc.opcode = WcOpcode::from_raw(raw.opcode);
-        wc.byte_len = raw.byte_len;
-        wc.flags = WcFlags::from_bits_truncate(raw.wc_flags as u16);
-        if wc.flags.contains(WcFlags::GRH) {
-            // Of a datagram; otherwise the driver may not have written it.
-            wc.src_qp = raw.src_qp;
-        }
-        if wc.flags.intersects(WcFlags::WITH_IMM | WcFlags::WITH_INV) {
-            // SAFETY: with either flag the driver has written this field, and both fields of the
-            // union are the same four bytes.
-            let word = unsafe { raw.imm_data_invalidated_rkey_union.imm_data };
-            let key = wc.flags.contains(WcFlags::WITH_INV);
-            wc.imm = if key { word } else { u32::from_be(word) };
-        }
-    }
-    wc
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rdma_core::imm_data_invalidated_rkey_union_t as Imm;
-    use core::mem::zeroed;
-    use std_alloc::vec;
-    use std_alloc::vec::Vec;
-
-    fn raw(status: u32) -> ibv_wc {
-        // SAFETY: zero is a valid value of each field.
-        let mut raw: ibv_wc = unsafe { zeroed() };
-        raw.wr_id = 7;
-        raw.qp_num = 18;
-        raw.status = status;
-        raw.opcode = 128;
-        raw.byte_len = 64;
-        raw.wc_flags = WcFlags::WITH_IMM.bits().into();
-        raw.imm_data_invalidated_rkey_union = Imm { imm_data: 0x0102_0304_u32.to_be() };
-        raw
-    }
-
-    /// The queue of the tests: how many completions it has, numbered from 0, and how many were
-    /// given; one that has fewer than were given is broken.
-    struct Line {
-        has: u64,
-        given: u64,
-        calls: usize,
-    }
-
-    unsafe extern "C" fn line(cq: *mut ibv_cq, most: c_int, out: *mut ibv_wc) -> c_int {
-        // SAFETY: the tests hand their line over as the queue.
-        let line = unsafe { &mut *cq.cast::<Line>() };
-        line.calls += 1;
-        if line.has < line.given {
-            return -1;
-        }
-        let count = (line.has - line.given).min(most as u64);
-        for n in 0..count {
-            // SAFETY: room for `most` of them.
-            unsafe { out.add(n as usize).write(ibv_wc { wr_id: line.given + n, ..raw(0) }) };
-        }
-        line.given += count;
-        count as c_int
-    }
-
-    #[test]
-    fn completions_taken_with_the_first_come_first_without_a_call() {
-        for has in [0, 1, 2, 3, CHUNK as u64 - 1, CHUNK as u64] {
-            for room in [1, 2, 5, CHUNK, 2 * CHUNK] {
-                let mut queue = Line { has, given: 0, calls: 0 };
-                let mut ahead = Ahead::new();
-                // SAFETY: the line is alive, and the function is its own.
-                let got = unsafe { take(line, (&raw mut queue).cast(), &mut ahead.raw) };
-                match (has, ahead.one_of(got.expect("it works"))) {
-                    (0, Polled::Nothing) => continue,
-                    (1, Polled::One(wc)) if wc.wr_id == 0 => continue,
-                    (2.., Polled::More) => {}
-                    (_, other) => panic!("{other:?} of {has}"),
-                }
-                let (mut seen, mut may_more) = (Vec::new(), false);
-                while !ahead.is_empty() {
-                    assert!(!may_more, "there is no more before all of this was given");
-                    let mut wcs = vec![Wc::default(); room];
-                    let given;
-                    (given, may_more) = ahead.give(&mut wcs);
-                    seen.extend(wcs[..given].iter().map(|wc| wc.wr_id));
-                }
-                assert!(seen.iter().copied().eq(0..has), "{seen:?} of {has}");
-                assert_eq!((may_more, queue.calls), (has == CHUNK as u64, 1));
-            }
-        }
-    }
-
-    #[test]
-    fn a_queue_that_answers_an_error_is_broken() {
-        let mut queue = Line { has: 0, given: 1, calls: 0 };
-        let mut out = [const { MaybeUninit::uninit() }; 2];
-        // SAFETY: as above.
-        assert_eq!(unsafe { take(line, (&raw mut queue).cast(), &mut out) }, None);
-    }
-
-    #[test]
-    fn a_success_carries_length_and_immediate_in_host_order() {
-        let wc = convert(&raw(0));
-        assert_eq!((wc.wr_id, wc.qp_num, wc.byte_len, wc.imm), (7, 18, 64, 0x0102_0304));
-        assert_eq!((wc.opcode, wc.flags), (WcOpcode::Recv, WcFlags::WITH_IMM));
-    }
-
-    #[test]
-    fn an_error_carries_only_defined_fields() {
-        let wc = convert(&raw(5));
-        assert_eq!((wc.wr_id, wc.qp_num, wc.status), (7, 18, Status::Flushed));
-        assert_eq!((wc.byte_len, wc.imm, wc.flags), (0, 0, WcFlags::empty()));
-    }
-
-    #[test]
-    fn flags_beyond_the_known_ones_are_dropped() {
-        let mut with_more = raw(0);
-        with_more.wc_flags = 0xffff_ff01;
-        assert_eq!(convert(&with_more).flags, WcFlags::GRH);
+        errno => refused(asked, errno),
     }
 }

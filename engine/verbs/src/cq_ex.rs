@@ -4,93 +4,58 @@
 //! answered that there are no more, some drivers need `ibv_end_poll`, but with rxe of rdma-core 44
 //! that call skips a completion and releases a lock twice. One completion a poll is right with all
 //! drivers.
-#![expect(unsafe_code, reason = "fields are read by the driver's functions")]
 
-use core::ptr::NonNull;
-
-use crate::rdma_core::{ibv_cq_ex, ibv_poll_cq_attr};
-
-use super::cq::{VerbsCq, VerbsPoller};
+use super::cq::VerbsCq;
+use super::objects::CqEx;
+use super::poll::{Started, VerbsPoller};
 use crate::error::SetupError;
 use crate::provider::wake::{Notifier, WakeFds};
 use crate::provider::{Poller, PollerEx, WcEx, WcFields};
-use crate::wc::{Status, Wc, WcFlags, WcOpcode};
+use crate::wc::{Wc, WcFlags, WcOpcode};
 
 /// The reader of an extended completion queue of an RDMA device.
 pub struct VerbsPollerEx {
-    /// Keeps the queue.
     poller: VerbsPoller,
-    cq: NonNull<ibv_cq_ex>,
+    cq: CqEx,
     fields: WcFields,
     broken: bool,
 }
 
-// SAFETY: libibverbs' calls on a completion queue may be made from any thread.
-unsafe impl Send for VerbsPollerEx {}
-
 impl VerbsPollerEx {
     /// The reader of a queue that the extended call made.
-    pub(super) fn new(cq: VerbsCq, fields: WcFields) -> VerbsPollerEx {
-        // Its pointer is that of an extended queue.
-        let whole = cq.as_non_null().cast();
-        VerbsPollerEx { poller: VerbsPoller::new(cq), cq: whole, fields, broken: false }
+    pub(super) fn new(cq: VerbsCq, ex: CqEx, fields: WcFields) -> VerbsPollerEx {
+        VerbsPollerEx { poller: VerbsPoller::new(cq), cq: ex, fields, broken: false }
     }
+}
 
-    /// The fields of the completion that was started.
-    ///
-    /// # Safety
-    /// One was started, and not ended.
-    unsafe fn read(&self) -> WcEx {
-        let (cq, whole) = (self.cq.as_ptr(), self.cq);
-        // SAFETY: the queue lives while the poller does. The caller vouches that a completion is
-        // started and not ended, so the read functions may be called.
-        unsafe {
-            let queue = whole.as_ref();
-            let mut wc = WcEx {
-                wr_id: queue.wr_id,
-                status: Status::from_raw(queue.status),
-                ..WcEx::default()
-            };
-            let has = |field| self.fields.contains(field);
-            wc.qp_num = queue.read_qp_num.filter(|_| has(WcFields::QP_NUM)).map(|read| read(cq));
-            if !wc.status.is_ok() {
-                wc.vendor_err = queue.read_vendor_err.map_or(0, |read| read(cq));
-                return wc;
-            }
-            wc.opcode =
-                queue.read_opcode.map_or(WcOpcode::Other, |read| WcOpcode::from_raw(read(cq)));
-            let flags = queue.read_wc_flags.map_or(0, |read| read(cq));
-            wc.flags = WcFlags::from_bits_truncate(flags as u16);
-            wc.byte_len =
-                queue.read_byte_len.filter(|_| has(WcFields::BYTE_LEN)).map(|read| read(cq));
-            let word = queue.read_imm_data.filter(|_| has(WcFields::IMM));
-            if wc.flags.contains(WcFlags::WITH_INV) {
-                wc.invalidated = word.map(|read| read(cq));
-            } else if wc.flags.contains(WcFlags::WITH_IMM) {
-                wc.imm = word.map(|read| u32::from_be(read(cq)));
-            }
-            if wc.flags.contains(WcFlags::GRH) {
-                wc.src_qp =
-                    queue.read_src_qp.filter(|_| has(WcFields::SRC_QP)).map(|read| read(cq));
-                wc.slid = queue.read_slid.filter(|_| has(WcFields::SLID)).map(|read| read(cq));
-                wc.sl = queue.read_sl.filter(|_| has(WcFields::SL)).map(|read| read(cq));
-                wc.dlid_path_bits = queue
-                    .read_dlid_path_bits
-                    .filter(|_| has(WcFields::DLID_PATH_BITS))
-                    .map(|read| read(cq));
-            }
-            wc.completion_ts = queue
-                .read_completion_ts
-                .filter(|_| has(WcFields::COMPLETION_TIMESTAMP))
-                .map(|read| read(cq));
-            wc.wallclock_ns = queue
-                .read_completion_wallclock_ns
-                .filter(|_| has(WcFields::COMPLETION_TIMESTAMP_WALLCLOCK))
-                .map(|read| read(cq));
-            wc.cvlan = queue.read_cvlan.filter(|_| has(WcFields::CVLAN)).map(|read| read(cq));
-            wc
-        }
+/// What a completion says, of the fields that were asked for.
+fn read(from: &Started<'_>, fields: WcFields) -> WcEx {
+    let has = |field| fields.contains(field);
+    let mut wc = WcEx { wr_id: from.wr_id(), status: from.status(), ..WcEx::default() };
+    wc.qp_num = has(WcFields::QP_NUM).then(|| from.qp_num()).flatten();
+    if !wc.status.is_ok() {
+        wc.vendor_err = from.vendor_err().unwrap_or(0);
+        return wc;
     }
+    wc.opcode = from.opcode().map_or(WcOpcode::Other, WcOpcode::from_raw);
+    wc.flags = WcFlags::from_bits_truncate(from.wc_flags().unwrap_or(0) as u16);
+    wc.byte_len = has(WcFields::BYTE_LEN).then(|| from.byte_len()).flatten();
+    if has(WcFields::IMM) && wc.flags.contains(WcFlags::WITH_INV) {
+        wc.invalidated = from.imm_data();
+    } else if has(WcFields::IMM) && wc.flags.contains(WcFlags::WITH_IMM) {
+        wc.imm = from.imm_data().map(u32::from_be);
+    }
+    if wc.flags.contains(WcFlags::GRH) {
+        wc.src_qp = has(WcFields::SRC_QP).then(|| from.src_qp()).flatten();
+        wc.slid = has(WcFields::SLID).then(|| from.slid()).flatten();
+        wc.sl = has(WcFields::SL).then(|| from.sl()).flatten();
+        wc.dlid_path_bits = has(WcFields::DLID_PATH_BITS).then(|| from.dlid_path_bits()).flatten();
+    }
+    wc.completion_ts = has(WcFields::COMPLETION_TIMESTAMP).then(|| from.completion_ts()).flatten();
+    wc.wallclock_ns =
+        has(WcFields::COMPLETION_TIMESTAMP_WALLCLOCK).then(|| from.wallclock_ns()).flatten();
+    wc.cvlan = has(WcFields::CVLAN).then(|| from.cvlan()).flatten();
+    wc
 }
 
 impl PollerEx for VerbsPollerEx {
@@ -98,20 +63,9 @@ impl PollerEx for VerbsPollerEx {
         if self.broken {
             return None;
         }
-        // SAFETY: the queue lives while the poller does; its functions never change.
-        let (start, end) = unsafe { (self.cq.as_ref().start_poll?, self.cq.as_ref().end_poll?) };
-        let mut attr = ibv_poll_cq_attr { comp_mask: 0 };
-        // SAFETY: as above; nothing was started, for each start below is ended at once.
-        match unsafe { start(self.cq.as_ptr(), &raw mut attr) } {
-            0 => {
-                // SAFETY: one was started; it is ended once, after it was read.
-                let wc = unsafe { self.read() };
-                // SAFETY: as above.
-                unsafe { end(self.cq.as_ptr()) };
-                Some(wc)
-            }
-            libc::ENOENT => None,
-            _ => {
+        match self.cq.start() {
+            Ok(started) => started.map(|started| read(&started, self.fields)),
+            Err(_) => {
                 self.broken = true;
                 None
             }

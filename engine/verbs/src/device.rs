@@ -1,28 +1,26 @@
 //! [`Verbs`]: an open device of rdma-core, with a protection domain.
-#![expect(unsafe_code, reason = "the device is opened and asked through libibverbs and librdmacm")]
 
-use core::ffi::{CStr, c_int};
 use core::net::{IpAddr, Ipv6Addr};
-use core::ptr::NonNull;
-use core::slice;
 
-use crate::rdma_core::*;
+use crate::rdma_core::{ibv_context, ibv_pd};
 use std_alloc::format;
 use std_alloc::string::String;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::caps;
-use super::parent::{self, Base, VerbsTd};
+use super::handles::{Context, Ops};
+use super::objects::{self, Pd};
+use super::parent::{self, VerbsTd};
 use super::rdma_core;
-use super::shim::{errno, errno_text, from_c, refused};
-use super::wake::never_block;
+use super::shim::refused;
+use super::sys::{errno_text, never_block};
 use super::xrc::{DefaultXrcd, VerbsXrcd};
 use crate::error::{Code, SetupError};
 use crate::provider::Caps;
 
 /// The entries of a port's GID table that are read. Addresses of an interface come first.
-const GIDS_READ: c_int = 16;
+const GIDS_READ: u32 = 16;
 
 /// An open RDMA device of rdma-core. A clone is another handle on it.
 ///
@@ -30,24 +28,10 @@ const GIDS_READ: c_int = 16;
 #[derive(Clone)]
 pub struct Verbs(Arc<Device>);
 
-/// The driver's functions for the hot path, looked up once.
-#[derive(Clone, Copy)]
-pub(super) struct Ops {
-    pub(super) poll_cq: unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int,
-    pub(super) post_send: PostSend,
-    pub(super) post_recv:
-        unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
-    pub(super) post_srq_recv:
-        unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
-}
-
-pub(super) type PostSend =
-    unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
-
 /// The device behind all its handles and objects.
 pub(super) struct Device {
-    context: NonNull<ibv_context>,
-    pd: NonNull<ibv_pd>,
+    context: Context,
+    pd: Pd,
     ops: Ops,
     caps: Caps,
     /// The descriptor of events does not block.
@@ -55,15 +39,9 @@ pub(super) struct Device {
     default_xrcd: DefaultXrcd,
     /// The device as it was opened, if this is one of its further domains.
     root: Option<Arc<Device>>,
-    /// For a parent domain: the objects that must be dropped after it.
-    parent: Option<(Arc<Device>, Option<VerbsTd>)>,
+    /// For a parent domain: the device with the domain that it is over.
+    parent: Option<Arc<Device>>,
 }
-
-// SAFETY: the calls of libibverbs on a context and a protection domain may be made from any
-// thread at the same time (its man pages call the library thread-safe); the rest is plain data.
-unsafe impl Send for Device {}
-// SAFETY: as above.
-unsafe impl Sync for Device {}
 
 impl Verbs {
     /// Loads libibverbs and librdmacm, which the first use of a device does otherwise. The program
@@ -81,7 +59,7 @@ impl Verbs {
         if Verbs::load().is_err() {
             return Vec::new();
         }
-        Contexts::get().map(|contexts| contexts.names()).unwrap_or_default()
+        Context::all().map(|all| names(&all)).unwrap_or_default()
     }
 
     /// Opens the device of that name (`rxe0`, `mlx5_0` …) and makes a protection domain on it.
@@ -92,9 +70,10 @@ impl Verbs {
     pub fn open(name: &str) -> Result<Verbs, SetupError> {
         let asked = format!("open the RDMA device {name}");
         rdma_core::load(&asked)?;
-        let contexts = Contexts::get().map_err(|errno| no_devices(&asked, errno))?;
-        let Some(context) = contexts.named(name) else {
-            let names = contexts.names();
+        let contexts = Context::all().map_err(|errno| no_devices(&asked, errno))?;
+        let names = names(&contexts);
+        let known = names.iter().position(|known| known == name);
+        let Some(context) = known.map(|index| contexts[index]) else {
             if names.is_empty() {
                 return Err(no_devices(&asked, libc::ENODEV));
             }
@@ -126,32 +105,18 @@ impl Verbs {
         let mut found = Vec::new();
         for port in 1..=self.0.caps.ports {
             for index in 0..GIDS_READ {
-                let mut gid = ibv_gid { raw: [0; 16] };
-                // SAFETY: the context is open; the call fills the GID, whose bytes are valid
-                // either way.
-                let (answer, gid) =
-                    unsafe { (ibv_query_gid(self.context(), port, index, &raw mut gid), gid.raw) };
-                let addr = Ipv6Addr::from(gid).to_canonical();
+                let Ok(gid) = self.0.context.query_gid(port, index) else { continue };
+                let addr = Ipv6Addr::from(gid.0).to_canonical();
                 let usable = match addr {
                     IpAddr::V4(v4) => !v4.is_unspecified(),
                     IpAddr::V6(v6) => !v6.is_unspecified() && !v6.is_unicast_link_local(),
                 };
-                if answer == 0 && usable && !found.contains(&addr) {
+                if usable && !found.contains(&addr) {
                     found.push(addr);
                 }
             }
         }
         found
-    }
-
-    /// The name of the device behind a context.
-    ///
-    /// # Safety
-    /// `context` is a context that librdmacm or libibverbs has opened and not closed.
-    pub unsafe fn name_of(context: *mut ibv_context) -> String {
-        // SAFETY: the caller vouches for the context; the name lies in the device it points to.
-        let name = unsafe { CStr::from_ptr(ibv_get_device_name((*context).device)) };
-        name.to_string_lossy().into_owned()
     }
 
     pub(super) fn device(&self) -> &Arc<Device> {
@@ -161,19 +126,16 @@ impl Verbs {
     /// The same device with a new protection domain.
     pub(super) fn new_pd(&self) -> Result<Verbs, SetupError> {
         let root = self.0.root();
-        // SAFETY: the context is open.
-        let pd = unsafe { ibv_alloc_pd(root.context()) };
-        let asked = format!("a protection domain on {}", self.name());
-        let pd = NonNull::new(pd).ok_or_else(|| refused(asked, errno()))?;
-        Ok(Verbs(Arc::new(root.with_pd(pd, None))))
+        let asked = || format!("a protection domain on {}", self.name());
+        let pd = objects::alloc_pd(root.context).map_err(|errno| refused(asked(), errno))?;
+        Ok(Verbs(Arc::new(root.with_pd(Arc::new(pd), None))))
     }
 
     /// The same protection domain within a parent domain.
     pub(super) fn new_parent(&self, td: Option<&VerbsTd>) -> Result<Verbs, SetupError> {
-        let under = self.0.parent.as_ref().map_or(&self.0, |(under, _)| under);
-        let base = Base { context: under.context, pd: under.pd, name: self.name() };
-        let pd = parent::alloc(base, td)?;
-        Ok(Verbs(Arc::new(self.0.root().with_pd(pd, Some((under.clone(), td.cloned()))))))
+        let under = self.0.parent.as_ref().unwrap_or(&self.0);
+        let pd = parent::alloc(&under.pd, td, self.name())?;
+        Ok(Verbs(Arc::new(self.0.root().with_pd(pd, Some(under.clone())))))
     }
 
     /// Handles on this protection domain and objects that belong to it. The completion queues and
@@ -181,6 +143,10 @@ impl Verbs {
     pub(super) fn users(&self) -> usize {
         Arc::strong_count(&self.0)
     }
+}
+
+fn names(contexts: &[Context]) -> Vec<String> {
+    contexts.iter().map(|context| context.name()).collect()
 }
 
 /// The error of a machine without devices, with what to do.
@@ -204,69 +170,22 @@ fn no_devices(asked: &str, errno: i32) -> SetupError {
     SetupError::new(code, asked, answer).cure(cure)
 }
 
-/// The contexts that librdmacm has opened: one per device, for the life of the process (G-4).
-struct Contexts {
-    list: NonNull<*mut ibv_context>,
-    count: usize,
-}
-
-impl Contexts {
-    /// Asks librdmacm, which is loaded; an errno if it has none.
-    fn get() -> Result<Contexts, i32> {
-        let mut count = 0;
-        // SAFETY: the call writes a count and gives back an array of that length or NULL.
-        let list = unsafe { rdma_get_devices(&raw mut count) };
-        match NonNull::new(list) {
-            Some(list) => Ok(Contexts { list, count: from_c(count) as usize }),
-            None => Err(errno()),
-        }
-    }
-
-    fn all(&self) -> &[*mut ibv_context] {
-        // SAFETY: `get` was given an array of that many contexts, and only `drop` frees it.
-        unsafe { slice::from_raw_parts(self.list.as_ptr(), self.count) }
-    }
-
-    fn names(&self) -> Vec<String> {
-        // SAFETY: librdmacm keeps each of its contexts open while the process lives.
-        self.all().iter().map(|&context| unsafe { Verbs::name_of(context) }).collect()
-    }
-
-    fn named(&self, name: &str) -> Option<NonNull<ibv_context>> {
-        let index = self.names().iter().position(|found| found == name)?;
-        NonNull::new(self.all()[index])
-    }
-}
-
-impl Drop for Contexts {
-    fn drop(&mut self) {
-        // SAFETY: the array came from rdma_get_devices and is freed once; the contexts in it
-        // stay open.
-        unsafe { rdma_free_devices(self.list.as_ptr()) }
-    }
-}
-
 impl Device {
-    fn open(context: NonNull<ibv_context>, name: &str, asked: &str) -> Result<Device, SetupError> {
-        let ops = Ops::of(context)
-            .ok_or_else(|| refused(asked, libc::EOPNOTSUPP).cure("update rdma-core"))?;
-        // SAFETY: the context is open.
-        let pd = unsafe { ibv_alloc_pd(context.as_ptr()) };
-        let pd = NonNull::new(pd).ok_or_else(|| refused(asked, errno()))?;
-        // SAFETY: the context is open; the descriptor never changes.
-        let events_ready = never_block(unsafe { (*context.as_ptr()).async_fd });
-        let mut device = Device {
+    fn open(context: Context, name: &str, asked: &str) -> Result<Device, SetupError> {
+        let failed = |errno| refused(asked, errno);
+        let ops = context.ops();
+        let ops = ops.ok_or_else(|| failed(libc::EOPNOTSUPP).cure("update rdma-core"))?;
+        let pd = objects::alloc_pd(context).map(Arc::new).map_err(failed)?;
+        Ok(Device {
+            caps: caps::find(&pd, name).map_err(failed)?,
             context,
             pd,
             ops,
-            caps: Caps::named(name),
-            events_ready,
+            events_ready: never_block(context.async_fd()),
             default_xrcd: DefaultXrcd::default(),
             root: None,
             parent: None,
-        };
-        device.caps = caps::find(context, pd, name).map_err(|errno| refused(asked, errno))?;
-        Ok(device)
+        })
     }
 
     /// The device as it was opened. Objects that belong to no domain belong to it.
@@ -280,16 +199,12 @@ impl Device {
     }
 
     /// The domain, if it is a parent domain.
-    pub(super) fn parent_domain(&self) -> Option<NonNull<ibv_pd>> {
-        self.parent.is_some().then_some(self.pd)
+    pub(super) fn parent_domain(&self) -> Option<&Pd> {
+        self.parent.is_some().then_some(&self.pd)
     }
 
     /// This device with another domain.
-    fn with_pd(
-        self: &Arc<Device>,
-        pd: NonNull<ibv_pd>,
-        parent: Option<(Arc<Device>, Option<VerbsTd>)>,
-    ) -> Device {
+    fn with_pd(self: &Arc<Device>, pd: Pd, parent: Option<Arc<Device>>) -> Device {
         Device {
             pd,
             context: self.context,
@@ -306,17 +221,7 @@ impl Device {
         self.events_ready
     }
 
-    pub(super) fn async_fd(&self) -> i32 {
-        // SAFETY: as in `open`.
-        unsafe { (*self.context()).async_fd }
-    }
-
-    pub(super) fn context(&self) -> *mut ibv_context {
-        self.context.as_ptr()
-    }
-
-    /// The same, which is never null.
-    pub(super) fn context_ref(&self) -> NonNull<ibv_context> {
+    pub(super) fn context(&self) -> Context {
         self.context
     }
 
@@ -330,12 +235,8 @@ impl Device {
         root.default_xrcd.get(|| root.open_xrcd())
     }
 
-    pub(super) fn new_td(&self) -> Result<VerbsTd, SetupError> {
-        VerbsTd::new(self.context, &self.caps.device)
-    }
-
-    pub(super) fn pd(&self) -> *mut ibv_pd {
-        self.pd.as_ptr()
+    pub(super) fn pd(&self) -> &Pd {
+        &self.pd
     }
 
     pub(super) fn ops(&self) -> Ops {
@@ -356,28 +257,6 @@ impl Device {
             ));
         }
         Ok(())
-    }
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        // SAFETY: every object made on the domain held this device and is dropped. If the driver
-        // could not destroy one of them, the call fails with EBUSY and the domain stays.
-        unsafe { ibv_dealloc_pd(self.pd.as_ptr()) };
-    }
-}
-
-impl Ops {
-    /// The driver's functions; `None` if it lacks one.
-    fn of(context: NonNull<ibv_context>) -> Option<Ops> {
-        // SAFETY: the context is open, and its table is filled before it is handed out.
-        let ops = unsafe { &(*context.as_ptr()).ops };
-        Some(Ops {
-            poll_cq: ops.poll_cq?,
-            post_send: ops.post_send?,
-            post_recv: ops.post_recv?,
-            post_srq_recv: ops.post_srq_recv?,
-        })
     }
 }
 

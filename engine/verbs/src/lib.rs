@@ -17,36 +17,39 @@ mod caps;
 mod control;
 mod cq;
 mod cq_ex;
-mod create_cq;
 mod device;
-mod extended;
 mod front;
+mod handles;
+mod objects;
 mod parent;
+mod poll;
 mod port;
+mod post;
 mod posted;
 mod qp;
+mod qp_calls;
 mod rdma_core;
 mod region;
+mod rss;
 mod send;
 mod shim;
-mod spread;
 mod srq;
+mod sys;
 mod trial;
-mod wake;
 mod window;
 mod xrc;
 
-pub use self::ah::{VerbsAh, address_of, raw_address};
+pub use self::ah::VerbsAh;
 pub use self::control::{VerbsChannel, VerbsFlow, VerbsId};
-pub use self::cq::{VerbsCq, VerbsPoller};
+pub use self::cq::VerbsCq;
 pub use self::cq_ex::VerbsPollerEx;
 pub use self::device::Verbs;
-pub use self::extended::{CreateFlow, CreateQpEx, DestroyFlow};
 pub use self::parent::VerbsTd;
+pub use self::poll::VerbsPoller;
 pub use self::port::ForkState;
-pub use self::qp::{QpHome, QpParts, VerbsQp};
+pub use self::qp::VerbsQp;
 pub use self::region::VerbsRegion;
-pub use self::spread::{VerbsIndTable, VerbsWq};
+pub use self::rss::{VerbsIndTable, VerbsWq};
 pub use self::srq::VerbsSrq;
 pub use self::window::VerbsWindow;
 pub use self::xrc::VerbsXrcd;
@@ -145,9 +148,11 @@ impl ProtectionDomains for Verbs {
 impl ThreadDomains for Verbs {
     type Td = VerbsTd;
 
-    #[expect(unsafe_code, reason = "the driver relies on the caller's promise")]
+    #[expect(unsafe_code, reason = "passes the promise on")]
     unsafe fn alloc_td(&self) -> Result<VerbsTd, SetupError> {
-        self.device().new_td()
+        // SAFETY: the caller's promise, passed on.
+        let td = unsafe { objects::alloc_td(self.device().context()) };
+        VerbsTd::new(td, self.name())
     }
 
     fn td_users(td: &VerbsTd) -> usize {
@@ -161,11 +166,11 @@ impl ThreadDomains for Verbs {
 
 impl AsyncEvents for Verbs {
     fn next_async_event(&self) -> Option<AsyncEvent> {
-        self.device().events_ready().then(|| wake::next_event(self.context())).flatten()
+        self.device().events_ready().then(|| self.device().context().next_event()).flatten()
     }
 
     fn async_fd(&self) -> Option<i32> {
-        self.device().events_ready().then(|| self.device().async_fd())
+        self.device().events_ready().then(|| self.device().context().async_fd())
     }
 
     fn cq_id(&self, cq: &VerbsCq) -> u64 {
@@ -190,13 +195,13 @@ impl ExtendedCq for Verbs {
         comp_vector: u32,
     ) -> Result<(VerbsCq, VerbsPoller), SetupError> {
         let init = CqInit { depth, comp_vector, ..CqInit::default() };
-        let cq = VerbsCq::new(self.device().root(), &init, false)?;
+        let cq = VerbsCq::new(self.device().root(), &init)?;
         Ok((cq.clone(), VerbsPoller::new(cq)))
     }
 
     fn create_cq_ex(&self, init: &CqInit) -> Result<(VerbsCq, VerbsPollerEx), SetupError> {
-        let cq = VerbsCq::new(self.device().cq_home(), init, true)?;
-        Ok((cq.clone(), VerbsPollerEx::new(cq, init.fields)))
+        let (cq, ex) = VerbsCq::extended(self.device().cq_home(), init)?;
+        Ok((cq.clone(), VerbsPollerEx::new(cq, ex, init.fields)))
     }
 }
 

@@ -1,22 +1,18 @@
 //! Ports (`ibv_query_port`, `ibv_query_gid`, `ibv_query_pkey`), and forks.
-#![expect(unsafe_code, reason = "ports are asked through libibverbs")]
 
-use crate::rdma_core::{
-    ibv_fork_init, ibv_gid, ibv_is_fork_initialized, ibv_query_gid, ibv_query_pkey,
-};
 use std_alloc::format;
+use std_alloc::string::String;
 
-use super::caps::port_attr;
 use super::device::{Device, Verbs};
 use super::rdma_core;
-use super::shim::{errno, from_c, refused, to_c};
+use super::shim::{from_c, refused};
 use crate::error::{Code, SetupError};
 use crate::provider::{Gid, LinkLayer, PortAttr, PortState};
 
 pub(super) fn query(device: &Device, port: u8) -> Result<PortAttr, SetupError> {
     let asked = format!("port {port} of {}", device.caps().device);
     check_port(device, port)?;
-    let raw = port_attr(device.context_ref(), port).map_err(|errno| refused(asked, errno))?;
+    let raw = device.context().query_port(port).map_err(|errno| refused(asked, errno))?;
     // Codes 1 to 5 are 256 to 4096 bytes.
     let bytes = |code: u32| if (1..=5).contains(&code) { 128 << code } else { 0 };
     let mut found = PortAttr::active(LinkLayer::from_raw(raw.link_layer), bytes(raw.max_mtu));
@@ -32,23 +28,13 @@ pub(super) fn query(device: &Device, port: u8) -> Result<PortAttr, SetupError> {
 pub(super) fn gid(device: &Device, port: u8, index: u32) -> Result<Gid, SetupError> {
     let asked = || format!("GID {index} of port {port} of {}", device.caps().device);
     check_index(asked, index, query(device, port)?.gids)?;
-    let mut gid = ibv_gid { raw: [0; 16] };
-    // SAFETY: the context is open; the call fills the GID, whose bytes are valid either way.
-    let (answer, gid) =
-        unsafe { (ibv_query_gid(device.context(), port, to_c(index), &raw mut gid), gid.raw) };
-    if answer == 0 { Ok(Gid(gid)) } else { Err(refused(asked(), errno())) }
+    device.context().query_gid(port, index).map_err(|errno| refused(asked(), errno))
 }
 
 pub(super) fn pkey(device: &Device, port: u8, index: u32) -> Result<u16, SetupError> {
     let asked = || format!("partition key {index} of port {port} of {}", device.caps().device);
     check_index(asked, index, query(device, port)?.pkeys)?;
-    let mut key = 0;
-    // SAFETY: the context is open; the call fills the key.
-    let answer = unsafe { ibv_query_pkey(device.context(), port, to_c(index), &raw mut key) };
-    match answer {
-        0 => Ok(u16::from_be(key)),
-        _ => Err(refused(asked(), errno())),
-    }
+    device.context().query_pkey(port, index).map_err(|errno| refused(asked(), errno))
 }
 
 fn check_port(device: &Device, port: u8) -> Result<(), SetupError> {
@@ -60,11 +46,7 @@ fn check_port(device: &Device, port: u8) -> Result<(), SetupError> {
     Err(SetupError::new(Code::Invalid, asked, format!("it has {}, from 1 on", caps.ports)))
 }
 
-fn check_index(
-    asked: impl Fn() -> std_alloc::string::String,
-    index: u32,
-    count: u32,
-) -> Result<(), SetupError> {
+fn check_index(asked: impl Fn() -> String, index: u32, count: u32) -> Result<(), SetupError> {
     if index < count {
         return Ok(());
     }
@@ -90,8 +72,7 @@ impl Verbs {
         if Verbs::load().is_err() {
             return ForkState::Disabled;
         }
-        // SAFETY: takes nothing.
-        match unsafe { ibv_is_fork_initialized() } {
+        match rdma_core::fork_status() {
             1 => ForkState::Enabled,
             2 => ForkState::Unneeded,
             _ => ForkState::Disabled,
@@ -107,8 +88,7 @@ impl Verbs {
     /// system's error.
     pub fn fork_init() -> Result<(), SetupError> {
         rdma_core::load("make forks safe")?;
-        // SAFETY: takes nothing; the library refuses it when it is too late.
-        match unsafe { ibv_fork_init() } {
+        match rdma_core::fork_init() {
             0 => Ok(()),
             answer => Err(refused("make forks safe", answer)
                 .cure("call it first of all, before a device is opened")),

@@ -11,7 +11,7 @@
 #![expect(unsafe_code, reason = "functions are looked up in a library by name")]
 #![expect(
     clippy::disallowed_methods,
-    reason = "one of them is declared; wake.rs calls it with care"
+    reason = "one of them is declared; handles.rs calls it with care"
 )]
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -50,6 +50,18 @@ fn functions() -> &'static Functions {
         Some(Ok(functions)) => functions,
         _ => unreachable!("a function of rdma-core is called before its libraries are loaded"),
     }
+}
+
+/// Makes the library's own memory safe from forks; 0, or an errno. The library is loaded.
+pub(crate) fn fork_init() -> c_int {
+    // SAFETY: takes nothing; the library refuses it when it is too late.
+    unsafe { ibv_fork_init() }
+}
+
+/// Whether the library's own memory is safe from forks. The library is loaded.
+pub(crate) fn fork_status() -> ibv_fork_status {
+    // SAFETY: takes nothing.
+    unsafe { ibv_is_fork_initialized() }
 }
 
 /// The files of the libraries.
@@ -132,7 +144,7 @@ macro_rules! functions {
             ///
             /// # Safety
             /// As its man page says.
-            pub(crate) unsafe fn $name($($arg: $type),*) $(-> $answer)? {
+            pub(crate) unsafe extern "C" fn $name($($arg: $type),*) $(-> $answer)? {
                 // SAFETY: the caller keeps the promises of the man page.
                 unsafe { (functions().$name)($($arg),*) }
             }

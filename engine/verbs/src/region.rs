@@ -1,7 +1,7 @@
 //! Registered memory.
 #![expect(unsafe_code, reason = "memory is registered with a device by address")]
 
-use core::mem::{self, ManuallyDrop, MaybeUninit};
+use core::mem::{self, ManuallyDrop};
 use core::ptr::{self, NonNull};
 
 use crate::rdma_core::{
@@ -14,7 +14,8 @@ use std_alloc::sync::Arc;
 
 use super::access::access_flags;
 use super::device::Device;
-use super::shim::{errno, refused};
+use super::shim::refused;
+use super::sys::{errno, lock_limit};
 use crate::error::{Code, SetupError};
 use crate::provider::{Access, Left, Region, Rereg, ReregFailed, Reregistered};
 
@@ -25,6 +26,7 @@ pub struct VerbsRegion {
     lkey: u32,
     rkey: u32,
     access: Access,
+    // Its protection domain lives as long as it.
     device: Arc<Device>,
 }
 
@@ -50,7 +52,8 @@ impl VerbsRegion {
         // SAFETY: the mapping is valid for its length; it is owned here and outlives the
         // registration. The domain lives as long as the device.
         let mr = unsafe {
-            ibv_reg_mr(device.pd(), memory.as_ptr().cast(), memory.len(), access_flags(access))
+            let start = memory.as_ptr().cast();
+            ibv_reg_mr(device.pd().as_ptr(), start, memory.len(), access_flags(access))
         };
         let Some(mr) = NonNull::new(mr) else {
             let errno = errno();
@@ -85,11 +88,10 @@ impl VerbsRegion {
             None => (ptr::null_mut(), 0),
         };
         let access = change.access.map_or(0, access_flags);
+        let (mr, pd, what) = (self.mr.as_ptr(), device.pd().as_ptr(), flags.bits().into());
         // SAFETY: the region and the domain are alive; the memory is valid for its length, owned
         // here, and outlives the registration.
-        let answer = unsafe {
-            ibv_rereg_mr(self.mr.as_ptr(), flags.bits().into(), device.pd(), start, length, access)
-        };
+        let answer = unsafe { ibv_rereg_mr(mr, what, pd, start, length, access) };
         let errno = errno();
         match answer {
             // DO_FORK_OLD: the new region is valid, and children do not get the old memory.
@@ -137,17 +139,12 @@ impl VerbsRegion {
 
 /// How to lock more memory.
 fn lock_cure() -> String {
-    let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
-    // SAFETY: the call writes one rlimit into room for one; one of zeros is valid too.
-    let (answer, limit) =
-        unsafe { (libc::getrlimit(libc::RLIMIT_MEMLOCK, limit.as_mut_ptr()), limit.assume_init()) };
-    if answer != 0 || limit.rlim_cur == libc::RLIM_INFINITY {
+    let Some(limit) = lock_limit() else {
         return String::from("free memory: locking it is not limited here");
-    }
+    };
     format!(
-        "this process may lock {} bytes in all (RLIMIT_MEMLOCK); raise it: ulimit -l unlimited, \
-         or LimitMEMLOCK=infinity in a systemd unit, or run with CAP_IPC_LOCK",
-        limit.rlim_cur
+        "this process may lock {limit} bytes in all (RLIMIT_MEMLOCK); raise it: ulimit -l \
+         unlimited, or LimitMEMLOCK=infinity in a systemd unit, or run with CAP_IPC_LOCK"
     )
 }
 

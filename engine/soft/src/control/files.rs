@@ -4,22 +4,19 @@
 //! files that are newer than the connection are found as well. A file that is found is not trusted:
 //! it must have the named inode, and be a memfd that is sealed against shrinking and has all its
 //! pages.
-#![expect(unsafe_code, reason = "fstat, seals and a read-only mapping have no safe form in std")]
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use doorbell_alloc::Mapping;
+use doorbell_alloc::{Mapping, View};
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::wake::Notifier;
 
-use super::sys;
+use super::sys::{self, seal, seals};
 use crate::{DIRECTORY_BYTES, FileName, Openers, ReadOnly, RemoteMap};
 
 /// The most bytes of a peer's region that are mapped, because mapping builds the page tables for
@@ -56,18 +53,16 @@ fn notifier_at(path: &str, inode: Option<u64>) -> Option<Notifier> {
     let mut both = OpenOptions::new();
     let file = both.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(here).ok()?;
     let ring = |fd| {
-        // SAFETY: one byte of a constant. If it fails, the pipe is full and the notifier has rung
-        // already.
-        unsafe { libc::write(fd, [1_u8].as_ptr().cast(), 1) };
+        // If it fails, the pipe is full and the notifier has rung already.
+        let _ = sys::write(fd, &[1]);
     };
     let clear = |fd| {
         let mut rings = [0_u8; 256];
         // Bounded, because somebody may ring all the time.
         for _ in 0..16 {
-            // SAFETY: the buffer has the length given.
-            let got = unsafe { libc::read(fd, rings.as_mut_ptr().cast(), rings.len()) };
-            if got < rings.len() as isize {
-                return;
+            match sys::read(fd, &mut rings) {
+                Ok(got) if got == rings.len() => {}
+                _ => return,
             }
         }
     };
@@ -83,16 +78,7 @@ fn look_at(path: &str) -> Option<File> {
 /// The name of a file of this process.
 pub(super) fn name_of(fd: RawFd) -> Option<FileName> {
     let number = u32::try_from(fd).ok()?;
-    let stat = stat(fd)?;
-    Some(FileName { fd: number, inode: stat.st_ino })
-}
-
-fn stat(fd: RawFd) -> Option<libc::stat> {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: fstat writes one stat through the pointer, which points to room for one.
-    let answer = unsafe { libc::fstat(fd, stat.as_mut_ptr()) };
-    // SAFETY: fstat succeeded, so it has written the stat.
-    (answer == 0).then(|| unsafe { stat.assume_init() })
+    Some(FileName { fd: number, inode: sys::inode(fd)? })
 }
 
 /// Opens the memfd that another process of this user names.
@@ -111,11 +97,7 @@ fn open(process: i32, name: FileName, write: bool) -> Option<File> {
 /// True for memory of reserved huge pages. If a peer punches a hole there, and no huge page is left
 /// to fill it, the next access kills this process.
 fn may_lose_pages(file: &File) -> bool {
-    let mut found = MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: fstatfs writes one statfs through the pointer, which points to room for one.
-    let answer = unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) };
-    // SAFETY: fstatfs succeeded, so it has written the statfs.
-    answer != 0 || unsafe { found.assume_init() }.f_type == libc::HUGETLBFS_MAGIC
+    sys::may_be_huge(file)
 }
 
 /// Maps a peer's region; `None` if it consists of huge pages (see [`may_lose_pages`]), or lacks
@@ -136,27 +118,18 @@ pub(super) fn attach(process: i32, name: FileName, len: u64) -> Option<Mapping> 
 pub(super) fn look(process: i32, name: FileName, len: u64) -> Option<ReadOnly> {
     let file = open(process, name, false)?;
     let found = file.metadata().ok()?;
-    // A file may have pages beyond its end, where a read kills this process.
-    let whole = found.len() >= len && found.blocks() * 512 >= len;
+    let whole = found.blocks() * 512 >= len;
     if len == 0 || len > VIEW_MAX || !whole || (may_lose_pages(&file) && !is_final(&file)) {
         return None;
     }
-    let window = Window::of(&file, usize::try_from(len).ok()?)?;
-    let (base, len) = (window.base, window.len);
-    // SAFETY: mapped for reading as long as the window lives. The file is sealed against shrinking,
-    // and has all its pages, or gets pages of the ordinary size.
-    Some(unsafe { ReadOnly::new(base, len, Box::new(window)) })
+    // The file has all its pages, or gets pages of the ordinary size. It may have some beyond its
+    // end, where a read kills this process: a view does not go there.
+    View::of_memfd(&file, usize::try_from(len).ok()?).ok().and_then(ReadOnly::over)
 }
 
 /// True if nobody may map the file for writing any more, nor punch holes in it.
 fn is_final(file: &File) -> bool {
     seals(file).is_some_and(|seals| seals & libc::F_SEAL_FUTURE_WRITE != 0)
-}
-
-fn seals(file: &File) -> Option<i32> {
-    // SAFETY: reading the seals takes numbers and touches no memory of ours.
-    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
-    (seals >= 0).then_some(seals)
 }
 
 /// The table of regions of a device. Its peers read it, and only this device writes it.
@@ -188,69 +161,22 @@ impl Directory {
 
 /// A memfd of the directory's size, which cannot change.
 fn create() -> io::Result<File> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a C string with static lifetime.
-    let fd = unsafe { libc::memfd_create(c"doorbell-regions".as_ptr(), flags) };
-    let file = File::from(sys::own(fd)?);
+    let file = sys::memfd(c"doorbell-regions", libc::MFD_ALLOW_SEALING)?;
     file.set_len(DIRECTORY_BYTES as u64)?;
     seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
     Ok(file)
-}
-
-fn seal(file: &File, seals: i32) -> io::Result<()> {
-    // SAFETY: adding seals takes numbers and touches no memory of ours.
-    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Memory of a peer, mapped for reading.
-struct Window {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-impl Window {
-    /// The first `len` bytes of a file, with all their page tables.
-    fn of(file: &File, len: usize) -> Option<Window> {
-        let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED | libc::MAP_POPULATE);
-        let fd = file.as_raw_fd();
-        // SAFETY: a new mapping at an address the kernel chooses touches no memory of ours.
-        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, fd, 0) };
-        if base == libc::MAP_FAILED {
-            return None;
-        }
-        Some(Window { base: NonNull::new(base.cast())?, len })
-    }
-}
-
-// SAFETY: the mapping belongs to no thread, and nobody writes through it.
-unsafe impl Send for Window {}
-// SAFETY: as above.
-unsafe impl Sync for Window {}
-
-impl Drop for Window {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `of` with this length; every reader holds this value.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
-    }
 }
 
 /// The memory of a peer's device, if its directory can be read here. If not, the peer's own polls
 /// carry out the requests.
 pub(super) fn remote_map(process: i32, directory: FileName) -> Option<RemoteMap> {
     let file = open(process, directory, false)?;
-    let size = stat(file.as_raw_fd())?.st_size;
-    if u64::try_from(size).ok()? < DIRECTORY_BYTES as u64 || may_lose_pages(&file) {
+    if may_lose_pages(&file) {
         return None;
     }
-    let window = Window::of(&file, DIRECTORY_BYTES)?;
-    let table = window.base;
-    let openers = Openers { attach, look, notifier: open_notifier };
-    // SAFETY: mapped for reading for as long as the window lives: its file is sealed against
-    // shrinking and has pages of the ordinary size, so reading it never fails.
-    Some(unsafe { RemoteMap::new(table, Arc::new(window), process, openers) })
+    // Its file has pages of the ordinary size, so reading it never fails.
+    let table = View::of_memfd(&file, DIRECTORY_BYTES).ok()?;
+    RemoteMap::over(table, process, Openers { attach, look, notifier: open_notifier })
 }
 
 #[cfg(test)]
@@ -266,18 +192,6 @@ mod tests {
         let memory = MapRequest::new(bytes).pages(Ask::Plain).shared(true).map().unwrap();
         let name = name_of(memory.fd().unwrap()).unwrap();
         (memory, name)
-    }
-
-    #[test]
-    fn a_region_is_found_by_its_name_and_is_the_same_memory() {
-        let (memory, name) = region(8192);
-        let view = attach(me(), name, 8192).unwrap();
-        // SAFETY: both are mappings of at least one byte that only this test uses.
-        unsafe {
-            memory.as_ptr().write_volatile(77);
-            assert_eq!(view.as_ptr().read_volatile(), 77);
-        }
-        assert_ne!(memory.as_ptr(), view.as_ptr());
     }
 
     #[test]
@@ -304,33 +218,10 @@ mod tests {
         assert!(attach(me(), name, 1 << 20).is_none());
     }
 
-    /// Pages beyond the end of a file are there and cannot be read.
-    #[test]
-    fn a_file_that_ends_before_its_pages_is_not_looked_at() {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name is a C string with static lifetime.
-        let fd = unsafe { libc::memfd_create(c"short".as_ptr(), flags) };
-        let file = File::from(sys::own(fd).unwrap());
-        file.set_len(4096).unwrap();
-        // SAFETY: the call takes numbers and touches no memory of ours.
-        let answer =
-            unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, 0, 1 << 16) };
-        assert_eq!(answer, 0);
-        assert!(file.metadata().unwrap().blocks() * 512 >= 1 << 16, "pages beyond the end");
-        seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW).unwrap();
-        let name = name_of(file.as_raw_fd()).unwrap();
-        assert!(look(me(), name, 4096).is_some());
-        assert!(look(me(), name, 1 << 16).is_none(), "longer than the file");
-    }
-
     /// A memfd of huge pages needs none before it is mapped.
     #[test]
     fn memory_that_may_lose_its_pages_is_known() {
-        let create = |flags| {
-            // SAFETY: the name is a C string with static lifetime.
-            let fd = unsafe { libc::memfd_create(c"pages".as_ptr(), libc::MFD_CLOEXEC | flags) };
-            sys::own(fd).map(File::from)
-        };
+        let create = |flags| sys::memfd(c"pages", flags);
         assert!(!may_lose_pages(&create(0).unwrap()));
         // Not every kernel has huge pages.
         if let Ok(huge) = create(libc::MFD_HUGETLB) {

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use doorbell_fabric::{Channel, EventKind};
@@ -99,13 +100,9 @@ impl Files {
 }
 
 fn memfd(length: usize, seals: i32) -> OwnedFd {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a C string with static lifetime.
-    let fd = unsafe { libc::memfd_create(c"hostile".as_ptr(), flags) };
-    let file = File::from(sys::own(fd).unwrap());
+    let file = sys::memfd(c"hostile", libc::MFD_ALLOW_SEALING).unwrap();
     file.set_len(length as u64).unwrap();
-    // SAFETY: takes numbers only.
-    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }, 0);
+    sys::seal(&file, seals).unwrap();
     file.into()
 }
 
@@ -317,4 +314,20 @@ fn peers_that_say_anything_cost_their_own_connections() {
         drop(device);
         assert_eq!(held(&own), (own.len(), 0), "a file is open, or mapped");
     }
+}
+
+/// Pages beyond the end of a file are there and cannot be read.
+#[test]
+fn a_file_that_ends_before_its_pages_is_not_looked_at() {
+    let file = File::from(memfd(4096, 0));
+    // SAFETY: the call takes numbers and touches no memory of ours.
+    let answer =
+        unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, 0, 1 << 16) };
+    assert_eq!(answer, 0);
+    assert!(file.metadata().unwrap().blocks() * 512 >= 1 << 16, "pages beyond the end");
+    sys::seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW).unwrap();
+    let name = files::name_of(file.as_raw_fd()).unwrap();
+    let me = std::process::id().cast_signed();
+    assert!(files::look(me, name, 4096).is_some());
+    assert!(files::look(me, name, 1 << 16).is_none(), "longer than the file");
 }

@@ -1,13 +1,19 @@
-//! The system calls of the rendezvous: Unix sockets of whole messages in the abstract namespace,
-//! epoll, eventfd, random bytes. Every descriptor is closed on exec and never blocks.
+//! The system calls of the control plane: Unix sockets of whole messages in the abstract namespace,
+//! epoll, eventfd, random bytes, memfds and their seals. Every descriptor is closed on exec, and
+//! those of sockets and events never block.
 #![expect(unsafe_code, reason = "SEQPACKET sockets, SCM_RIGHTS and epoll have no safe form in std")]
 
+use std::ffi::CStr;
+use std::fs::File;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use doorbell_fabric::Credentials;
+
+#[cfg(test)]
+mod tests;
 
 /// The most bytes of an abstract name: `sun_path` without its leading zero.
 const NAME_MAX: usize = 107;
@@ -55,6 +61,57 @@ pub(super) fn random(bytes: &mut [u8]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Writes bytes to a descriptor; how many it took.
+pub(super) fn write(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: `bytes` is readable for the length given.
+    let took = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
+    usize::try_from(took).map_err(|_| io::Error::last_os_error())
+}
+
+/// Reads bytes of a descriptor; how many there were.
+pub(super) fn read(fd: RawFd, bytes: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: `bytes` is writable for the length given.
+    let got = unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len()) };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
+/// A new memfd. `flags` are added to `MFD_CLOEXEC`.
+pub(super) fn memfd(name: &CStr, flags: libc::c_uint) -> io::Result<File> {
+    // SAFETY: the name ends with a zero.
+    own(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | flags) }).map(File::from)
+}
+
+/// The seals of a memfd; `None` of any other file.
+pub(super) fn seals(file: &File) -> Option<i32> {
+    // SAFETY: reading the seals takes numbers and touches no memory of ours.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    (seals >= 0).then_some(seals)
+}
+
+/// Adds seals to a memfd.
+pub(super) fn seal(file: &File, seals: i32) -> io::Result<()> {
+    // SAFETY: adding seals takes numbers and touches no memory of ours.
+    answer(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+    Ok(())
+}
+
+/// The inode of an open file.
+pub(super) fn inode(fd: RawFd) -> Option<u64> {
+    let mut stat = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: fstat writes one stat through the pointer; one of zeros is valid too.
+    let (answer, stat) = unsafe { (libc::fstat(fd, stat.as_mut_ptr()), stat.assume_init()) };
+    (answer == 0).then_some(stat.st_ino)
+}
+
+/// True unless the file is known not to consist of reserved huge pages.
+pub(super) fn may_be_huge(file: &File) -> bool {
+    let mut found = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: fstatfs writes one statfs through the pointer; one of zeros is valid too.
+    let (answer, found) =
+        unsafe { (libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()), found.assume_init()) };
+    answer != 0 || found.f_type == libc::HUGETLBFS_MAGIC
 }
 
 /// A socket of whole messages.
@@ -406,16 +463,13 @@ impl Waker {
     }
 
     pub(super) fn wake(&self) {
-        let one = 1_u64;
-        // SAFETY: reads eight bytes of `one`. It fails only when the counter is full, and then the
-        // sleeper is awake anyway.
-        unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
+        // It fails only when the counter is full, and then the sleeper is awake anyway.
+        let _ = write(self.fd(), &1_u64.to_ne_bytes());
     }
 
     pub(super) fn clear(&self) {
-        let mut count = 0_u64;
-        // SAFETY: writes eight bytes to `count`. It fails only when there is nothing to clear.
-        unsafe { libc::read(self.fd(), (&raw mut count).cast(), 8) };
+        // It fails only when there is nothing to clear.
+        let _ = read(self.fd(), &mut [0; 8]);
     }
 }
 
@@ -423,88 +477,4 @@ impl Waker {
 pub(super) fn membarrier(command: libc::c_int) {
     // SAFETY: takes numbers only.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::fd::AsFd;
-
-    fn pair() -> (Socket, Socket) {
-        let mut bytes = [0; 8];
-        random(&mut bytes).unwrap();
-        let name = format!("doorbell-test/{:x}", u64::from_ne_bytes(bytes));
-        let listener = Socket::new().unwrap();
-        listener.bind(&name).unwrap();
-        listener.listen(1).unwrap();
-        let client = Socket::new().unwrap();
-        client.connect(&name).unwrap();
-        let server = listener.accept().unwrap().unwrap();
-        (client, server)
-    }
-
-    /// Length of the next message, and the number of files that came with it.
-    fn next(socket: &Socket, bytes: &mut [u8]) -> Option<(usize, usize)> {
-        match socket.receive(bytes).unwrap() {
-            Received::Message(length, files) | Received::Short(length, files) => {
-                Some((length, files.len()))
-            }
-            Received::Closed => None,
-            Received::Nothing => panic!("nothing there"),
-        }
-    }
-
-    #[test]
-    fn messages_stay_whole_and_carry_a_file() {
-        let (client, server) = pair();
-        let file = std::fs::File::open("/proc/self/stat").unwrap();
-        client.send(b"one", &[]).unwrap();
-        client.send(b"with file", &[file.as_fd().as_raw_fd()]).unwrap();
-        drop(client);
-        let mut bytes = [0; 16];
-        assert_eq!(next(&server, &mut bytes), Some((3, 0)));
-        assert_eq!(next(&server, &mut bytes), Some((9, 1)));
-        assert_eq!(next(&server, &mut bytes), None);
-    }
-
-    #[test]
-    fn a_message_that_does_not_fit_is_seen_to_be_longer() {
-        let (client, server) = pair();
-        client.send(&[7; 20], &[]).unwrap();
-        let mut bytes = [0; 16];
-        assert_eq!(next(&server, &mut bytes), Some((17, 0)));
-    }
-
-    #[test]
-    fn messages_before_a_reset_are_read_before_the_end() {
-        let (client, server) = pair();
-        server.send(b"never read", &[]).unwrap();
-        client.send(b"goodbye", &[]).unwrap();
-        drop(client);
-        let mut bytes = [0; 16];
-        assert_eq!(next(&server, &mut bytes), Some((7, 0)));
-        assert_eq!(next(&server, &mut bytes), None);
-    }
-
-    #[test]
-    fn the_other_end_is_this_process_and_this_user() {
-        let (client, server) = pair();
-        for end in [&client, &server] {
-            let creds = end.peer().unwrap();
-            assert_eq!(creds.pid, i32::try_from(std::process::id()).unwrap());
-            assert_eq!(creds.uid, user());
-        }
-    }
-
-    #[test]
-    fn a_waker_wakes_until_cleared() {
-        let (epoll, waker) = (Epoll::new().unwrap(), Waker::new().unwrap());
-        epoll.add(waker.fd(), 9).unwrap();
-        let mut keys = [0; READY_MAX];
-        assert!(epoll.wait(Some(Duration::ZERO), &mut keys).unwrap().is_empty());
-        waker.wake();
-        assert_eq!(epoll.wait(None, &mut keys).unwrap(), [9]);
-        waker.clear();
-        assert!(epoll.wait(Some(Duration::ZERO), &mut keys).unwrap().is_empty());
-    }
 }

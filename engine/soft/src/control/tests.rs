@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use doorbell_alloc::{Ask, MapRequest};
 use doorbell_fabric::QpAttrEx;
 use doorbell_fabric::{Channel, Event, EventKind};
 use doorbell_fabric::{ConnParam, Depths, QpAttr};
@@ -483,4 +484,18 @@ fn post_receive(qp: &mut SoftQp, region: &SoftRegion) {
     #[expect(unsafe_code, reason = "the region outlives the queue pair in its test")]
     // SAFETY: as the reason says, and nobody else touches the bytes.
     unsafe { qp.post_recv(&[RecvWr { wr_id: 1, sge }]) }.unwrap();
+}
+
+#[test]
+fn a_region_is_found_by_its_name_and_is_the_same_memory() {
+    let memory = MapRequest::new(8192).pages(Ask::Plain).shared(true).map().unwrap();
+    let name = files::name_of(memory.fd().unwrap()).unwrap();
+    let view = files::attach(std::process::id().cast_signed(), name, 8192).unwrap();
+    #[expect(unsafe_code, reason = "other processes may map the memory, so it has no references")]
+    // SAFETY: both are mappings of at least one byte that only this test uses.
+    unsafe {
+        memory.as_ptr().write_volatile(77);
+        assert_eq!(view.as_ptr().read_volatile(), 77);
+    }
+    assert_ne!(memory.as_ptr(), view.as_ptr());
 }

@@ -6,7 +6,7 @@ use std_alloc::string::String;
 use std_alloc::sync::Arc;
 
 use crate::error::{Code, SetupError};
-use crate::ext::raw::spread::SoftIndTable;
+use crate::ext::raw::rss::SoftIndTable;
 use crate::handles::device::Soft;
 use crate::handles::poller::SoftCq;
 use crate::handles::queue_pair::SoftQp;

@@ -98,6 +98,13 @@ impl ReadOnly {
         ReadOnly { base, len, _keep: keep }
     }
 
+    /// The bytes of a view, which are readable as long as it lives.
+    #[cfg(feature = "std")]
+    pub(crate) fn over(view: doorbell_alloc::View) -> Option<ReadOnly> {
+        let base = NonNull::new(view.as_ptr().cast_mut())?;
+        Some(ReadOnly { base, len: view.len(), _keep: Box::new(view) })
+    }
+
     /// First byte.
     pub(crate) fn as_ptr(&self) -> *const u8 {
         self.base.as_ptr()

@@ -140,6 +140,17 @@ impl RemoteMap {
         }
     }
 
+    /// The device of `process`, over a view of its table; `None` if that is too short.
+    #[cfg(feature = "std")]
+    pub fn over(table: doorbell_alloc::View, process: i32, open: Openers) -> Option<RemoteMap> {
+        let base = NonNull::new(table.as_ptr().cast_mut())?;
+        if table.len() < crate::DIRECTORY_BYTES {
+            return None;
+        }
+        // SAFETY: a view begins at a page and is readable as long as it lives.
+        Some(unsafe { RemoteMap::new(base, Arc::new(table), process, open) })
+    }
+
     fn table(&self) -> &Table {
         // SAFETY: `new`'s caller vouches for it; it is only ever used as atomics.
         unsafe { self.table.as_ref() }

@@ -1,8 +1,6 @@
 //! Socket addresses as C has them, and what to say when one does not belong to the device.
-#![expect(unsafe_code, reason = "socket addresses are read and written by address family")]
 
 use std::io;
-use std::mem::zeroed;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use doorbell_fabric::CmError;
@@ -11,76 +9,63 @@ use doorbell_seam::error::Code;
 use crate::Verbs;
 
 /// A socket address in C's form.
-pub(super) struct Raw {
-    storage: libc::sockaddr_storage,
-    len: libc::socklen_t,
+pub(super) enum Raw {
+    V4(libc::sockaddr_in),
+    V6(libc::sockaddr_in6),
 }
 
 impl Raw {
     pub(super) fn new(addr: SocketAddr) -> Raw {
-        // SAFETY: zero is a valid value of each field.
-        let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
-        let at = &raw mut storage;
-        let len = match addr {
-            SocketAddr::V4(v4) => {
-                // SAFETY: zero is a valid value of each field.
-                let mut sin: libc::sockaddr_in = unsafe { zeroed() };
-                sin.sin_family = libc::AF_INET as libc::sa_family_t;
-                sin.sin_port = v4.port().to_be();
-                sin.sin_addr.s_addr = u32::from(*v4.ip()).to_be();
-                // SAFETY: storage has room and alignment for each kind of address.
-                unsafe { at.cast::<libc::sockaddr_in>().write(sin) };
-                size_of::<libc::sockaddr_in>()
-            }
-            SocketAddr::V6(v6) => {
-                // SAFETY: zero is a valid value of each field.
-                let mut sin6: libc::sockaddr_in6 = unsafe { zeroed() };
-                sin6.sin6_family = libc::AF_INET6 as libc::sa_family_t;
-                sin6.sin6_port = v6.port().to_be();
-                sin6.sin6_addr.s6_addr = v6.ip().octets();
-                sin6.sin6_scope_id = v6.scope_id();
-                // SAFETY: storage has room and alignment for each kind of address.
-                unsafe { at.cast::<libc::sockaddr_in6>().write(sin6) };
-                size_of::<libc::sockaddr_in6>()
-            }
-        };
-        Raw { storage, len: len as libc::socklen_t }
+        match addr {
+            SocketAddr::V4(v4) => Raw::V4(libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
+                sin_zero: [0; 8],
+            }),
+            SocketAddr::V6(v6) => Raw::V6(libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            }),
+        }
     }
 
-    /// For a call that reads the address.
+    pub(super) fn addr(&self) -> SocketAddr {
+        match self {
+            Raw::V4(sin) => {
+                let ip = Ipv4Addr::from(u32::from_be(sin.sin_addr.s_addr));
+                SocketAddrV4::new(ip, u16::from_be(sin.sin_port)).into()
+            }
+            Raw::V6(sin6) => {
+                let ip = Ipv6Addr::from(sin6.sin6_addr.s6_addr);
+                let port = u16::from_be(sin6.sin6_port);
+                SocketAddrV6::new(ip, port, 0, sin6.sin6_scope_id).into()
+            }
+        }
+    }
+
+    /// For a call that reads the address, as much of it as its family has.
     pub(super) fn as_mut_ptr(&mut self) -> *mut libc::sockaddr {
-        (&raw mut self.storage).cast()
+        match self {
+            Raw::V4(sin) => (&raw mut *sin).cast(),
+            Raw::V6(sin6) => (&raw mut *sin6).cast(),
+        }
     }
 
     pub(super) fn len(&self) -> libc::socklen_t {
-        self.len
+        match self {
+            Raw::V4(sin) => size_of_val(sin) as libc::socklen_t,
+            Raw::V6(sin6) => size_of_val(sin6) as libc::socklen_t,
+        }
     }
 
     pub(super) fn family(&self) -> libc::c_int {
-        self.storage.ss_family.into()
-    }
-}
-
-/// The address in C's form behind a pointer; `None` if there is none, or of another family.
-///
-/// # Safety
-/// `from` points to room for a `sockaddr_storage`, initialised.
-pub(super) unsafe fn read(from: *const libc::sockaddr_storage) -> Option<SocketAddr> {
-    // SAFETY: the caller vouches for the bytes; the family says which kind they are.
-    unsafe {
-        match libc::c_int::from((*from).ss_family) {
-            libc::AF_INET => {
-                let sin = from.cast::<libc::sockaddr_in>().read();
-                let ip = Ipv4Addr::from(u32::from_be(sin.sin_addr.s_addr));
-                Some(SocketAddrV4::new(ip, u16::from_be(sin.sin_port)).into())
-            }
-            libc::AF_INET6 => {
-                let sin6 = from.cast::<libc::sockaddr_in6>().read();
-                let ip = Ipv6Addr::from(sin6.sin6_addr.s6_addr);
-                let port = u16::from_be(sin6.sin6_port);
-                Some(SocketAddrV6::new(ip, port, 0, sin6.sin6_scope_id).into())
-            }
-            _ => None,
+        match self {
+            Raw::V4(_) => libc::AF_INET,
+            Raw::V6(_) => libc::AF_INET6,
         }
     }
 }
@@ -141,13 +126,7 @@ mod tests {
     fn addresses_come_back_as_they_went() {
         for text in ["192.168.77.1:7471", "0.0.0.0:0", "[fe80::1%7]:65535", "[2001:db8::2]:1"] {
             let addr: SocketAddr = text.parse().expect("an address");
-            let raw = Raw::new(addr);
-            // SAFETY: `raw` holds a whole storage.
-            assert_eq!(unsafe { read(&raw const raw.storage) }, Some(addr));
+            assert_eq!(Raw::new(addr).addr(), addr);
         }
-        // SAFETY: zero is a valid value of each field.
-        let none: libc::sockaddr_storage = unsafe { zeroed() };
-        // SAFETY: a whole storage.
-        assert_eq!(unsafe { read(&raw const none) }, None);
     }
 }

@@ -1,14 +1,10 @@
 //! The calls of a [`VerbsId`] ([`CmId`]).
-#![expect(unsafe_code, reason = "ids and queue pairs are raw pointers of librdmacm")]
 
 use std::ffi::c_int;
 use std::io;
-use std::mem::zeroed;
 use std::net::{IpAddr, SocketAddr};
-use std::ptr::{self, NonNull};
 use std::time::Duration;
 
-use crate::rdma_core::*;
 use doorbell_fabric::CmError;
 use doorbell_fabric::{CmId, EventKind, IdKey};
 use doorbell_fabric::{ConnParam, Depths, IdOption, Join, PortSpace, QpAttr, UdParam};
@@ -16,13 +12,16 @@ use doorbell_fabric::{Mask, QpFields, QpState};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{ProtectionDomains, Provider, Qp, QpType};
 
-use super::addr::{self, Raw};
+use super::addr;
 use super::channel::VerbsChannel;
 use super::id::VerbsId;
 use super::line::Deadline;
 use super::param::{check_data, conn_param};
+use super::record::Told;
 use super::{fields, groups, options};
-use crate::{QpParts, Verbs, VerbsQp, VerbsXrcd};
+use crate::handles::zero;
+use crate::rdma_core::{ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
+use crate::{Verbs, VerbsQp, VerbsXrcd};
 
 /// How long connect and accept of a synchronous id wait. The kernel gives up earlier: after 15
 /// attempts, about 65 s on RoCE.
@@ -80,9 +79,7 @@ impl CmId<Verbs> for VerbsId {
     fn bind(&mut self, addr: SocketAddr) -> Result<(), CmError> {
         let asked = format!("bind to {addr}");
         addr::check(&self.device, &asked, addr)?;
-        let mut raw = Raw::new(addr);
-        // SAFETY: id and address are alive.
-        self.address_call(&asked, |id| unsafe { rdma_bind_addr(id, raw.as_mut_ptr()) })?;
+        self.of_address(&asked, self.core.bind_addr(addr))?;
         self.check_device(&asked)
     }
 
@@ -96,25 +93,19 @@ impl CmId<Verbs> for VerbsId {
         for addr in from.into_iter().chain([to]) {
             addr::check(&self.device, &asked, addr)?;
         }
-        let (mut from, mut to) = (from.map(Raw::new), Raw::new(to));
-        let source = from.as_mut().map_or(ptr::null_mut(), Raw::as_mut_ptr);
-        let told = self.address_call(&asked, |id| {
-            // SAFETY: the id is alive, and so are the addresses.
-            unsafe { rdma_resolve_addr(id, source, to.as_mut_ptr(), whole_ms(limit)) }
-        })?;
+        let answer = self.core.resolve_addr(from, to, whole_ms(limit));
+        let told = self.of_address(&asked, answer)?;
         self.finish(&asked, told, EventKind::AddrResolved, limit)?;
         self.check_device(&asked)
     }
 
     fn resolve_route(&mut self, limit: Duration) -> Result<(), CmError> {
         let asked = format!("resolve the route to {}", self.peer());
-        if self.core.context().is_null() {
+        if self.core.context().is_none() {
             let error = CmError::new(Code::Invalid, asked, "the address is not resolved");
             return Err(error.cure("resolve_addr first"));
         }
-        let told = self
-            // SAFETY: the id is alive and bound to a device.
-            .address_call(&asked, |id| unsafe { rdma_resolve_route(id, whole_ms(limit)) })?;
+        let told = self.of_address(&asked, self.core.resolve_route(whole_ms(limit)))?;
         self.finish(&asked, told, EventKind::RouteResolved, limit)
     }
 
@@ -125,60 +116,32 @@ impl CmId<Verbs> for VerbsId {
             let answer = "the protection domain is of another device (QP-2)";
             return Err(CmError::new(Code::Invalid, asked, answer));
         }
-        let mut init = fields::init_attr(pd, &asked, attr)?;
-        let plain = fields::is_plain(attr);
-        self.plain_call(&asked, |id| {
-            let init = &raw mut init;
-            // SAFETY: id, domain and queues are alive and of one device. The extended attributes
-            // begin with the plain ones.
-            unsafe {
-                match plain {
-                    true => rdma_create_qp(id, pd.pd(), init.cast()),
-                    false => rdma_create_qp_ex(id, init),
-                }
+        let made = self.core.create_qp(&fields::new_qp(pd, &asked, attr)?);
+        let (qp, caps) = made.map_err(|error| {
+            let error = CmError::from_io(asked, &error);
+            match error.code() {
+                Code::NoMemory => error.cure("ask for less, or raise ulimit -l"),
+                Code::NotSupported => error.cure("use another device, or ask without these fields"),
+                _ => error.cure("ask for smaller capacities: together they may be too much"),
             }
-        })
-        .map_err(|error| match error.code() {
-            Code::NoMemory => error.cure("ask for less, or raise ulimit -l"),
-            Code::NotSupported => error.cure("use another device, or ask without these fields"),
-            _ => error.cure("ask for smaller capacities: together they may be too much"),
         })?;
-        let qp = self.new_qp(&asked)?;
-        let caps = fields::caps_of(&init, attr);
-        let parts = QpParts {
-            kind: attr.kind,
-            qp,
-            caps,
-            device: pd,
-            cqs: Some((attr.send_cq, attr.recv_cq)),
-            srq: attr.srq,
-            xrcd: None,
-            home: self.core.clone(),
-        };
-        // SAFETY: made just now with these queues and capacities; only the core destroys it.
-        Ok(unsafe { VerbsQp::new(parts) })
+        Ok(VerbsQp::new(qp, attr.kind, caps, !fields::has_receives(attr), pd))
     }
 
     fn create_xrc_recv(&mut self, xrcd: &VerbsXrcd) -> Result<VerbsQp, CmError> {
         let asked = format!("a queue pair of XRC_RECV on {}", self.device.name());
         self.check_new_qp(&asked, QpType::XrcRecv)?;
         fields::check_xrcd(&self.device, &asked, xrcd)?;
-        let mut init = xrcd.recv_attr();
-        self.plain_call(&asked, |id| {
-            // SAFETY: id and domain are alive and of one device.
-            unsafe { rdma_create_qp_ex(id, &raw mut init) }
-        })?;
-        let qp = self.new_qp(&asked)?;
-        // SAFETY: made just now in that domain, without queues; only the core destroys it.
-        Ok(unsafe { VerbsQp::new(fields::xrc_parts(&self.device, xrcd, qp, self.core.clone())) })
+        let made = self.core.create_qp(&fields::new_xrc_recv(xrcd));
+        let (qp, caps) = made.map_err(|error| CmError::from_io(asked, &error))?;
+        Ok(VerbsQp::new(qp, QpType::XrcRecv, caps, true, &self.device))
     }
 
     fn listen(&mut self, backlog: u32) -> Result<(), CmError> {
         let local = self.local_addr().map_or(String::from("any address"), |a| a.to_string());
         let asked = format!("listen on {local}");
         let backlog = c_int::try_from(backlog).unwrap_or(c_int::MAX);
-        // SAFETY: the id is alive.
-        self.address_call(&asked, |id| unsafe { rdma_listen(id, backlog) })?;
+        self.of_address(&asked, self.core.listen(backlog))?;
         self.listening = true;
         Ok(())
     }
@@ -237,24 +200,22 @@ impl CmId<Verbs> for VerbsId {
     fn connect(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
         let asked = format!("connect to {}", self.peer());
         let space = self.core.space();
-        let mut raw = conn_param(&asked, param, space.connect_data_max(), self.device.caps())?;
+        let raw = conn_param(&asked, param, space.connect_data_max(), self.device.caps())?;
         if !space.is_datagram() {
             self.needs_qp(&asked)?;
         }
-        // SAFETY: the id is alive, and the private data as long as `param`.
-        let told = self.plain_call(&asked, |id| unsafe { rdma_connect(id, &raw mut raw) })?;
+        let told = plain(&asked, self.core.connect(raw, param.private_data))?;
         self.finish(&asked, told, EventKind::Established, CONNECT_LIMIT)
     }
 
     fn accept(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
         let asked = format!("accept {}", self.peer());
         let space = self.core.space();
-        let mut raw = conn_param(&asked, param, space.accept_data_max(), self.device.caps())?;
+        let raw = conn_param(&asked, param, space.accept_data_max(), self.device.caps())?;
         if !space.is_datagram() || param.qp_num == 0 {
             self.needs_qp(&asked)?;
         }
-        // SAFETY: the id is alive, and the private data as long as `param`.
-        let told = self.plain_call(&asked, |id| unsafe { rdma_accept(id, &raw mut raw) })?;
+        let told = plain(&asked, self.core.accept(raw, param.private_data))?;
         if space.is_datagram() {
             // No event follows (CM-14).
             return Ok(());
@@ -267,8 +228,7 @@ impl CmId<Verbs> for VerbsId {
         let most = self.core.space().connect_data_max();
         let mut raw = conn_param(&asked, param, most, self.device.caps())?;
         raw.qp_num = qp.num();
-        // SAFETY: the id is alive, and the private data as long as `param`.
-        let told = self.plain_call(&asked, |id| unsafe { rdma_connect(id, &raw mut raw) })?;
+        let told = plain(&asked, self.core.connect(raw, param.private_data))?;
         self.finish(&asked, told, EventKind::ConnectResponse, CONNECT_LIMIT)
     }
 
@@ -277,8 +237,7 @@ impl CmId<Verbs> for VerbsId {
         let space = self.core.space();
         let mut raw = conn_param(&asked, param, space.accept_data_max(), self.device.caps())?;
         raw.qp_num = qp.num();
-        // SAFETY: the id is alive, and the private data as long as `param`.
-        let told = self.plain_call(&asked, |id| unsafe { rdma_accept(id, &raw mut raw) })?;
+        let told = plain(&asked, self.core.accept(raw, param.private_data))?;
         if space.is_datagram() {
             return Ok(());
         }
@@ -291,15 +250,9 @@ impl CmId<Verbs> for VerbsId {
             let answer = "the connection manager knows INIT, RTR and RTS only";
             return Err(CmError::new(Code::Invalid, asked, answer));
         }
-        // SAFETY: zero is a valid value of each field.
-        let mut attr: ibv_qp_attr = unsafe { zeroed() };
-        attr.qp_state = state as u32;
-        let mut mask = 0;
-        self.plain_call(&asked, |id| {
-            // SAFETY: the id is alive, and so are structure and mask.
-            unsafe { rdma_init_qp_attr(id, &raw mut attr, &raw mut mask) }
-        })?;
-        let mask = Mask::from_bits_truncate(mask.cast_unsigned());
+        let answer = self.core.init_qp_attr(state as u32);
+        let (attr, mask) = answer.map_err(|error| CmError::from_io(&asked, &error))?;
+        let mask = Mask::from_bits_truncate(mask);
         // What the kernel fills in when it knows the peer; before, it says next to nothing.
         let known = match state {
             QpState::Rtr => Mask::DEST_QP,
@@ -318,33 +271,18 @@ impl CmId<Verbs> for VerbsId {
         if !self.record().take_wait() {
             return Err(CmError::new(Code::Invalid, asked, "the peer has not answered (CM-12)"));
         }
-        // SAFETY: the id is alive.
-        self.plain_call(&asked, |id| unsafe { rdma_establish(id) }).map(drop)
+        plain(&asked, self.core.establish()).map(drop)
     }
 
     fn query_qp(&self) -> Result<QpFields, CmError> {
-        // The lock keeps the queue pair from being destroyed on its thread.
-        self.core.with(|id| {
-            // SAFETY: the id is alive, and so is its queue pair if it has one.
-            unsafe {
-                match NonNull::new((*id).qp) {
-                    Some(qp) => fields::query(qp),
-                    None => {
-                        let answer = "the id has none";
-                        Err(CmError::new(Code::Invalid, "query a queue pair", answer))
-                    }
-                }
-            }
-        })
+        let none = || CmError::new(Code::Invalid, "query a queue pair", "the id has none");
+        fields::queried(self.core.query_qp(fields::WHOLE).ok_or_else(none)?)
     }
 
     fn reject(&mut self, private_data: &[u8]) -> Result<(), CmError> {
         let asked = format!("reject {}", self.peer());
-        let len = check_data(&asked, private_data, self.core.space().reject_data_max())?;
-        let data = private_data.as_ptr().cast();
-        // SAFETY: the id is alive, and the data for the call.
-        self.plain_call(&asked, |id| unsafe { rdma_reject(id, data, len) })?;
-        Ok(())
+        check_data(&asked, private_data, self.core.space().reject_data_max())?;
+        plain(&asked, self.core.reject(private_data)).map(drop)
     }
 
     /// On a synchronous id waits for the peer to disconnect too, at most 2 s.
@@ -354,11 +292,10 @@ impl CmId<Verbs> for VerbsId {
             let answer = "datagrams have no connection";
             return Err(CmError::new(Code::Invalid, asked, answer));
         }
-        if self.parted || self.core.context().is_null() {
+        if self.parted || self.core.context().is_none() {
             return Err(CmError::new(Code::Invalid, asked, "the id is not connected"));
         }
-        // SAFETY: the id is alive and bound to a device.
-        let told = self.plain_call(&asked, |id| unsafe { rdma_disconnect(id) })?;
+        let told = plain(&asked, self.core.disconnect())?;
         self.parted = true;
         if self.record().has_left() {
             // Its event has been taken, and there is no second one.
@@ -386,21 +323,10 @@ impl CmId<Verbs> for VerbsId {
         if code > 31 {
             return Err(CmError::new(Code::Invalid, asked, "codes go from 0 to 31 (RC-1)"));
         }
-        // SAFETY: zero is a valid value of each field.
-        let mut attr: ibv_qp_attr = unsafe { zeroed() };
-        attr.qp_state = ibv_qp_state::IBV_QPS_RTS;
-        attr.min_rnr_timer = code;
+        let attr =
+            ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_RTS, min_rnr_timer: code, ..zero() };
         let mask = ibv_qp_attr_mask::IBV_QP_STATE | ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER;
-        // The lock keeps the queue pair from being destroyed on its thread.
-        let errno = self.core.with(|id| {
-            // SAFETY: the id is alive, and so is its queue pair if it has one.
-            unsafe {
-                match (*id).qp {
-                    qp if qp.is_null() => libc::EINVAL,
-                    qp => ibv_modify_qp(qp, &raw mut attr, mask.0.cast_signed()),
-                }
-            }
-        });
+        let errno = self.core.modify_qp(attr, mask);
         if errno == 0 {
             return Ok(());
         }
@@ -415,6 +341,11 @@ impl CmId<Verbs> for VerbsId {
     fn peer_addr(&self) -> Option<SocketAddr> {
         self.core.peer_addr()
     }
+}
+
+/// What a call has answered.
+fn plain(asked: &str, answer: io::Result<Option<Told>>) -> Result<Option<Told>, CmError> {
+    answer.map_err(|error| CmError::from_io(asked, &error))
 }
 
 /// A limit in milliseconds, rounded up. Only a limit of zero gives 0, which librdmacm refuses

@@ -1,154 +1,22 @@
-//! An id of librdmacm, shared by its handle and its queue pair.
+//! An id of librdmacm, shared by its handle and its queue pair, and the calls on it.
 #![expect(unsafe_code, reason = "librdmacm's ids are raw pointers")]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use doorbell_fabric::{Join, PortSpace};
+use doorbell_seam::provider::{QpCaps, QpType};
+
+use super::addr::Raw;
+use super::line::{Deadline, Line, NewId, RawEvent};
+use super::record::{Record, Told, lock};
+use crate::handles::{Context, Owned, zero};
+use crate::qp_calls::{NewQp, query};
 use crate::rdma_core::*;
-use doorbell_fabric::{Depths, Join, PortSpace, UdParam};
-use doorbell_fabric::{EventKind, IdKey};
-use doorbell_seam::provider::QpType;
-
-use super::addr::{self, Raw};
-use super::line::{Deadline, Line, RawEvent};
-use crate::QpHome;
-
-/// Locks a state that is consistent between calls, also after a panic elsewhere.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What events have told about an id, on whatever thread they are taken. The id's context points
-/// here.
-pub(super) struct Record {
-    key: IdKey,
-    /// The handle is dropped: events of the id are not handed out any more.
-    closed: AtomicBool,
-    /// The peer has ended the connection.
-    left: AtomicBool,
-    /// The peer has answered, and waits to hear that the connection is up.
-    waits: AtomicBool,
-    answer: OnceLock<Vec<u8>>,
-    depths: OnceLock<Depths>,
-    ud: Mutex<Option<UdParam>>,
-    /// User data.
-    context: AtomicU64,
-}
-
-impl Record {
-    fn new() -> Record {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Record {
-            // Relaxed: the number need only be unique.
-            key: IdKey(NEXT.fetch_add(1, Ordering::Relaxed)),
-            closed: AtomicBool::new(false),
-            left: AtomicBool::new(false),
-            waits: AtomicBool::new(false),
-            answer: OnceLock::new(),
-            depths: OnceLock::new(),
-            ud: Mutex::new(None),
-            context: AtomicU64::new(0),
-        }
-    }
-
-    /// The record of an id.
-    ///
-    /// # Safety
-    /// An event that is not yet acknowledged names the id, and stays so for as long as the
-    /// reference is used: that keeps the id from being destroyed, and its record with it.
-    pub(super) unsafe fn of<'a>(id: *mut rdma_cm_id) -> Option<&'a Record> {
-        // SAFETY: the caller vouches for the id; its context is NULL or set by `Core::adopt`.
-        unsafe { (*id).context.cast::<Record>().as_ref() }
-    }
-
-    pub(super) fn key(&self) -> IdKey {
-        self.key
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        // Relaxed, here and below: the flags order no other memory.
-        self.closed.load(Ordering::Relaxed)
-    }
-
-    /// True once DISCONNECTED was taken.
-    pub(super) fn has_left(&self) -> bool {
-        self.left.load(Ordering::Relaxed)
-    }
-
-    /// True once if the peer has answered and waits.
-    pub(super) fn take_wait(&self) -> bool {
-        self.waits.swap(false, Ordering::Relaxed)
-    }
-
-    /// Private data of the peer: of its request, or of its answer.
-    pub(super) fn private_data(&self) -> &[u8] {
-        self.answer.get().map_or(&[], Vec::as_slice)
-    }
-
-    pub(super) fn set_private_data(&self, data: Vec<u8>) {
-        if !data.is_empty() {
-            // The first stays: a peer sends its data once.
-            self.answer.get_or_init(|| data);
-        }
-    }
-
-    pub(super) fn context(&self) -> u64 {
-        self.context.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_context(&self, context: u64) {
-        self.context.store(context, Ordering::Relaxed);
-    }
-
-    /// Where to send datagrams, by the last event that said so.
-    pub(super) fn ud(&self) -> Option<UdParam> {
-        *lock(&self.ud)
-    }
-
-    /// The depths of the peer's request or answer.
-    pub(super) fn depths(&self) -> Option<Depths> {
-        self.depths.get().copied()
-    }
-
-    /// Notes depths that came with an event, and returns them if they are the first. The accepting
-    /// side has those of the request already when ESTABLISHED comes.
-    pub(super) fn set_depths(&self, depths: Depths) -> Option<Depths> {
-        self.depths.set(depths).ok().map(|()| depths)
-    }
-
-    /// Notes an event of this id. Returns what a waiting call needs to know of it.
-    pub(super) fn note(&self, event: &RawEvent) -> Told {
-        let kind = event.kind();
-        match kind {
-            Some(EventKind::Established | EventKind::Rejected | EventKind::ConnectResponse) => {
-                self.set_private_data(event.private_data());
-            }
-            Some(EventKind::Disconnected) => self.left.store(true, Ordering::Relaxed),
-            _ => {}
-        }
-        if kind == Some(EventKind::ConnectResponse) {
-            self.waits.store(true, Ordering::Relaxed);
-        }
-        if let Some(ud) = event.ud() {
-            *lock(&self.ud) = Some(ud);
-        }
-        let depths = event.depths().and_then(|depths| self.set_depths(depths));
-        Told { kind, status: event.status(), depths }
-    }
-}
-
-/// What an event told a synchronous id.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
-    pub(super) kind: Option<EventKind>,
-    pub(super) status: i32,
-    /// What the peer grants, if it says so for the first time.
-    pub(super) depths: Option<Depths>,
-}
 
 /// An id of librdmacm, shared by its handle and its queue pair: destroyed after both.
 pub(super) struct Core {
@@ -170,24 +38,14 @@ unsafe impl Sync for Core {}
 
 impl Core {
     /// Takes charge of an id, and ties it to its record by its context.
-    ///
-    /// # Safety
-    /// `id` is alive, nobody else destroys it, and no event of it has been handed out. With no
-    /// `line` given it is synchronous, otherwise that is its channel.
-    pub(super) unsafe fn adopt(
-        id: NonNull<rdma_cm_id>,
-        line: Option<&Arc<Line>>,
-    ) -> io::Result<Arc<Core>> {
-        let sync = line.is_none();
-        let line = match line {
-            Some(line) => Ok(line.clone()),
-            // SAFETY: the caller vouches for the id; the core keeps it until it drops the line.
-            None => unsafe { Line::of(id) }.map(Arc::new),
+    pub(super) fn adopt(new: NewId) -> io::Result<Arc<Core>> {
+        let sync = new.line().is_none();
+        let line = match new.line() {
+            Some(line) => line.clone(),
+            // SAFETY: the id is alive and synchronous; the core keeps it until it drops the line.
+            None => Arc::new(unsafe { Line::of(new.id()) }?),
         };
-        let line = line.inspect_err(|_| {
-            // SAFETY: the id is ours, and without a core nobody else destroys it.
-            unsafe { rdma_destroy_id(id.as_ptr()) };
-        })?;
+        let id = new.into_id();
         let record = Arc::new(Record::new());
         // SAFETY: the id is alive. The pointer is good until `drop` has destroyed the id.
         unsafe { (*id.as_ptr()).context = Arc::as_ptr(&record).cast_mut().cast() };
@@ -208,7 +66,7 @@ impl Core {
     }
 
     /// Calls `look` with the id, under its channel's lock.
-    pub(super) fn with<T>(&self, look: impl FnOnce(*mut rdma_cm_id) -> T) -> T {
+    fn with<T>(&self, look: impl FnOnce(*mut rdma_cm_id) -> T) -> T {
         loop {
             let line = self.line();
             let _entered = line.enter();
@@ -232,8 +90,8 @@ impl Core {
         let _to = to.filter(|to| !Arc::ptr_eq(to, &from)).map(|to| to.enter());
         let channel = to.map_or(ptr::null_mut(), |to| to.as_ptr());
         // SAFETY: the id is alive and the locks of both its channels held; the new one is alive
-        // as long as its line. The call destroys the channel of a synchronous id, of which the
-        // line of old keeps nothing but the lock.
+        // as long as its line. The call destroys the channel of a synchronous id; its line is not
+        // used after that but for the lock, and for a wait that then fails.
         if unsafe { rdma_migrate_id(self.id.as_ptr(), channel) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -253,26 +111,170 @@ impl Core {
         lock(&self.groups)
     }
 
-    /// The context of its device; null before it is bound.
-    pub(super) fn context(&self) -> *mut ibv_context {
-        // SAFETY: the id is alive.
-        self.with(|id| unsafe { (*id).verbs })
+    /// Its device, once it is bound to one.
+    pub(super) fn context(&self) -> Option<Context> {
+        // SAFETY: the id is alive; its context, if it has one, is one of librdmacm's.
+        self.with(|id| unsafe { Context::new((*id).verbs) })
     }
 
-    /// Its queue pair, if it has one. Only under the channel's lock is it sure to live.
-    pub(super) fn qp(&self) -> Option<NonNull<ibv_qp>> {
+    pub(super) fn has_qp(&self) -> bool {
         // SAFETY: the id is alive.
-        self.with(|id| unsafe { NonNull::new((*id).qp) })
+        self.with(|id| unsafe { !(*id).qp.is_null() })
     }
 
     pub(super) fn local_addr(&self) -> Option<SocketAddr> {
-        // SAFETY: the id is alive, and its route holds room for an address of each kind.
-        self.with(|id| unsafe { addr::read((&raw const (*id).route.addr.src_addr_union).cast()) })
+        self.with(|id| {
+            // SAFETY: the id is alive, and its route holds room for an address of each kind.
+            unsafe { read_addr((&raw const (*id).route.addr.src_addr_union).cast()) }
+        })
     }
 
     pub(super) fn peer_addr(&self) -> Option<SocketAddr> {
-        // SAFETY: the id is alive, and its route holds room for an address of each kind.
-        self.with(|id| unsafe { addr::read((&raw const (*id).route.addr.dst_addr_union).cast()) })
+        self.with(|id| {
+            // SAFETY: the id is alive, and its route holds room for an address of each kind.
+            unsafe { read_addr((&raw const (*id).route.addr.dst_addr_union).cast()) }
+        })
+    }
+
+    /// `rdma_bind_addr`.
+    pub(super) fn bind_addr(&self, addr: SocketAddr) -> io::Result<Option<Told>> {
+        let mut addr = Raw::new(addr);
+        // SAFETY: id and address are alive.
+        self.call(|id| unsafe { rdma_bind_addr(id, addr.as_mut_ptr()) })
+    }
+
+    /// `rdma_resolve_addr`.
+    pub(super) fn resolve_addr(
+        &self,
+        from: Option<SocketAddr>,
+        to: SocketAddr,
+        limit_ms: c_int,
+    ) -> io::Result<Option<Told>> {
+        let (mut from, mut to) = (from.map(Raw::new), Raw::new(to));
+        let source = from.as_mut().map_or(ptr::null_mut(), Raw::as_mut_ptr);
+        // SAFETY: the id is alive, and so are the addresses.
+        self.call(|id| unsafe { rdma_resolve_addr(id, source, to.as_mut_ptr(), limit_ms) })
+    }
+
+    /// `rdma_resolve_route`.
+    pub(super) fn resolve_route(&self, limit_ms: c_int) -> io::Result<Option<Told>> {
+        // SAFETY: the id is alive and bound.
+        self.bound_call(|id| unsafe { rdma_resolve_route(id, limit_ms) })
+    }
+
+    /// `rdma_listen`.
+    pub(super) fn listen(&self, backlog: c_int) -> io::Result<Option<Told>> {
+        // SAFETY: the id is alive.
+        self.call(|id| unsafe { rdma_listen(id, backlog) })
+    }
+
+    /// `rdma_get_request`, once, on a synchronous listener: the new id and the event that made it.
+    pub(super) fn try_request(&self) -> io::Result<Option<(NewId, RawEvent)>> {
+        self.with(|listener| {
+            let mut new = ptr::null_mut();
+            // SAFETY: the listener is alive, and its descriptor does not block. librdmacm leaves
+            // the event with the new id, or with the listener if it was no request.
+            unsafe {
+                let answer = rdma_get_request(listener, &raw mut new);
+                let error = io::Error::last_os_error();
+                let holder = if answer == 0 { new } else { listener };
+                match (answer, RawEvent::parked(holder), NonNull::new(new)) {
+                    // It is synchronous as its listener, and nobody else has it.
+                    (0, Some(event), Some(id)) => Ok(Some((NewId::synchronous(id), event))),
+                    (_, _, _) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+                    (_, _, _) => Err(error),
+                }
+            }
+        })
+    }
+
+    /// `rdma_connect`, with that private data.
+    pub(super) fn connect(&self, param: rdma_conn_param, data: &[u8]) -> io::Result<Option<Told>> {
+        let mut param = with_data(param, data)?;
+        // SAFETY: the id is alive and bound, and the private data is for the call.
+        self.bound_call(|id| unsafe { rdma_connect(id, &raw mut param) })
+    }
+
+    /// `rdma_accept`, with that private data.
+    pub(super) fn accept(&self, param: rdma_conn_param, data: &[u8]) -> io::Result<Option<Told>> {
+        let mut param = with_data(param, data)?;
+        // SAFETY: the id is alive and bound, and the private data is for the call.
+        self.bound_call(|id| unsafe { rdma_accept(id, &raw mut param) })
+    }
+
+    /// `rdma_reject`, with that private data.
+    pub(super) fn reject(&self, data: &[u8]) -> io::Result<Option<Told>> {
+        let len = u8::try_from(data.len()).map_err(|_| invalid())?;
+        // SAFETY: the id is alive, and the data for the call.
+        self.call(|id| unsafe { rdma_reject(id, data.as_ptr().cast(), len) })
+    }
+
+    /// `rdma_disconnect`.
+    pub(super) fn disconnect(&self) -> io::Result<Option<Told>> {
+        // SAFETY: the id is alive and bound.
+        self.bound_call(|id| unsafe { rdma_disconnect(id) })
+    }
+
+    /// `rdma_establish`.
+    pub(super) fn establish(&self) -> io::Result<Option<Told>> {
+        // SAFETY: the id is alive.
+        self.call(|id| unsafe { rdma_establish(id) })
+    }
+
+    /// `rdma_init_qp_attr` for that state: what a queue pair needs, and the mask that names it.
+    pub(super) fn init_qp_attr(&self, state: u32) -> io::Result<(ibv_qp_attr, u32)> {
+        let mut attr = ibv_qp_attr { qp_state: state, ..zero() };
+        let mut mask = 0;
+        // SAFETY: the id is alive, and so are structure and mask.
+        self.call(|id| unsafe { rdma_init_qp_attr(id, &raw mut attr, &raw mut mask) })?;
+        Ok((attr, mask.cast_unsigned()))
+    }
+
+    /// `rdma_create_qp`, or the extended call if that is needed. The queue pair keeps the id.
+    pub(super) fn create_qp(
+        self: &Arc<Core>,
+        new: &NewQp<'_>,
+    ) -> io::Result<(Owned<ibv_qp>, QpCaps)> {
+        let context = self.context().ok_or_else(invalid)?;
+        let mut init = new.raw(context).map_err(io::Error::from_raw_os_error)?;
+        let mut made = None;
+        self.call(|id| {
+            let raw = &raw mut init;
+            // SAFETY: id, domain and queues are alive and of one device. The extended attributes
+            // begin with the plain ones. The call refuses an id that has a queue pair.
+            unsafe {
+                let answer = match new.plain_pd() {
+                    Some(pd) => rdma_create_qp(id, pd.as_ptr(), raw.cast()),
+                    None => rdma_create_qp_ex(id, raw),
+                };
+                if answer == 0 {
+                    made = NonNull::new((*id).qp);
+                }
+                answer
+            }
+        })?;
+        let qp = made.ok_or_else(invalid)?;
+        // SAFETY: made just now, with what `new` names; only `IdQp` destroys it.
+        let qp = unsafe { Owned::lent(context, qp, (IdQp(self.clone()), new.uses())) };
+        Ok((qp, new.granted(&init)))
+    }
+
+    /// `ibv_modify_qp` of its queue pair: 0, or an errno. The lock keeps the queue pair from being
+    /// destroyed on its thread.
+    pub(super) fn modify_qp(&self, mut attr: ibv_qp_attr, mask: ibv_qp_attr_mask) -> i32 {
+        // SAFETY: the id is alive, and so is its queue pair if it has one.
+        self.with(|id| unsafe {
+            match (*id).qp {
+                qp if qp.is_null() => libc::EINVAL,
+                qp => ibv_modify_qp(qp, &raw mut attr, mask.0.cast_signed()),
+            }
+        })
+    }
+
+    /// `ibv_query_qp` of its queue pair, if it has one. The lock is as above.
+    pub(super) fn query_qp(&self, mask: ibv_qp_attr_mask) -> Option<Result<ibv_qp_attr, i32>> {
+        // SAFETY: the id is alive, and so is its queue pair if it has one.
+        self.with(|id| unsafe { NonNull::new((*id).qp).map(|qp| query(qp.as_ptr(), mask)) })
     }
 
     /// `rdma_join_multicast_ex`.
@@ -286,8 +288,8 @@ impl Core {
             addr: addr.as_mut_ptr().cast(),
         };
         let none = ptr::null_mut();
-        // SAFETY: the id is alive, and so are attributes and address; no context.
-        self.call(|id| unsafe { rdma_join_multicast_ex(id, &raw mut attr, none) })
+        // SAFETY: the id is bound; it, the attributes and the address are alive; no context.
+        self.bound_call(|id| unsafe { rdma_join_multicast_ex(id, &raw mut attr, none) })
     }
 
     /// `rdma_leave_multicast`.
@@ -333,23 +335,28 @@ impl Core {
             .unwrap_or(QpType::Rc)
     }
 
-    /// Sets an option of the id to a value of the option's own type.
-    pub(super) fn set_option<T>(
+    /// `rdma_set_option`: sets an option of the id to a value of the option's own type.
+    pub(super) fn set_option(
         &self,
         level: c_int,
         option: c_int,
-        value: &mut T,
+        value: &[u8],
     ) -> io::Result<Option<Told>> {
-        let value: *mut c_void = (&raw mut *value).cast();
-        // SAFETY: the id is alive; the value is, for the call, and has the size that is named.
-        self.call(|id| unsafe { rdma_set_option(id, level, option, value, size_of::<T>()) })
+        let (from, len) = (value.as_ptr().cast_mut().cast(), value.len());
+        // SAFETY: the id is alive; the value is, for the call, which reads it.
+        self.call(|id| unsafe { rdma_set_option(id, level, option, from, len) })
+    }
+
+    /// Makes a call that looks at the device of the id; EINVAL if it is not bound to one.
+    fn bound_call(&self, call: impl FnOnce(*mut rdma_cm_id) -> c_int) -> io::Result<Option<Told>> {
+        if self.context().is_none() {
+            return Err(invalid());
+        }
+        self.call(call)
     }
 
     /// Makes a call that answers 0 or -1. On a synchronous id the event may have come already.
-    pub(super) fn call(
-        &self,
-        call: impl FnOnce(*mut rdma_cm_id) -> c_int,
-    ) -> io::Result<Option<Told>> {
+    fn call(&self, call: impl FnOnce(*mut rdma_cm_id) -> c_int) -> io::Result<Option<Told>> {
         self.with(|id| {
             let answer = call(id);
             let error = io::Error::last_os_error();
@@ -367,10 +374,10 @@ impl Core {
 
     /// The next event of a synchronous id; `None` if the time is up.
     pub(super) fn next(&self, deadline: Deadline) -> io::Result<Option<Told>> {
-        let line = self.line();
-        while line.wait(deadline)? {
-            let entered = line.enter();
-            if let Some(event) = line.get(&entered)? {
+        while self.line().wait(deadline)? {
+            // SAFETY: the id is alive, and with it its channel, whose lock is held.
+            let event = self.with(|id| unsafe { RawEvent::get((*id).channel) })?;
+            if let Some(event) = event {
                 return Ok(Some(self.record.note(&event)));
             }
         }
@@ -379,24 +386,24 @@ impl Core {
 
     /// The handle is gone. A queue pair that is not keeps the id; its connection ends now.
     pub(super) fn close(&self) {
-        self.record.closed.store(true, Ordering::Relaxed);
-        // An id that was not connected answers EINVAL, and there is nothing to end.
-        let _ = self.call(|id| {
-            // SAFETY: the id is alive.
-            unsafe { if (*id).qp.is_null() { 0 } else { rdma_disconnect(id) } }
-        });
+        self.record.close();
+        if self.has_qp() {
+            // An id that was not connected answers EINVAL, and there is nothing to end.
+            let _ = self.disconnect();
+        }
     }
 }
 
-impl QpHome for Core {
-    fn destroy_qp(&self) {
-        self.leave_groups();
-        self.with(|id| {
-            // SAFETY: the id is alive, and the queue pair is destroyed nowhere else.
-            unsafe {
-                if !(*id).qp.is_null() {
-                    rdma_destroy_qp(id);
-                }
+/// The queue pair of an id: destroyed when this is dropped.
+struct IdQp(Arc<Core>);
+
+impl Drop for IdQp {
+    fn drop(&mut self) {
+        self.0.leave_groups();
+        // SAFETY: the id is alive, and the queue pair is destroyed nowhere else.
+        self.0.with(|id| unsafe {
+            if !(*id).qp.is_null() {
+                rdma_destroy_qp(id);
             }
         });
     }
@@ -407,5 +414,56 @@ impl Drop for Core {
         // SAFETY: handle and queue pair are gone, so this is the only use. The call waits for an
         // event of this id that another thread is just taking; that one needs the record only.
         unsafe { rdma_destroy_id(self.id.as_ptr()) };
+    }
+}
+
+impl RawEvent {
+    /// The record of the id it happened to; of a connection request, the listener's.
+    pub(super) fn record(&self) -> Option<&Record> {
+        // SAFETY: the event is not acknowledged. That keeps the id from being destroyed, and its
+        // record with it; the context is NULL or set by `Core::adopt`.
+        unsafe { (*self.happened_to()?.as_ptr()).context.cast::<Record>().as_ref() }
+    }
+}
+
+fn invalid() -> io::Error {
+    io::Error::from_raw_os_error(libc::EINVAL)
+}
+
+/// The parameters with private data. They point to it.
+fn with_data(mut param: rdma_conn_param, data: &[u8]) -> io::Result<rdma_conn_param> {
+    param.private_data = if data.is_empty() { ptr::null() } else { data.as_ptr().cast() };
+    param.private_data_len = u8::try_from(data.len()).map_err(|_| invalid())?;
+    Ok(param)
+}
+
+/// The address in C's form behind a pointer; `None` if there is none, or of another family.
+///
+/// # Safety
+/// `from` points to room for a `sockaddr_storage`, initialised.
+unsafe fn read_addr(from: *const libc::sockaddr_storage) -> Option<SocketAddr> {
+    // SAFETY: the caller vouches for the bytes; the family says which kind they are.
+    unsafe {
+        match c_int::from((*from).ss_family) {
+            libc::AF_INET => Some(Raw::V4(from.cast::<libc::sockaddr_in>().read()).addr()),
+            libc::AF_INET6 => Some(Raw::V6(from.cast::<libc::sockaddr_in6>().read()).addr()),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_data_goes_along_with_its_length() {
+        // SAFETY: zero is a valid value of each field.
+        let param: rdma_conn_param = unsafe { std::mem::zeroed() };
+        let data = [7; 255];
+        let with = with_data(param, &data).unwrap();
+        assert_eq!((with.private_data.cast(), with.private_data_len), (data.as_ptr(), 255));
+        assert!(with_data(param, &[]).unwrap().private_data.is_null());
+        assert!(with_data(param, &[7; 256]).is_err(), "C cannot name that length");
     }
 }

@@ -1,15 +1,12 @@
 //! The events of a [`VerbsChannel`], and the ids that connection requests bring.
-#![expect(unsafe_code, reason = "events name ids by raw pointers")]
 
 use std::io;
-use std::ptr::NonNull;
 use std::time::Duration;
 
 use doorbell_fabric::CmError;
 use doorbell_fabric::{Channel, Event, EventKind};
 
 use super::channel::VerbsChannel;
-use super::core::Record;
 use super::id::VerbsId;
 use super::line::{Deadline, RawEvent};
 use crate::Verbs;
@@ -31,10 +28,10 @@ impl VerbsChannel {
     /// The next event that concerns somebody, if one is there.
     fn take(&self) -> io::Result<Option<Event<Verbs>>> {
         let entered = self.line().enter();
-        while let Some(event) = self.line().get(&entered)? {
+        while let Some(mut event) = self.line().get(&entered)? {
             let told = match event.kind() {
                 None => None,
-                Some(EventKind::ConnectRequest) => self.request(&event)?,
+                Some(EventKind::ConnectRequest) => self.request(&mut event)?,
                 Some(kind) => plain(kind, &event),
             };
             if told.is_some() {
@@ -45,15 +42,10 @@ impl VerbsChannel {
     }
 
     /// A peer wants to connect: its new id, or nothing if it came to another device.
-    fn request(&self, event: &RawEvent) -> io::Result<Option<Event<Verbs>>> {
-        // SAFETY: the event names the listener and is not acknowledged yet.
-        let Some(listener) = (unsafe { Record::of(event.listener()) }) else {
-            return Ok(None);
-        };
-        let Some(new) = NonNull::new(event.id()) else { return Ok(None) };
-        // SAFETY: librdmacm made the id for this event and handed it to us.
-        let request = unsafe { VerbsId::admit(self.device(), new, Some(self.line()))? };
-        let Some(request) = request else { return Ok(None) };
+    fn request(&self, event: &mut RawEvent) -> io::Result<Option<Event<Verbs>>> {
+        let Some(new) = event.request(self.line()) else { return Ok(None) };
+        let Some(listener) = event.record() else { return Ok(None) };
+        let Some(request) = VerbsId::admit(self.device(), new)? else { return Ok(None) };
         let private_data = event.private_data();
         request.begin(listener, event);
         Ok(Some(Event {
@@ -71,8 +63,7 @@ impl VerbsChannel {
 
 /// An event of an id that exists; nothing if its handle is gone.
 fn plain(kind: EventKind, event: &RawEvent) -> Option<Event<Verbs>> {
-    // SAFETY: the event names the id and is not acknowledged yet.
-    let record = unsafe { Record::of(event.id()) }?;
+    let record = event.record()?;
     let told = record.note(event);
     if record.is_closed() {
         return None;

@@ -1,94 +1,59 @@
 //! Fields of a queue pair in C's form and back, and queue pairs that belong to no id.
-#![expect(unsafe_code, reason = "queue pairs are raw pointers of libibverbs")]
 
 use std::io;
-use std::mem::zeroed;
-use std::ptr::{self, NonNull};
-use std::sync::Arc;
 
-use crate::rdma_core::*;
 use doorbell_fabric::CmError;
 use doorbell_fabric::QpAttr;
 use doorbell_fabric::extended;
 use doorbell_fabric::{Mask, Mtu, QpFields, QpState};
 use doorbell_seam::error::Code;
-use doorbell_seam::provider::{Access, AttrMask, HASH_KEY_BYTES, Provider, QpCaps, QpType};
+use doorbell_seam::provider::{Access, Provider, QpType};
 
-use crate::{QpHome, QpParts, Verbs, VerbsIndTable, VerbsQp, VerbsXrcd, address_of, raw_address};
-
-/// A queue pair that belongs to no id, until its owner drops it.
-struct Loose {
-    qp: NonNull<ibv_qp>,
-    /// Not gone before the queue pair whose receives go there.
-    _table: Option<VerbsIndTable>,
-}
-
-// SAFETY: libibverbs' calls on a queue pair may be made from any thread.
-unsafe impl Send for Loose {}
-// SAFETY: as above.
-unsafe impl Sync for Loose {}
-
-impl QpHome for Loose {
-    fn destroy_qp(&self) {
-        // SAFETY: made by `create`, and destroyed here alone, once.
-        unsafe { ibv_destroy_qp(self.qp.as_ptr()) };
-    }
-}
+use crate::ah::{address_of, raw_address};
+use crate::handles::zero;
+use crate::qp_calls::NewQp;
+use crate::rdma_core::{ibv_qp_attr, ibv_qp_attr_mask};
+use crate::{Verbs, VerbsQp, VerbsXrcd, front, shim};
 
 /// `ibv_create_qp`.
 pub(super) fn create(device: &Verbs, attr: &QpAttr<'_, Verbs>) -> Result<VerbsQp, CmError> {
     let asked = format!("a queue pair on {} with {:?}", device.name(), attr.caps);
-    let mut init = init_attr(device, &asked, attr)?;
-    let raw = &raw mut init;
-    let qp = match (is_plain(attr), device.create_qp_ex()) {
-        // SAFETY: domain and queues are alive and of one device; the call fills in real figures.
-        // The extended attributes begin with the plain ones.
-        (true, _) => unsafe { ibv_create_qp(device.pd(), raw.cast()) },
-        // SAFETY: as above.
-        (false, Some(create)) => unsafe { create(device.context(), raw) },
-        (false, None) => return Err(lacks(device, asked, attr)),
-    };
-    let qp = NonNull::new(qp).ok_or_else(|| refused(device, asked, attr))?;
-    let caps = caps_of(&init, attr);
-    let home = Arc::new(Loose { qp, _table: attr.ex.rwq_ind_tbl.cloned() });
-    let (cqs, srq) = (Some((attr.send_cq, attr.recv_cq)), attr.srq);
-    let parts = QpParts { kind: attr.kind, qp, caps, device, cqs, srq, xrcd: None, home };
-    // SAFETY: made just now with these queues and capacities; only its home destroys it.
-    Ok(unsafe { VerbsQp::new(parts) })
+    let context = device.device().context();
+    let new = new_qp(device, &asked, attr)?;
+    if new.plain_pd().is_none() && front::create_qp_ex(context).is_none() {
+        return Err(lacks(device, asked, attr));
+    }
+    let made = new.create(context);
+    let (qp, caps) = made.map_err(|errno| refused(device, asked, attr, errno))?;
+    Ok(VerbsQp::new(qp, attr.kind, caps, !has_receives(attr), device))
 }
 
 /// `ibv_create_qp_ex` of XRC_RECV.
 pub(super) fn create_xrc_recv(device: &Verbs, xrcd: &VerbsXrcd) -> Result<VerbsQp, CmError> {
-    check_xrcd(device, "a queue pair of XRC_RECV", xrcd)?;
-    let qp = xrcd.create_recv()?;
-    // SAFETY: made just now in that domain, without queues; only its home destroys it.
-    Ok(unsafe { VerbsQp::new(xrc_parts(device, xrcd, qp, Arc::new(Loose { qp, _table: None }))) })
+    let asked = "a queue pair of XRC_RECV";
+    check_xrcd(device, asked, xrcd)?;
+    let made = new_xrc_recv(xrcd).create(device.device().context());
+    let (qp, caps) = made.map_err(|errno| shim::refused(asked, errno))?;
+    Ok(VerbsQp::new(qp, QpType::XrcRecv, caps, true, device))
 }
 
 /// Refuses a domain of another device.
 pub(super) fn check_xrcd(device: &Verbs, asked: &str, xrcd: &VerbsXrcd) -> Result<(), CmError> {
-    // SAFETY: the domain lives while its handle does.
-    if unsafe { (*xrcd.as_ptr()).context } == device.context() {
+    if xrcd.0.context() == device.device().context() {
         return Ok(());
     }
     let answer = format!("the XRC domain is not of {}", device.name());
     Err(CmError::new(Code::Invalid, asked, answer))
 }
 
-/// What a queue pair of XRC_RECV is made of.
-pub(super) fn xrc_parts<'a>(
-    device: &'a Verbs,
-    xrcd: &'a VerbsXrcd,
-    qp: NonNull<ibv_qp>,
-    home: Arc<dyn QpHome>,
-) -> QpParts<'a> {
-    let (kind, caps) = (QpType::XrcRecv, QpCaps::default());
-    QpParts { kind, qp, caps, device, cqs: None, srq: None, xrcd: Some(xrcd), home }
+/// What a queue pair of XRC_RECV is made with: no queues, and that domain (QX-5).
+pub(super) fn new_xrc_recv(xrcd: &VerbsXrcd) -> NewQp<'_> {
+    NewQp { xrcd: Some(&xrcd.0), ..NewQp::of(QpType::XrcRecv) }
 }
 
-/// True if the plain call can make it (QX-3).
-pub(super) fn is_plain(attr: &QpAttr<'_, Verbs>) -> bool {
-    attr.ex.comp_mask() == AttrMask::PD
+/// True if it has a receive queue of its own.
+pub(super) fn has_receives(attr: &QpAttr<'_, Verbs>) -> bool {
+    attr.srq.is_none() && !attr.kind.is_xrc()
 }
 
 fn lacks(device: &Verbs, asked: String, attr: &QpAttr<'_, Verbs>) -> CmError {
@@ -97,9 +62,9 @@ fn lacks(device: &Verbs, asked: String, attr: &QpAttr<'_, Verbs>) -> CmError {
         .cure(format!("ask {} for less, or use another device", device.name()))
 }
 
-/// The error of a call that left errno.
-fn refused(device: &Verbs, asked: String, attr: &QpAttr<'_, Verbs>) -> CmError {
-    let error = CmError::last_os(asked);
+/// The error of a call that failed.
+fn refused(device: &Verbs, asked: String, attr: &QpAttr<'_, Verbs>, errno: i32) -> CmError {
+    let error = failed(&asked, errno);
     if error.code() != Code::NotSupported {
         return error;
     }
@@ -111,7 +76,7 @@ fn refused(device: &Verbs, asked: String, attr: &QpAttr<'_, Verbs>) -> CmError {
 fn check_attr(device: &Verbs, asked: &str, attr: &QpAttr<'_, Verbs>) -> Result<(), CmError> {
     extended::check(asked, attr)?;
     let invalid = |answer: String| Err(CmError::new(Code::Invalid, asked, answer));
-    let (want, limit) = (attr.caps, device.caps());
+    let (want, limit, context) = (attr.caps, device.caps(), device.device().context());
     for (name, figure, max) in [
         ("send_wr", want.send_wr, limit.qp_wr_max),
         ("recv_wr", want.recv_wr, limit.qp_wr_max),
@@ -127,122 +92,71 @@ fn check_attr(device: &Verbs, asked: &str, attr: &QpAttr<'_, Verbs>) -> Result<(
         return invalid(String::from("send_wr 0, at least 1 is needed"));
     }
     for cq in [attr.send_cq, attr.recv_cq] {
-        // SAFETY: the queue lives while its handle does.
-        if unsafe { (*cq.as_ptr()).context } != device.context() {
+        if cq.cq.context() != context {
             return invalid(format!("a completion queue is not of {}", limit.device));
         }
     }
-    // SAFETY: the queue lives while its handle does.
-    if attr.srq.is_some_and(|srq| unsafe { (*srq.as_ptr()).context } != device.context()) {
+    if attr.srq.is_some_and(|srq| srq.srq.context() != context) {
         return invalid(format!("the shared queue is not of {}", limit.device));
     }
     Ok(())
 }
 
-/// The attributes in C's form, after checks that librdmacm does not make.
-pub(super) fn init_attr(
-    device: &Verbs,
+/// What a queue pair is made with, after checks that librdmacm does not make.
+pub(super) fn new_qp<'a>(
+    device: &'a Verbs,
     asked: &str,
-    attr: &QpAttr<'_, Verbs>,
-) -> Result<ibv_qp_init_attr_ex, CmError> {
+    attr: &'a QpAttr<'_, Verbs>,
+) -> Result<NewQp<'a>, CmError> {
     check_attr(device, asked, attr)?;
-    let want = attr.caps;
-    // SAFETY: zero is a valid value of each field.
-    let mut init: ibv_qp_init_attr_ex = unsafe { zeroed() };
-    init.send_cq = attr.send_cq.as_ptr();
-    init.recv_cq = attr.recv_cq.as_ptr();
-    init.cap.max_send_wr = want.send_wr;
-    init.cap.max_send_sge = want.send_sge.max(1);
-    init.cap.max_inline_data = want.inline;
-    match attr.srq {
-        Some(srq) => init.srq = srq.as_ptr(),
-        // It receives nothing (QX-5).
-        None if attr.kind == QpType::XrcSend => init.recv_cq = std::ptr::null_mut(),
-        None => {
-            init.cap.max_recv_wr = want.recv_wr;
-            init.cap.max_recv_sge = want.recv_sge.max(1);
-        }
-    }
-    init.qp_type = attr.kind as ibv_qp_type::Type;
-    init.sq_sig_all = attr.signal_all.into();
-    init.comp_mask = attr.ex.comp_mask().bits();
-    init.pd = device.pd();
-    init.create_flags = attr.ex.create_flags.unwrap_or_default().bits();
-    if let Some(table) = attr.ex.rwq_ind_tbl {
-        init.recv_cq = ptr::null_mut();
-        init.cap.max_recv_sge = 0;
-        init.rwq_ind_tbl = table.as_ptr();
-    }
-    if let Some(by) = &attr.ex.rx_hash_conf {
-        init.rx_hash_conf = ibv_rx_hash_conf {
-            rx_hash_function: by.function as u8,
-            rx_hash_key_len: HASH_KEY_BYTES as u8,
-            // Read during the call, in which the attributes live.
-            rx_hash_key: by.key.as_ptr().cast_mut(),
-            rx_hash_fields_mask: by.fields.bits(),
-        };
-    }
-    init.max_tso_header = attr.ex.max_tso_header.unwrap_or_default();
-    init.send_ops_flags = attr.ex.send_ops_flags.unwrap_or_default().bits();
-    Ok(init)
+    // XRC_SEND receives nothing (QX-5), and with a table the work queues receive (QX-8).
+    let receives = attr.kind != QpType::XrcSend && attr.ex.rwq_ind_tbl.is_none();
+    Ok(NewQp {
+        caps: attr.caps,
+        signal_all: attr.signal_all,
+        pd: Some(device.device().pd()),
+        send_cq: Some(&attr.send_cq.cq),
+        recv_cq: Some(&attr.recv_cq.cq).filter(|_| receives),
+        srq: attr.srq.map(|srq| &srq.srq),
+        create_flags: attr.ex.create_flags,
+        max_tso_header: attr.ex.max_tso_header,
+        rwq_ind_tbl: attr.ex.rwq_ind_tbl.map(|table| &table.table),
+        rx_hash_conf: attr.ex.rx_hash_conf.as_ref(),
+        send_ops_flags: attr.ex.send_ops_flags,
+        ..NewQp::of(attr.kind)
+    })
 }
 
-/// The capacities that came back (QP-10).
-pub(super) fn caps_of(init: &ibv_qp_init_attr_ex, attr: &QpAttr<'_, Verbs>) -> QpCaps {
-    QpCaps {
-        send_wr: init.cap.max_send_wr,
-        recv_wr: if attr.srq.is_some() || attr.kind.is_xrc() { 0 } else { init.cap.max_recv_wr },
-        send_sge: init.cap.max_send_sge,
-        recv_sge: init.cap.max_recv_sge,
-        inline: init.cap.max_inline_data,
-    }
-}
-
-/// [`query`] of a queue pair that belongs to no id.
+/// The fields of a queue pair that belongs to no id (`ibv_query_qp`).
 pub(super) fn query_own(qp: &VerbsQp) -> Result<QpFields, CmError> {
-    let asked = "query a queue pair";
-    let none = || CmError::new(Code::Invalid, asked, "there is none");
-    let qp = NonNull::new(qp.as_ptr()).ok_or_else(none)?;
-    // SAFETY: the queue pair lives while its handle does.
-    unsafe { query(qp) }
+    queried(qp.raw().query(WHOLE))
 }
+
+/// All fields of an answer to a query of [`WHOLE`].
+pub(super) fn queried(answer: Result<ibv_qp_attr, i32>) -> Result<QpFields, CmError> {
+    match answer {
+        Ok(raw) => Ok(from_raw(&raw, Mask::all())),
+        Err(errno) => Err(failed("query a queue pair", errno)),
+    }
+}
+
+/// All fields.
+pub(super) const WHOLE: ibv_qp_attr_mask = ibv_qp_attr_mask(Mask::all().bits());
 
 /// `ibv_modify_qp`.
 pub(super) fn modify(qp: &VerbsQp, fields: &QpFields) -> Result<(), CmError> {
-    let mut raw = to_raw(fields);
-    let mask = fields.mask().bits().cast_signed();
-    // SAFETY: the queue pair lives while its handle does; the mask names what is set.
-    let errno = unsafe { ibv_modify_qp(qp.as_ptr(), &raw mut raw, mask) };
-    answer("set fields of a queue pair", errno)
-}
-
-/// `ibv_query_qp`.
-///
-/// # Safety
-/// The queue pair is alive during the call.
-pub(super) unsafe fn query(qp: NonNull<ibv_qp>) -> Result<QpFields, CmError> {
-    // SAFETY: zero is a valid value of each field of both.
-    let (mut raw, mut init): (ibv_qp_attr, ibv_qp_init_attr) = unsafe { (zeroed(), zeroed()) };
-    let mask = Mask::all().bits().cast_signed();
-    // SAFETY: the caller vouches for the queue pair; both structures are alive.
-    let errno = unsafe { ibv_query_qp(qp.as_ptr(), &raw mut raw, mask, &raw mut init) };
-    answer("query a queue pair", errno)?;
-    Ok(from_raw(&raw, Mask::all()))
-}
-
-fn answer(asked: &str, errno: i32) -> Result<(), CmError> {
-    match errno {
+    match qp.raw().modify(to_raw(fields), ibv_qp_attr_mask(fields.mask().bits())) {
         0 => Ok(()),
-        errno => {
-            let error = io::Error::from_raw_os_error(errno.saturating_abs());
-            Err(CmError::from_io(asked, &error))
-        }
+        errno => Err(failed("set fields of a queue pair", errno)),
     }
 }
 
+fn failed(asked: &str, errno: i32) -> CmError {
+    CmError::from_io(asked, &io::Error::from_raw_os_error(errno.saturating_abs()))
+}
+
 fn to_raw(fields: &QpFields) -> ibv_qp_attr {
-    // SAFETY: zero is a valid value of each field.
-    let mut raw: ibv_qp_attr = unsafe { zeroed() };
+    let mut raw: ibv_qp_attr = zero();
     raw.qp_state = fields.state.map_or(0, |state| state as u32);
     raw.en_sqd_async_notify = fields.sqd_notify.unwrap_or(false).into();
     raw.qp_access_flags = fields.access.map_or(0, |access| access.bits());
@@ -292,7 +206,10 @@ pub(super) fn from_raw(raw: &ibv_qp_attr, mask: Mask) -> QpFields {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use doorbell_seam::provider::{AddressVector, CreateFlags, Gid, GlobalRoute, SendOps};
+    use crate::rdma_core::*;
+    use doorbell_seam::provider::{
+        AddressVector, AttrMask, CreateFlags, Gid, GlobalRoute, SendOps,
+    };
 
     #[test]
     fn fields_come_back_as_they_went() {

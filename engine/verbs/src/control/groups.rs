@@ -6,7 +6,8 @@ use doorbell_fabric::CmError;
 use doorbell_fabric::Join;
 use doorbell_seam::error::Code;
 
-use super::core::{Core, Told};
+use super::core::Core;
+use super::record::Told;
 
 /// Joins a group. librdmacm attaches the queue pair when it hands out the event.
 pub(super) fn join(

@@ -1,22 +1,19 @@
 //! [`VerbsId`]: an id of librdmacm, and how its calls are made and waited for.
-#![expect(unsafe_code, reason = "ids and queue pairs are raw pointers of librdmacm")]
 
-use std::ffi::c_int;
 use std::io;
-use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::rdma_core::*;
 use doorbell_fabric::CmError;
 use doorbell_fabric::{CmId, EventKind};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::QpType;
 
 use super::addr::{self, address_error};
-use super::core::{Core, Record, Told};
-use super::line::{Deadline, Line, RawEvent};
+use super::core::Core;
+use super::line::{Deadline, NewId, RawEvent};
 use super::param::failure;
+use super::record::{Record, Told};
 use crate::Verbs;
 
 /// An id of librdmacm.
@@ -37,26 +34,12 @@ impl VerbsId {
     }
 
     /// Takes charge of the id of a connection request. One that came to another device is rejected.
-    ///
-    /// # Safety
-    /// `new` is the id of a request that nobody has taken yet; as for [`Core::adopt`] otherwise.
-    pub(super) unsafe fn admit(
-        device: &Verbs,
-        new: NonNull<rdma_cm_id>,
-        line: Option<&Arc<Line>>,
-    ) -> io::Result<Option<VerbsId>> {
-        // SAFETY: the caller vouches for the id.
-        if unsafe { (*new.as_ptr()).verbs } != device.context() {
-            // SAFETY: as above; no event of the new id itself has been handed out.
-            unsafe {
-                rdma_reject(new.as_ptr(), ptr::null(), 0);
-                rdma_destroy_id(new.as_ptr());
-            }
+    pub(super) fn admit(device: &Verbs, new: NewId) -> io::Result<Option<VerbsId>> {
+        if !new.is_of(device.device().context()) {
+            new.reject();
             return Ok(None);
         }
-        // SAFETY: as above.
-        let core = unsafe { Core::adopt(new, line)? };
-        Ok(Some(VerbsId::new(core, device)))
+        Ok(Some(VerbsId::new(Core::adopt(new)?, device)))
     }
 
     pub(super) fn record(&self) -> &Record {
@@ -75,13 +58,11 @@ impl VerbsId {
 
     /// Refuses an id that is bound to another device.
     pub(super) fn check_device(&self, asked: &str) -> Result<(), CmError> {
-        let context = self.core.context();
-        if context.is_null() || context == self.device.context() {
+        let ours = self.device.device().context();
+        let Some(other) = self.core.context().filter(|context| *context != ours) else {
             return Ok(());
-        }
-        // SAFETY: the context of a bound id is one of librdmacm's, open for good.
-        let other = unsafe { Verbs::name_of(context) };
-        let name = self.device.name();
+        };
+        let (other, name) = (other.name(), self.device.name());
         let answer = format!("that is on the device {other}, and this is {name}");
         let cure = format!("{}; or open {other}", addr::cure(&self.device));
         Err(CmError::new(Code::NoDevice, asked, answer).cure(cure))
@@ -92,20 +73,13 @@ impl VerbsId {
         self.peer_addr().map_or_else(|| String::from("the peer"), |addr| addr.to_string())
     }
 
-    pub(super) fn address_call(
+    /// What a call about addresses has answered.
+    pub(super) fn of_address(
         &self,
         asked: &str,
-        call: impl FnOnce(*mut rdma_cm_id) -> c_int,
+        answer: io::Result<Option<Told>>,
     ) -> Result<Option<Told>, CmError> {
-        self.core.call(call).map_err(|error| address_error(&self.device, asked, &error))
-    }
-
-    pub(super) fn plain_call(
-        &self,
-        asked: &str,
-        call: impl FnOnce(*mut rdma_cm_id) -> c_int,
-    ) -> Result<Option<Told>, CmError> {
-        self.core.call(call).map_err(|error| CmError::from_io(asked, &error))
+        answer.map_err(|error| address_error(&self.device, asked, &error))
     }
 
     /// On a synchronous id, waits until `wanted` has happened.
@@ -143,7 +117,7 @@ impl VerbsId {
     /// Fails if the id cannot have a queue pair of that type now.
     pub(super) fn check_new_qp(&self, asked: &str, kind: QpType) -> Result<(), CmError> {
         self.check_device(asked)?;
-        let (bound, has) = (!self.core.context().is_null(), self.core.qp().is_some());
+        let (bound, has) = (self.core.context().is_some(), self.core.has_qp());
         if !bound || has {
             let answer = if has { "the id has one already" } else { "the id is on no device yet" };
             return Err(CmError::new(Code::Invalid, asked, answer));
@@ -157,13 +131,8 @@ impl VerbsId {
         Ok(())
     }
 
-    /// The queue pair that librdmacm has just made.
-    pub(super) fn new_qp(&self, asked: &str) -> Result<NonNull<ibv_qp>, CmError> {
-        self.core.qp().ok_or_else(|| CmError::new(Code::Reset, asked, "it was destroyed again"))
-    }
-
     pub(super) fn needs_qp(&self, asked: &str) -> Result<(), CmError> {
-        if self.core.qp().is_none() {
+        if !self.core.has_qp() {
             let error = CmError::new(Code::Invalid, asked, "the id has no queue pair");
             return Err(error.cure("create_qp first"));
         }
@@ -172,25 +141,8 @@ impl VerbsId {
 
     /// One try at the next request of a synchronous listener.
     pub(super) fn try_request(&self) -> io::Result<Option<VerbsId>> {
-        let mut new = ptr::null_mut();
-        let event = self.core.with(|id| {
-            // SAFETY: the listener is alive, and its descriptor does not block.
-            let answer = unsafe { rdma_get_request(id, &raw mut new) };
-            let error = io::Error::last_os_error();
-            // SAFETY: both ids are alive. librdmacm leaves the event with the new id, or with
-            // the listener if it was no request.
-            unsafe {
-                let holder = if answer == 0 { new } else { id };
-                match (answer, RawEvent::parked(holder)) {
-                    (0, Some(event)) => Ok(Some(event)),
-                    (_, _) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-                    (_, _) => Err(error),
-                }
-            }
-        })?;
-        let (Some(event), Some(new)) = (event, NonNull::new(new)) else { return Ok(None) };
-        // SAFETY: librdmacm made the id, synchronous as its listener, and handed it to us.
-        let request = unsafe { VerbsId::admit(&self.device, new, None)? };
+        let Some((new, event)) = self.core.try_request()? else { return Ok(None) };
+        let request = VerbsId::admit(&self.device, new)?;
         if let Some(request) = &request {
             request.begin(self.record(), &event);
         }

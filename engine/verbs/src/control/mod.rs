@@ -26,6 +26,7 @@ mod id;
 mod line;
 mod options;
 mod param;
+mod record;
 mod source;
 
 pub use self::channel::VerbsChannel;
@@ -88,11 +89,11 @@ impl Fabric for Verbs {
     }
 
     fn create_wq(&self, cq: &VerbsCq, depth: u32, flags: WqFlags) -> Result<VerbsWq, CmError> {
-        Ok(Verbs::create_wq(self, cq, depth, flags)?)
+        Ok(VerbsWq::new(self, cq, depth, flags)?)
     }
 
     fn create_rwq_ind_table(&self, queues: &[&VerbsWq]) -> Result<VerbsIndTable, CmError> {
-        Ok(Verbs::create_rwq_ind_table(self, queues)?)
+        Ok(VerbsIndTable::new(self, queues)?)
     }
 
     fn modify_qp(

@@ -6,7 +6,8 @@ use doorbell_fabric::CmError;
 use doorbell_fabric::{ACK_TIMEOUT_MAX, IdOption, PathRecord};
 use doorbell_seam::error::Code;
 
-use super::core::{Core, Told};
+use super::core::Core;
+use super::record::Told;
 
 // rdma-sys lacks these of <rdma/rdma_cma.h>.
 const RDMA_OPTION_ID: c_int = 0;
@@ -31,17 +32,17 @@ const REVERSIBLE_ONE: u8 = 0x81;
 pub(super) fn set(core: &Core, option: IdOption) -> Result<Option<Told>, CmError> {
     let asked = format!("set {option:?}");
     let done = match option {
-        IdOption::Tos(mut tos) => call(core, RDMA_OPTION_ID_TOS, &mut tos),
-        IdOption::ReuseAddr(on) => call(core, RDMA_OPTION_ID_REUSEADDR, &mut c_int::from(on)),
-        IdOption::AfOnly(on) => call(core, RDMA_OPTION_ID_AFONLY, &mut c_int::from(on)),
+        IdOption::Tos(tos) => call(core, RDMA_OPTION_ID_TOS, &[tos]),
+        IdOption::ReuseAddr(on) => call(core, RDMA_OPTION_ID_REUSEADDR, &flag(on)),
+        IdOption::AfOnly(on) => call(core, RDMA_OPTION_ID_AFONLY, &flag(on)),
         IdOption::AckTimeout(code) if code > ACK_TIMEOUT_MAX => {
             // The kernel would take it and cut it off.
             let answer = format!("codes go up to {ACK_TIMEOUT_MAX} (RC-2)");
             return Err(CmError::new(Code::Invalid, asked, answer));
         }
-        IdOption::AckTimeout(mut code) => call(core, RDMA_OPTION_ID_ACK_TIMEOUT, &mut code),
+        IdOption::AckTimeout(code) => call(core, RDMA_OPTION_ID_ACK_TIMEOUT, &[code]),
         IdOption::IbPath(path) => {
-            core.set_option(RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &mut encode(&path))
+            core.set_option(RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &encode(&path))
         }
     };
     let in_time = match option {
@@ -78,8 +79,13 @@ fn encode(path: &PathRecord) -> PathData {
     data
 }
 
+/// A number of C.
+fn flag(on: bool) -> [u8; size_of::<c_int>()] {
+    c_int::from(on).to_ne_bytes()
+}
+
 /// Hands over a value of the option's own type.
-fn call<T>(core: &Core, option: c_int, value: &mut T) -> std::io::Result<Option<Told>> {
+fn call(core: &Core, option: c_int, value: &[u8]) -> std::io::Result<Option<Told>> {
     core.set_option(RDMA_OPTION_ID, option, value)
 }
 

@@ -11,18 +11,19 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::Caps;
 
 use super::addr::address_code;
-use super::core::Told;
+use super::record::Told;
 
 /// Refuses private data over `max` bytes (CM-8).
-pub(super) fn check_data(asked: &str, data: &[u8], max: usize) -> Result<u8, CmError> {
+pub(super) fn check_data(asked: &str, data: &[u8], max: usize) -> Result<(), CmError> {
     let len = data.len();
-    u8::try_from(len).ok().filter(|_| len <= max).ok_or_else(|| {
-        let answer = format!("{len} bytes of private data, {max} fit");
-        CmError::new(Code::Invalid, asked, answer).cure("send them as a message")
-    })
+    if len <= max.min(u8::MAX.into()) {
+        return Ok(());
+    }
+    let answer = format!("{len} bytes of private data, {max} fit");
+    Err(CmError::new(Code::Invalid, asked, answer).cure("send them as a message"))
 }
 
-/// The parameters in C's form (CM-5, CM-6). They point to the private data.
+/// The parameters in C's form (CM-5, CM-6), without the private data.
 pub(super) fn conn_param(
     asked: &str,
     param: &ConnParam<'_>,
@@ -30,7 +31,7 @@ pub(super) fn conn_param(
     caps: &Caps,
 ) -> Result<rdma_conn_param, CmError> {
     let invalid = |answer: String| CmError::new(Code::Invalid, asked, answer);
-    let len = check_data(asked, param.private_data, data_max)?;
+    check_data(asked, param.private_data, data_max)?;
     for (name, depth) in [
         ("responder_resources", param.responder_resources),
         ("initiator_depth", param.initiator_depth),
@@ -46,10 +47,9 @@ pub(super) fn conn_param(
             return Err(invalid(format!("{name} {count}, the field goes from 0 to 7")));
         }
     }
-    let data = param.private_data;
     Ok(rdma_conn_param {
-        private_data: if data.is_empty() { ptr::null() } else { data.as_ptr().cast() },
-        private_data_len: len,
+        private_data: ptr::null(),
+        private_data_len: 0,
         responder_resources: param.responder_resources,
         initiator_depth: param.initiator_depth,
         flow_control: 1,

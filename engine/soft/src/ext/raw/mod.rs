@@ -11,7 +11,7 @@ mod flow;
 mod frame;
 mod hash;
 mod packet;
-pub(crate) mod spread;
+pub(crate) mod rss;
 pub(crate) mod state;
 mod switch;
 mod tso;
@@ -38,7 +38,7 @@ use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 use crate::wr::{PostCause, SendOp, SendWr};
 
 pub use self::flow::SoftFlow;
-pub use self::spread::{SoftIndTable, SoftWq};
+pub use self::rss::{SoftIndTable, SoftWq};
 pub(crate) use self::state::Raw;
 
 /// The longest header of a segmented send: room for two VLAN tags and all IP and TCP options.

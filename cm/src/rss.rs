@@ -1,5 +1,5 @@
-//! Work queues and tables of them: how the frames of one queue pair are spread over several
-//! receive queues (QX-8).
+//! Receive side scaling (RSS): work queues, and tables of them, over which the frames of one queue
+//! pair are spread (QX-8).
 #![expect(unsafe_code, reason = "posts buffers that it then owns")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
