@@ -174,9 +174,9 @@ fn on_cores(size: usize, time: Duration, cores: &[usize]) -> Result<Figure, Fail
                 })
             })
             .collect();
-        let rates = threads.into_iter().map(|thread| {
-            thread.join().map_err(|_| Failure::new("a thread broke off"))?
-        });
+        let rates = threads
+            .into_iter()
+            .map(|thread| thread.join().map_err(|_| Failure::new("a thread broke off"))?);
         rates.sum::<Result<f64, Failure>>()
     })?;
     Ok(Figure { messages_per_second: Some(rate), ..Figure::default() })

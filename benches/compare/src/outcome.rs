@@ -140,11 +140,7 @@ impl Outcome {
     }
 
     /// The median of a number of an entry.
-    pub(crate) fn median(
-        &self,
-        entry: usize,
-        of: impl Fn(&Figure) -> Option<f64>,
-    ) -> Option<f64> {
+    pub(crate) fn median(&self, entry: usize, of: impl Fn(&Figure) -> Option<f64>) -> Option<f64> {
         let counted = self.rounds.iter().filter_map(|round| self.counted(round, entry));
         median(counted.filter_map(|measured| of(&measured.figure)).collect())
     }
@@ -210,12 +206,7 @@ pub(crate) mod made {
     }
 
     /// An outcome with these entries and rounds, all at a floor of 50 ns.
-    pub(crate) fn outcome(
-        test: Test,
-        size: u32,
-        entries: &[Entry],
-        rounds: &[&[f64]],
-    ) -> Outcome {
+    pub(crate) fn outcome(test: Test, size: u32, entries: &[Entry], rounds: &[&[f64]]) -> Outcome {
         let mut outcome = Outcome::new(&Contest { test, size, entries: entries.to_vec() });
         for (figures, number) in rounds.iter().zip(1..) {
             let figures: Vec<_> = figures.iter().map(|value| (50.0, *value)).collect();

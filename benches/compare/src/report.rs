@@ -183,8 +183,7 @@ impl Document {
 
     /// The verdicts.
     fn aims(&self) -> Grid {
-        let head =
-            ["contest", "", "figure", "beside", "figure", "ratio", "aim", "", "each round"];
+        let head = ["contest", "", "figure", "beside", "figure", "ratio", "aim", "", "each round"];
         let mut grid = Grid::new(&head);
         for judged in &self.verdicts {
             let [ours, theirs] = judged.figures();
@@ -276,12 +275,8 @@ fn table(test: Test, outcomes: &[&Outcome]) -> Grid {
 
 /// One line for a round: every figure, and why one does not count.
 pub(crate) fn line(outcome: &Outcome, round: &Round) -> String {
-    let mut text = format!(
-        "round {} of {}, {}:",
-        round.number,
-        outcome.test.name(),
-        bytes(outcome.size)
-    );
+    let mut text =
+        format!("round {} of {}, {}:", round.number, outcome.test.name(), bytes(outcome.size));
     for (entry, measured) in outcome.entries.iter().zip(&round.figures) {
         let Some(measured) = measured else { continue };
         let figure = measured.figure.main(outcome.test).unwrap_or_default();
@@ -330,8 +325,7 @@ mod tests {
     use crate::outcome::made;
 
     fn document(outcomes: &[Outcome]) -> Document {
-        let versions =
-            Versions { ucx: "1".into(), iceoryx2: "2", libfabric: "3".into() };
+        let versions = Versions { ucx: "1".into(), iceoryx2: "2", libfabric: "3".into() };
         let mut document = Document {
             schema: 2,
             rounds: 5,
@@ -350,15 +344,12 @@ mod tests {
     }
 
     fn outcomes() -> [Outcome; 2] {
-        let entries =
-            [Peer::Doorbell, Peer::Uct, Peer::Libfabric, Peer::Copy].map(Entry::new);
-        let mut small =
-            made::outcome(Test::Latency, 208, &entries, &[&[90.0, 180.0, 310.0, 20.0]]);
+        let entries = [Peer::Doorbell, Peer::Uct, Peer::Libfabric, Peer::Copy].map(Entry::new);
+        let mut small = made::outcome(Test::Latency, 208, &entries, &[&[90.0, 180.0, 310.0, 20.0]]);
         small.absent.push((Peer::Libfabric, "not installed".to_owned()));
         let tag = Peer::Ucx { api: Api::Tag, cma: false };
         let entries = [Peer::Doorbell, tag, Peer::Copy].map(Entry::new);
-        let large =
-            made::outcome(Test::Latency, 16 << 10, &entries, &[&[900.0, 1000.0, 400.0]]);
+        let large = made::outcome(Test::Latency, 16 << 10, &entries, &[&[900.0, 1000.0, 400.0]]);
         [small, large]
     }
 
@@ -392,7 +383,9 @@ mod tests {
         document.finish();
         let page = &document.section;
         assert!(!page.contains("interrupted") && page.contains("2 aims met, 1 missed."));
-        assert!(page.contains("| latency, 208 B | doorbell | 90 ns | UCX uct am | 180 ns | 0.50 |"));
+        assert!(
+            page.contains("| latency, 208 B | doorbell | 90 ns | UCX uct am | 180 ns | 0.50 |")
+        );
     }
 
     #[test]

@@ -97,7 +97,8 @@ fn choose(contest: &Contest, tries: Tries, run: &mut impl Run, outcome: &mut Out
             let figure = run.ask(contest, &tried).ok().and_then(|it| it.main(contest.test));
             let Some(figure) = figure else { continue };
             text.push_str(&format!(" {size}: {figure:.0}"));
-            let less = |than: f64| if contest.test.is_time() { figure < than } else { figure > than };
+            let less =
+                |than: f64| if contest.test.is_time() { figure < than } else { figure > than };
             if best.is_none_or(|(_, than)| less(than)) {
                 best = Some((*size, figure));
             }

@@ -91,11 +91,7 @@ pub(crate) fn rate(
     Ok(Figure { messages_per_second: Some(rate), ..Figure::default() })
 }
 
-fn send_for(
-    stream: &mut impl Stream,
-    look_every: u64,
-    time: Duration,
-) -> Result<u64, Failure> {
+fn send_for(stream: &mut impl Stream, look_every: u64, time: Duration) -> Result<u64, Failure> {
     let (start, mut sent, mut look) = (Instant::now(), 0, 0);
     loop {
         sent += stream.send()?;

@@ -232,8 +232,7 @@ mod tests {
             Entry::new(Peer::Ucx { api: Api::Am, cma: false }),
         ];
         // The active messages are faster twice, and the tags once.
-        let rounds: &[&[f64]] =
-            &[&[3e6, 1e6, 2e6], &[5e6, 1e6, 2e6], &[4.2e6, 9e6, 2e6]];
+        let rounds: &[&[f64]] = &[&[3e6, 1e6, 2e6], &[5e6, 1e6, 2e6], &[4.2e6, 9e6, 2e6]];
         let judged = judge(&made::outcome(Test::Rate, 4096, &entries, rounds));
         assert_eq!(judged.len(), 1, "iceoryx2 was not measured");
         let judged = &judged[0];

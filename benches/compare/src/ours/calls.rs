@@ -13,8 +13,13 @@ use crate::timing::{self, Trips};
 /// Runs one side; the client returns its figure.
 pub(crate) fn run(args: &SideArgs) -> Result<Option<Figure>, Failure> {
     let size = args.size as usize;
-    let config =
-        Config { peers: 1, recv_blocks: 256, send_blocks: 64, block_bytes: 4096, ..Config::DEFAULT };
+    let config = Config {
+        peers: 1,
+        recv_blocks: 256,
+        send_blocks: 64,
+        block_bytes: 4096,
+        ..Config::DEFAULT
+    };
     let mut session = Session::new(&config, Caller::new(size))?;
     session.connect(args)?;
     if args.side == Side::Server {

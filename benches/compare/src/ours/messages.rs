@@ -111,11 +111,7 @@ impl Messages {
 
 impl Handler<SoftDevice> for Messages {
     #[inline(always)]
-    fn on_message(
-        &mut self,
-        message: Message<'_>,
-        out: &mut Outbox<'_, SoftDevice>,
-    ) -> Verdict {
+    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, SoftDevice>) -> Verdict {
         if message.imm().is_some() {
             return self.word(&message, out);
         }

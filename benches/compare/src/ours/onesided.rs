@@ -56,11 +56,7 @@ struct OneSided {
 }
 
 impl Handler<SoftDevice> for OneSided {
-    fn on_message(
-        &mut self,
-        message: Message<'_>,
-        _out: &mut Outbox<'_, SoftDevice>,
-    ) -> Verdict {
+    fn on_message(&mut self, message: Message<'_>, _out: &mut Outbox<'_, SoftDevice>) -> Verdict {
         self.there = message.bytes().try_into().ok().map(RemoteMemory::from_bytes);
         Verdict::Done
     }

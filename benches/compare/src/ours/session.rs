@@ -65,8 +65,8 @@ impl<H: Linked> Session<H> {
         let shared =
             SharedRecv::new(&nic, memory, config).map_err(Failure::at("a receive queue"))?;
         let memory = message_memory(&nic, config.send_bytes()).map_err(Failure::at("memory"))?;
-        let (worker, intake) = Worker::new(&nic, &shared, memory, handler, config)
-            .map_err(Failure::at("a worker"))?;
+        let (worker, intake) =
+            Worker::new(&nic, &shared, memory, handler, config).map_err(Failure::at("a worker"))?;
         let seen = (0, Instant::now());
         Ok(Session { worker, nic, intake, control: None, empty: 0, seen })
     }
@@ -89,6 +89,8 @@ impl<H: Linked> Session<H> {
                     if Instant::now() > until {
                         return Err(Failure::new(error.to_string()));
                     }
+                    // It gives the place of the peer that did not come back.
+                    self.worker.turn();
                     thread::sleep(Duration::from_millis(2));
                 }
                 Control::Dialer(dialer)
@@ -207,8 +209,5 @@ impl<H: Linked> Session<H> {
 /// True for back-pressure: turn, and try again.
 #[inline(always)]
 pub(crate) fn is_pressure(error: SendError) -> bool {
-    matches!(
-        error,
-        SendError::Full | SendError::NoCredit | SendError::NoBlock | SendError::TooMany
-    )
+    matches!(error, SendError::Full | SendError::NoCredit | SendError::NoBlock | SendError::TooMany)
 }

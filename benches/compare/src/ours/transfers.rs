@@ -121,11 +121,7 @@ impl Transfers {
 }
 
 impl Handler<SoftDevice> for Transfers {
-    fn on_message(
-        &mut self,
-        message: Message<'_>,
-        out: &mut Outbox<'_, SoftDevice>,
-    ) -> Verdict {
+    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, SoftDevice>) -> Verdict {
         match self.large.received(&message) {
             Received::Offered(offer) => {
                 let start = offer.tag() as usize % UNDER_WAY * self.size;
