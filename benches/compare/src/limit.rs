@@ -50,7 +50,7 @@ pub(crate) struct LimitArgs {
     size: usize,
     #[arg(long)]
     seconds: f64,
-    #[arg(long, value_delimiter = ',', num_args = 2)]
+    #[arg(long, value_delimiter = ',')]
     cores: Vec<usize>,
 }
 

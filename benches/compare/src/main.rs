@@ -14,7 +14,7 @@ mod clock;
 mod contest;
 mod error;
 #[path = "../../src/machine/floor.rs"]
-#[expect(dead_code, reason = "the benchmarks use more of it")]
+#[cfg_attr(not(test), expect(dead_code, reason = "the benchmarks use more of it"))]
 mod floor;
 #[path = "../../src/tell/grid.rs"]
 mod grid;

@@ -109,7 +109,7 @@ impl Document {
             format!(
                 "UCX {ucx} (ucx_perftest over posix, with and without cma), iceoryx2 {iceoryx2} \
                  (publish-subscribe) and libfabric {libfabric} (shm, fi_pingpong) in turn with \
-                 doorbell {}, two processes on cores {here} and {there}, {} rounds of {} s a \
+                 doorbell {}, two processes on cores {here} and {there}; rounds: {}, of {} s a \
                  figure; {}, kernel {}.",
                 words(&self.commit),
                 self.rounds,
@@ -251,8 +251,15 @@ fn table(test: Test, outcomes: &[&Outcome]) -> Grid {
             names.push((entry.peer, entry.batch, entry.name()));
         }
     }
-    // Ours first, then the limits of the machine at the end, as each contest has them.
-    names.sort_by_key(|(peer, ..)| (!peer.is_ours(), matches!(peer, Peer::Copy | Peer::Memcpy)));
+    // Ours first, the limits of the machine last.
+    names.sort_by_key(|(peer, ..)| match peer {
+        Peer::Doorbell => 0,
+        Peer::Untouched => 1,
+        Peer::Uct => 2,
+        Peer::Ucx { .. } => 3,
+        Peer::Iceoryx2 | Peer::Libfabric => 4,
+        Peer::Copy | Peer::Memcpy => 5,
+    });
     let mut head = vec!["bytes"];
     head.extend(names.iter().map(|(.., name)| name.as_str()));
     head.extend(["floor", "cores", "rounds", "of", "others"]);
@@ -357,12 +364,12 @@ mod tests {
     fn a_table_has_a_column_for_every_entry_and_names_what_is_missing() {
         let text = document(&outcomes()).text();
         let head = text.lines().find(|line| line.contains("bytes")).unwrap();
-        let columns = ["doorbell", "UCX uct am", "libfabric", "UCX tag", "copy of the"];
+        let columns = ["doorbell", "UCX uct am", "UCX tag", "libfabric", "copy of the"];
         let places: Vec<_> = columns.iter().map(|name| head.find(name).unwrap()).collect();
         assert!(places.is_sorted(), "{head}");
         let row = text.lines().find(|line| line.trim_start().starts_with("16384")).unwrap();
         let cells: Vec<&str> = row.split_whitespace().collect();
-        assert_eq!(cells[..7], ["16384", "900", "-", "-", "1000", "400", "50"], "{row}");
+        assert_eq!(cells[..7], ["16384", "900", "-", "1000", "-", "400", "50"], "{row}");
         assert_eq!(cells[7..], ["NEAR", "1", "1", "0", "%"], "{row}");
         assert!(text.contains("latency, 208 B: no libfabric: not installed"), "{text}");
         assert!(text.contains("are only a hint"), "{text}");

@@ -9,6 +9,10 @@ use crate::peer::Figure;
 /// The most round trips that are timed.
 const TRIPS_MAX: usize = 1 << 20;
 
+/// The least, so that a machine that is busy gives a figure too. Their time is limited.
+const TRIPS_MIN: usize = 256;
+const TIMES_LONGER: u64 = 10;
+
 /// Bytes and messages between two looks at the clock during a stream.
 const LOOK_BYTES: usize = 256 << 10;
 const LOOK_MAX: usize = 256;
@@ -33,7 +37,8 @@ pub(crate) fn half_trips(trips: &mut impl Trips, time: Duration) -> Result<Figur
     Ok(median_and_mean(&mut ticks[..count], clock.tick_ns / 2.0))
 }
 
-/// Fills in ticks until the time is over or there is no room. Returns the number of trips.
+/// Fills in ticks until the time is over and there are enough, or there is no room. Returns the
+/// number of trips.
 fn run(
     trips: &mut impl Trips,
     times: &mut [u64],
@@ -47,7 +52,8 @@ fn run(
         trips.trip(first + number as u64)?;
         let back = clock::ticks();
         *time = back.saturating_sub(sent);
-        if back.saturating_sub(start) >= limit {
+        let passed = back.saturating_sub(start);
+        if passed >= limit && (number + 1 >= TRIPS_MIN || passed >= TIMES_LONGER * limit) {
             return Ok(number + 1);
         }
     }

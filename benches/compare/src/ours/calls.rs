@@ -13,11 +13,14 @@ use crate::timing::{self, Trips};
 /// Runs one side; the client returns its figure.
 pub(crate) fn run(args: &SideArgs) -> Result<Option<Figure>, Failure> {
     let size = args.size as usize;
+    // A call has a header before its payload.
+    let block_bytes = (args.size + 64).next_multiple_of(64);
     let config = Config {
         peers: 1,
-        recv_blocks: 256,
-        send_blocks: 64,
-        block_bytes: 4096,
+        recv_blocks: 64,
+        refill: 8,
+        send_blocks: 16,
+        block_bytes,
         ..Config::DEFAULT
     };
     let mut session = Session::new(&config, Caller::new(size))?;

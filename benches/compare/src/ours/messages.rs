@@ -173,7 +173,10 @@ const POLL_EVERY: usize = 64;
 impl Client {
     fn new(mut session: Session<Messages>, args: &SideArgs) -> Result<Client, Failure> {
         let (size, slots) = (args.size as usize, slots(args));
-        let batch = (args.batch as usize).clamp(1, SEND_BATCH);
+        let batch = match args.task {
+            Task::Stream => (args.batch as usize).clamp(1, SEND_BATCH),
+            _ => 1,
+        };
         let mut own = None;
         if size >= OWN_FROM {
             let memory = message_memory(&session.nic, size * slots as usize);
