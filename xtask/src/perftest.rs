@@ -180,12 +180,7 @@ const ROWS: &[Row] = &[
         theirs: Some("latency-ucx"),
         aim: Aim::Less,
     },
-    Row {
-        name: "messages/s beside UCX",
-        ours: "rate",
-        theirs: Some("rate-ucx"),
-        aim: Aim::More,
-    },
+    Row { name: "messages/s beside UCX", ours: "rate", theirs: Some("rate-ucx"), aim: Aim::More },
     Row {
         name: "latency beside libfabric, its mean",
         ours: "latency-mean",

@@ -54,9 +54,7 @@ mod tests {
 
     #[test]
     fn rates_are_of_rounds_of_the_mode_that_counts() {
-        let round = |mode: &str, ucx: f64| {
-            json!({"figures": [null, {"mode": mode, "messages_per_second": ucx}]})
-        };
+        let round = |mode: &str, ucx: f64| json!({"figures": [null, {"mode": mode, "messages_per_second": ucx}]});
         let document = json!({"results": [{
             "test": "rate", "size": 64, "mode": "NEAR",
             "entries": [{"peer": "doorbell", "batch": 16}, {"peer": "UCX uct am"}],
