@@ -23,7 +23,7 @@ pub(crate) fn replace(page: &str, section: &str) -> String {
 const TITLE: &str = "Other libraries";
 const COMMAND: &str = "\
 ```sh
-cargo xtask compare
+cargo xtask compare --results
 ```";
 
 /// The rates of the other libraries, messages a second by size: medians over the rounds of the mode

@@ -330,8 +330,8 @@ impl Page {
 
 /// The first lines of the page.
 const HEAD: &str = "\
-`cargo xtask bench --results` wrote this page; do not edit it. Pages of earlier runs are in the
-history of this file.
+`cargo xtask bench --results` wrote this page, and `cargo xtask compare --results` its section on
+other libraries; do not edit it. Pages of earlier runs are in the history of this file.
 
 Two processes on two cores, one worker each, on the device in software (`soft0`). *Half a round
 trip* is half the time from sending a message to having it back. The *floor* is the same for two
