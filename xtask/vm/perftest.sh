@@ -159,21 +159,25 @@ steps_of_cmtime() {
 }
 
 # asked WHAT WHO: they have given a figure before, or were never asked. A program that does not run on this device
-# hangs, and would hang in every round.
+# takes all of its time, and would in every round.
 asked() {
-    [ -z "${silent[$1 $2]}" ]
+    [ "${told[$1 $2]}" != nothing ]
 }
 
 # other WHAT WHO NUMBER: a figure of a program that may not run here.
 other() {
     figure "$@"
-    [ -n "$3" ] || silent[$1 $2]=yes
+    if [ -n "$3" ]; then
+        told[$1 $2]=figures
+    elif [ -z "${told[$1 $2]}" ]; then
+        told[$1 $2]=nothing
+    fi
 }
 
-# UCX's transports alone, over RC and UD. Those of 1.13 abort on rxe: the serving side does, and the other one
-# waits for it.
+# UCX's transports alone, over RC and UD. On rxe UD of 1.13 aborts, as its protocols do over either: the serving
+# side does, and the other one waits for it.
 ucx() {
-    local transport trips=$((TIME * 2000)) limit=25
+    local transport trips=$((TIME * 2000)) limit=40
     local options="-D short -s $size -n $trips -w $((trips / 5)) -f -v -p $port"
     for transport in rc_verbs ud_verbs; do
         if asked latency-ucx $transport; then
@@ -237,7 +241,7 @@ gid=$(gid_index)
 # UCX reads it from there.
 [ -z "$gid" ] || export UCX_IB_GID_INDEX=$gid
 gid=${gid:+-x $gid}
-declare -A silent
+declare -A told
 for ((round = 1; round <= ROUNDS; round++)); do
     latency
     rate

@@ -240,6 +240,13 @@ mod tests {
         assert_eq!(judged.figures(), ["4.20 M/s", "2.00 M/s"]);
         assert_eq!((judged.ratio, judged.each().as_str()), (2.1, "1.50 2.50 2.10"));
         assert!(judged.met);
+
+        // Of times the shortest is the best.
+        let tags = [false, true].map(|cma| Entry::new(Peer::Ucx { api: Api::Tag, cma }));
+        let entries = [Entry::new(Peer::Doorbell), tags[0], tags[1]];
+        let times = made::outcome(Test::Latency, 64 << 10, &entries, &[&[3000.0, 6000.0, 5000.0]]);
+        let judged = judge(&times);
+        assert_eq!((judged[0].theirs.as_str(), judged[0].ratio), ("UCX tag cma", 0.6));
     }
 
     #[test]
