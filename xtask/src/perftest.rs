@@ -1,6 +1,7 @@
 //! `cargo xtask compare --device NAME`: an RDMA device measured by Doorbell, by perftest and
-//! cmtime, and by UCX and libfabric where they run, in turn. The device is this machine's, or rxe0 of the virtual machine. The script
-//! `xtask/vm/perftest.sh` takes the figures; this file reports them.
+//! cmtime, and by UCX and libfabric where they run, in turn. The device is this machine's, or rxe0
+//! of the virtual machine. The script `xtask/vm/perftest.sh` takes the figures; this file reports
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -88,7 +88,8 @@ impl Document {
         self.section = self.markdown();
     }
 
-    /// Writes it as JSON: to another file first, so that whoever interrupts this leaves a whole one.
+    /// Writes it as JSON: to another file first, so that a run that is interrupted leaves a whole
+    /// one.
     pub(crate) fn write(&self, path: &Path) -> Result<(), Failure> {
         let text = serde_json::to_string_pretty(self).map_err(Failure::at("write the figures"))?;
         let next = path.with_extension("json.next");

@@ -54,11 +54,15 @@ mod tests {
 
     #[test]
     fn rates_are_of_rounds_of_the_mode_that_counts() {
-        let round = |mode: &str, ucx: f64| json!({"figures": [null, {"mode": mode, "messages_per_second": ucx}]});
+        let round = |(mode, ucx): (&str, f64)| {
+            let theirs = json!({"mode": mode, "messages_per_second": ucx});
+            json!({"figures": [null, theirs]})
+        };
+        let rounds = [("NEAR", 2e7), ("FAR", 1e6), ("NEAR", 3e7), ("NEAR", 4e7)].map(round);
         let document = json!({"results": [{
             "test": "rate", "size": 64, "mode": "NEAR",
             "entries": [{"peer": "doorbell", "batch": 16}, {"peer": "UCX uct am"}],
-            "rounds": [round("NEAR", 2e7), round("FAR", 1e6), round("NEAR", 3e7), round("NEAR", 4e7)],
+            "rounds": rounds,
         }]});
         assert_eq!(rates(&document), [("UCX".to_owned(), vec![(64, 3e7)])]);
     }
@@ -68,13 +72,12 @@ mod tests {
         let section = |text| section(&json!({"section": text})).unwrap();
         let (old, new) = (section("old\n### Part\nof it"), section("new"));
         assert!(new.starts_with("\n## Other libraries\n") && new.ends_with("\n\nnew\n"));
-        let page = format!("# Results\n\n## Latency\nfast\n{old}\n## An RDMA device\nslow\n");
-        let replaced = replace(&page, &new);
-        assert_eq!(
-            replaced,
-            format!("# Results\n\n## Latency\nfast\n{new}\n## An RDMA device\nslow\n")
-        );
-        assert_eq!(replace(&replaced, &old), page);
+        let page = |section| {
+            format!("# Results\n\n## Latency\nfast\n{section}\n## An RDMA device\nslow\n")
+        };
+        let replaced = replace(&page(&old), &new);
+        assert_eq!(replaced, page(&new));
+        assert_eq!(replace(&replaced, &old), page(&old));
         // At the end, and where there is none yet.
         let short = "# Results\n\n## Latency\nfast\n";
         let whole = format!("{short}{old}");
