@@ -147,7 +147,10 @@ fn overhead(args: &OverheadArgs) -> Result<(), Failure> {
 /// Runs the other commands and writes the page.
 fn results(args: &ResultsArgs) -> Result<(), Failure> {
     let sheet = Sheet::open(&args.out)?;
-    let page = results::page(args, &Machine::look(&Clock::new()))?;
+    let page = match args.only_compare {
+        true => results::with_peers(args)?,
+        false => results::page(args, &Machine::look(&Clock::new()))?,
+    };
     sheet.write(&page)?;
     error::say(&format!("{}\n", args.out.display()))
 }

@@ -1,6 +1,9 @@
 //! `cargo xtask bench`: builds the benchmark and runs its report; with `--results` it writes the
 //! page of all figures.
 
+use std::path::PathBuf;
+use std::process::Command;
+
 use crate::Outcome;
 use crate::exec;
 use crate::packages::{self, Need};
@@ -9,7 +12,7 @@ use crate::place::{cargo, program, target};
 const PACKAGE: &str = "doorbell-bench";
 
 /// The option that writes the page of all figures, `benches/RESULTS.md`.
-const RESULTS: &str = "--results";
+pub(crate) const RESULTS: &str = "--results";
 
 /// Where the build without link-time optimization goes, below the target folder.
 const WITHOUT_LTO: &str = "no-lto";
@@ -20,8 +23,7 @@ pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     if words.iter().any(|word| word == RESULTS) {
         return results(words);
     }
-    let mut build = cargo();
-    build.args(["build", "--release", "--quiet", "--package", PACKAGE]);
+    let mut build = release();
     if names_real_device(words, std::env::var("DOORBELL_DEVICE").ok()) {
         packages::ensure(&[Need::Verbs])?;
         build.args(["--features", "verbs"]);
@@ -38,27 +40,36 @@ pub(crate) fn run(words: &[String]) -> Outcome<u8> {
 /// Builds the program twice, as it is released and without link-time optimization, and lets it
 /// write the page. Passes the other arguments to it unchanged.
 fn results(words: &[String]) -> Outcome<u8> {
-    let folder = target().join(WITHOUT_LTO);
-    let build = || {
-        let mut build = cargo();
-        build.args(["build", "--release", "--quiet", "--package", PACKAGE]);
-        build
-    };
-    let mut without_lto = build();
-    without_lto.arg("--target-dir").arg(&folder);
-    without_lto.env("CARGO_PROFILE_RELEASE_LTO", "off");
-    without_lto.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-    for mut build in [build(), without_lto] {
+    let (without, other) = without_lto();
+    for mut build in [release(), without] {
         let built = build.status().map_err(|cause| format!("cannot start cargo: {cause}"))?;
         if !built.success() {
             return Ok(exec::code(built));
         }
     }
     let mut results = program(target().join("release").join(PACKAGE));
-    results.arg("results").arg("--without-lto").arg(folder.join("release").join(PACKAGE));
+    results.arg("results").arg("--without-lto").arg(other);
     results.args(words.iter().filter(|word| *word != RESULTS));
     let ended = results.status();
     ended.map(exec::code).map_err(|cause| format!("cannot start {PACKAGE}: {cause}"))
+}
+
+/// Builds the program as it is released.
+fn release() -> Command {
+    let mut build = cargo();
+    build.args(["build", "--release", "--quiet", "--package", PACKAGE]);
+    build
+}
+
+/// What builds the program without link-time optimization, which takes less time, and where it is
+/// then.
+pub(crate) fn without_lto() -> (Command, PathBuf) {
+    let folder = target().join(WITHOUT_LTO);
+    let mut build = release();
+    build.arg("--target-dir").arg(&folder);
+    build.env("CARGO_PROFILE_RELEASE_LTO", "off");
+    build.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    (build, folder.join("release").join(PACKAGE))
 }
 
 /// True if the arguments, else the environment, name a device other than the embedded one.

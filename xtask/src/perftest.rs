@@ -1,6 +1,7 @@
-//! `cargo xtask compare --device NAME`: an RDMA device measured by Doorbell and by perftest and
-//! cmtime, in turn. The device is this machine's, or rxe0 of the virtual machine. The script
-//! `xtask/vm/perftest.sh` takes the figures; this file reports them.
+//! `cargo xtask compare --device NAME`: an RDMA device measured by Doorbell, by perftest and
+//! cmtime, and by UCX and libfabric where they run, in turn. The device is this machine's, or rxe0
+//! of the virtual machine. The script `xtask/vm/perftest.sh` takes the figures; this file reports
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -65,7 +66,7 @@ pub(crate) fn is_meant(words: &[String]) -> bool {
 /// Builds, measures and reports.
 pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     let options = Options::read(words)?;
-    packages::ensure(&[Need::Verbs])?;
+    packages::ensure(&[Need::Verbs, Need::Peers])?;
     let mut build = cargo();
     build.args(["build", "--release", "--quiet", "--package", BENCH, "--features", "verbs"]);
     let built = build.status().map_err(|cause| format!("cannot start cargo: {cause}"))?;
@@ -85,7 +86,7 @@ pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     let figures = Figures::read(&text);
     print!("{}", figures.table());
     println!("every figure: {}", file.display());
-    Ok(u8::from(figures.0.is_empty()))
+    Ok(u8::from(figures.rounds.is_empty()))
 }
 
 /// The script's variables.
@@ -126,9 +127,14 @@ fn emulated(options: &Options, bench: &Path) -> Outcome<String> {
     job.run(&parts, &|| false).map(|(_, text)| text)
 }
 
-/// Figures by round, then by what was measured: the program, or the setting.
+/// What the script measured.
 #[derive(Debug, Default, PartialEq)]
-struct Figures(BTreeMap<u32, BTreeMap<String, Vec<(String, f64)>>>);
+struct Figures {
+    /// By round, then by what was measured: the program, or the setting.
+    rounds: BTreeMap<u32, BTreeMap<String, Vec<(String, f64)>>>,
+    /// By what was to be measured: those who gave no figure.
+    missing: BTreeMap<String, BTreeSet<String>>,
+}
 
 /// One line of the table: our figure, theirs, and the allowed ratio.
 struct Row {
@@ -145,6 +151,9 @@ enum Aim {
     AtMost(f64),
     /// At least this many times theirs.
     AtLeast(f64),
+    /// Less is better, or more, and there is no bound.
+    Less,
+    More,
 }
 
 const ROWS: &[Row] = &[
@@ -167,6 +176,19 @@ const ROWS: &[Row] = &[
         aim: Aim::AtLeast(0.95),
     },
     Row {
+        name: "latency beside UCX, median, ns",
+        ours: "latency",
+        theirs: Some("latency-ucx"),
+        aim: Aim::Less,
+    },
+    Row { name: "messages/s beside UCX", ours: "rate", theirs: Some("rate-ucx"), aim: Aim::More },
+    Row {
+        name: "latency beside libfabric, its mean",
+        ours: "latency-mean",
+        theirs: Some("latency-libfabric"),
+        aim: Aim::Less,
+    },
+    Row {
         name: "connections/s, 500 at once",
         ours: "connect",
         theirs: Some("connect"),
@@ -186,10 +208,16 @@ impl Figures {
         let mut figures = Figures::default();
         for line in text.lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
-            let &["figure", round, what, who, number] = &words[..] else { continue };
-            if let (Ok(round), Ok(number)) = (round.parse(), number.parse()) {
-                let of_round = figures.0.entry(round).or_default();
-                of_round.entry(what.to_owned()).or_default().push((who.to_owned(), number));
+            match words[..] {
+                ["figure", round, what, who, number] => {
+                    let (Ok(round), Ok(number)) = (round.parse(), number.parse()) else { continue };
+                    let of_round = figures.rounds.entry(round).or_default();
+                    of_round.entry(what.to_owned()).or_default().push((who.to_owned(), number));
+                }
+                ["missing", _, what, who] => {
+                    figures.missing.entry(what.to_owned()).or_default().insert(who.to_owned());
+                }
+                _ => {}
             }
         }
         figures
@@ -198,25 +226,25 @@ impl Figures {
     /// The best program of ours, or of theirs: by the median, because the best of a few rounds is
     /// luck.
     fn best(&self, what: &str, ours: bool, aim: Aim) -> Option<&str> {
-        let all = self.0.values().filter_map(|round| round.get(what)).flatten();
+        let all = self.rounds.values().filter_map(|round| round.get(what)).flatten();
         let names: BTreeSet<&str> = all.map(|(who, _)| who.as_str()).collect();
         let of = names.into_iter().filter(|who| who.starts_with("doorbell") == ours);
         let medians = of.filter_map(|who| Some((who, median(&self.all(what, who))?)));
         let better = |one: f64, two: f64| match aim {
-            Aim::AtMost(_) => two.total_cmp(&one),
-            Aim::AtLeast(_) => one.total_cmp(&two),
+            Aim::AtMost(_) | Aim::Less => two.total_cmp(&one),
+            Aim::AtLeast(_) | Aim::More => one.total_cmp(&two),
         };
         medians.max_by(|one, two| better(one.1, two.1)).map(|(who, _)| who)
     }
 
     /// The median of one program over all rounds.
     fn all(&self, what: &str, who: &str) -> Vec<f64> {
-        self.0.keys().filter_map(|round| self.one(*round, what, who)).collect()
+        self.rounds.keys().filter_map(|round| self.one(*round, what, who)).collect()
     }
 
     /// Its figure in a round: the median of several turns.
     fn one(&self, round: u32, what: &str, who: &str) -> Option<f64> {
-        let all = self.0.get(&round)?.get(what)?.iter();
+        let all = self.rounds.get(&round)?.get(what)?.iter();
         let turns = all.filter(|(name, _)| name == who).map(|(_, number)| *number);
         median(&turns.collect::<Vec<_>>())
     }
@@ -236,7 +264,7 @@ impl Figures {
         let (mut ours, mut theirs, mut measures) = (Vec::new(), Vec::new(), Vec::new());
         let me = self.best(row.ours, true, row.aim);
         let peer = row.theirs.and_then(|what| Some((what, self.best(what, false, row.aim)?)));
-        for round in self.0.keys() {
+        for round in self.rounds.keys() {
             let mine = me.and_then(|who| self.one(*round, row.ours, who));
             let number = peer.and_then(|(what, who)| self.one(*round, what, who));
             match (mine, number, row.theirs) {
@@ -250,11 +278,18 @@ impl Figures {
         let settings = [me, peer.map(|(_, who)| who)].into_iter().flatten();
         let settings: Vec<&str> = settings.filter(|setting| setting.contains('-')).collect();
         let Some(measure) = median(&measures) else {
-            return format!("{:<36} no figures\n", row.name);
+            let theirs = row.theirs.and_then(|what| self.missing.get(what));
+            let missing = theirs.map_or(String::new(), |names| {
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                format!(": {} gave none, see the file", names.join(" "))
+            });
+            return format!("{:<36} no figures{missing}\n", row.name);
         };
-        let (limit, met) = match row.aim {
-            Aim::AtMost(most) => (format!("≤ {most}"), measure <= most),
-            Aim::AtLeast(least) => (format!("≥ {least}"), measure >= least),
+        let verdict = |met| if met { "met   " } else { "missed" };
+        let (limit, verdict) = match row.aim {
+            Aim::AtMost(most) => (format!("≤ {most}"), verdict(measure <= most)),
+            Aim::AtLeast(least) => (format!("≥ {least}"), verdict(measure >= least)),
+            Aim::Less | Aim::More => ("-".to_owned(), "      "),
         };
         let whole = |numbers: &[f64]| {
             median(numbers).map_or(String::new(), |number| match number {
@@ -265,11 +300,10 @@ impl Figures {
         let times = row.theirs.map_or(String::new(), |_| format!("{measure:.2}"));
         let rounds: Vec<String> = measures.iter().map(|times| format!("{times:.2}")).collect();
         format!(
-            "{:<36} {:>10} {:>10} {times:>6} {limit:>7} {} {} {}\n",
+            "{:<36} {:>10} {:>10} {times:>6} {limit:>7} {verdict} {} {}\n",
             row.name,
             whole(&ours),
             whole(&theirs),
-            if met { "met   " } else { "missed" },
             rounds.join(" "),
             settings.join(" "),
         )
@@ -300,6 +334,10 @@ figure 1 rate-srq ib_send_bw-l1-Q16-I0 70
 figure 2 latency doorbell 120
 figure 2 latency ib_send_lat 100
 figure 2 doorbells doorbell 11.5
+missing 1 latency-ucx rc_verbs
+missing 1 latency-ucx ud_verbs
+missing 1 rate-ucx rc_verbs
+figure 1 rate-ucx ud_verbs 60
 a word of something else
 ";
 
@@ -323,6 +361,15 @@ a word of something else
         let doorbells = line("messages to a doorbell");
         assert!(doorbells.contains("11.5") && doorbells.contains("missed"), "{doorbells}");
         assert_eq!(Figures::read("no such device"), Figures::default());
+    }
+
+    #[test]
+    fn those_who_gave_nothing_are_named_and_no_bound_is_no_verdict() {
+        let latency = line("latency beside UCX");
+        assert!(latency.ends_with("no figures: rc_verbs ud_verbs gave none, see the file"));
+        let rate = line("messages/s beside UCX");
+        let words: Vec<&str> = rate.split_whitespace().collect();
+        assert_eq!(words[3..], ["98.0", "60.0", "1.63", "-", "1.63", "doorbell-batch-16"]);
     }
 
     #[test]

@@ -26,6 +26,7 @@ const CEILINGS: &[(&str, usize, usize)] = &[
     ("doorbell-alone", 1, 0),
     ("doorbell-base", 2, 0),
     ("doorbell-bench", 9, 3),
+    ("doorbell-compare", 1, 0),
     ("doorbell-cm", 8, 12),
     ("doorbell-engine", 10, 5),
     ("doorbell-examples", 2, 0),

@@ -1,4 +1,5 @@
-# Doorbell beside perftest and cmtime on one RDMA device, run by bash as root. The variables say what:
+# Doorbell beside perftest and cmtime, and beside UCX and libfabric where they run, on one RDMA device, run by
+# bash as root. The variables say what:
 # BENCH is the path of doorbell-bench, DEVICE and ADDRESS the device and its address, ROUNDS how often
 # everybody has a turn, TIME the seconds of one figure.
 #
@@ -10,6 +11,8 @@
 
 size=64
 port=18515
+# Seconds that a program may take.
+limit=60
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
@@ -29,7 +32,7 @@ figure() {
         echo "figure $round $1 $2 $3"
     else
         echo "missing $round $1 $2"
-        sed 's/^/    /' "$scratch"/out
+        tail -q -n 20 "$scratch"/out "$scratch"/server 2> /dev/null | sed 's/^/    /'
     fi
 }
 
@@ -49,10 +52,10 @@ await() {
 # both COMMAND...: the command as server, then with the address as client; the client's output is in
 # $scratch/out.
 both() {
-    timeout -k 1 60 "$@" > "$scratch/server" 2>&1 &
+    timeout -k 1 $limit "$@" > "$scratch/server" 2>&1 &
     local server=$!
     await listens $port
-    timeout -k 1 60 "$@" "$ADDRESS" > "$scratch/out" 2>&1
+    timeout -k 1 $limit "$@" "$ADDRESS" > "$scratch/out" 2>&1
     kill $server 2> /dev/null
     wait $server 2> /dev/null
     ! listens $port || sleep 0.5
@@ -109,6 +112,7 @@ latency() {
     done
     figure latency doorbell "$before"
     figure latency doorbell "$after"
+    figure latency-mean doorbell "$(json mean)"
     figure latency ib_send_lat "$(awk -v us="$typical" 'BEGIN { print us * 1000 }')"
 }
 
@@ -154,6 +158,56 @@ steps_of_cmtime() {
     awk -F: '/^[a-z ]+:/ { split($2, words, " "); sum += words[1] } END { print sum }' "$scratch/out"
 }
 
+# asked WHAT WHO: they have given a figure before, or were never asked. A program that does not run on this device
+# takes all of its time, and would in every round.
+asked() {
+    [ "${told[$1 $2]}" != nothing ]
+}
+
+# other WHAT WHO NUMBER: a figure of a program that may not run here.
+other() {
+    figure "$@"
+    if [ -n "$3" ]; then
+        told[$1 $2]=figures
+    elif [ -z "${told[$1 $2]}" ]; then
+        told[$1 $2]=nothing
+    fi
+}
+
+# UCX's transports alone, over RC and UD. On rxe UD of 1.13 aborts, as its protocols do over either: the serving
+# side does, and the other one waits for it.
+ucx() {
+    local transport trips=$((TIME * 2000)) limit=40
+    local options="-D short -s $size -n $trips -w $((trips / 5)) -f -v -p $port"
+    for transport in rc_verbs ud_verbs; do
+        if asked latency-ucx $transport; then
+            both ucx_perftest -x $transport -d "$DEVICE:1" -t am_lat $options
+            other latency-ucx $transport "$(ucx_field 2 1000)"
+        fi
+        if asked rate-ucx $transport; then
+            both ucx_perftest -x $transport -d "$DEVICE:1" -t am_bw $options
+            other rate-ucx $transport "$(ucx_field 8 1)"
+        fi
+    done
+}
+
+# ucx_field COLUMN TIMES: a number of ucx_perftest's last line. It has iterations, microseconds (median, mean,
+# mean of all), MB/s (twice) and messages a second (twice).
+ucx_field() {
+    awk -F, -v column="$1" -v times="$2" '/^[0-9]/ && NF == 8 { number = $column * times }
+        END { if (number > 0) print number }' "$scratch/out"
+}
+
+# libfabric's endpoints over RC: it reports a mean.
+libfabric() {
+    local us
+    asked latency-libfabric verbs || return
+    local port=47592
+    both fi_pingpong -p verbs -e msg -d "$DEVICE" -S $size -I $((TIME * 2000))
+    us=$(awk -v size=$size '$1 == size { print $7 }' "$scratch/out")
+    other latency-libfabric verbs "${us:+$(awk -v us="$us" 'BEGIN { print us * 1000 }')}"
+}
+
 connects() {
     bench connect --at-once $at_once
     figure connect doorbell "$(json connections_per_second)"
@@ -184,10 +238,15 @@ doorbells() {
 
 at_once=500
 gid=$(gid_index)
+# UCX reads it from there.
+[ -z "$gid" ] || export UCX_IB_GID_INDEX=$gid
 gid=${gid:+-x $gid}
+declare -A told
 for ((round = 1; round <= ROUNDS; round++)); do
     latency
     rate
+    ucx
+    libfabric
     connects
     doorbells
 done

@@ -1,6 +1,6 @@
 //! iceoryx2: a ping-pong and a stream over publish-subscribe, one service in each direction,
-//! between two processes. Both sides spin. A message is written into a loaned sample and checked
-//! when it arrives, as Doorbell's benchmark does.
+//! between two processes. Both sides spin. A message is written into a loaned sample, and read as a
+//! whole when it arrives, as on Doorbell's side.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,26 +9,24 @@ use clap::{Args, ValueEnum};
 use iceoryx2::port::publisher::Publisher;
 use iceoryx2::port::subscriber::Subscriber;
 use iceoryx2::prelude::*;
+use iceoryx2::sample_mut::SampleMut;
 use iceoryx2::service::port_factory::publish_subscribe::PortFactory as Factory;
 
-use crate::clock::{self, Clock};
 use crate::error::Failure;
-use crate::peer::Figure;
+use crate::payload;
+use crate::timing::{self, Stream, Trips};
 
 /// The version, for the record.
 pub(crate) const VERSION: &str = "0.10.0";
 
-/// The number of messages that may wait at a subscriber. The server of a stream reports its
-/// position as often, so a publisher never finds a full buffer, where it would sleep.
-const BUFFER: u64 = 512;
-const ACK_EVERY: u64 = 64;
+/// The most messages and bytes that may wait at a subscriber. The server of a stream reports its
+/// position four times as often, so a publisher never finds a full buffer, where it would sleep.
+const BUFFER_MAX: u64 = 512;
+const BUFFER_MIN: u64 = 8;
+const BUFFER_BYTES: u64 = 1 << 20;
 
-/// Messages between two reads of the clock, and the number that ends the run.
-const LOOK_EVERY: u64 = 256;
-const END: u64 = u64::MAX;
-
-/// The most round trips that are timed one by one.
-const TIMES_MAX: usize = 1 << 22;
+/// The number that ends the run.
+const END: u64 = 1 << 40;
 
 /// How long the sides wait for each other at the start.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -67,10 +65,50 @@ pub(crate) fn run(args: &SideArgs) -> Result<(), Failure> {
         (Side::Server, true) => return link.serve_stream(),
         (Side::Client, _) => {}
     }
-    let figure = if args.rate { link.stream(time)? } else { link.ping(time)? };
-    let text = serde_json::to_string(&figure).map_err(Failure::at("write a figure"))?;
-    println!("{text}");
-    Ok(())
+    let figure = match args.rate {
+        true => timing::rate(&mut link, args.size, time)?,
+        false => timing::half_trips(&mut link, time)?,
+    };
+    link.send(END)?;
+    figure.print()
+}
+
+/// A sample that was written and not yet sent.
+type Written = SampleMut<ipc::Service, [u8], ()>;
+
+/// What came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Came {
+    /// The message that had to come next.
+    Next,
+    /// A request to report: one byte.
+    Ask,
+    /// The last message.
+    End,
+}
+
+impl Came {
+    /// Reads every byte.
+    ///
+    /// # Errors
+    /// It is none of these.
+    #[inline(always)]
+    fn read(bytes: &[u8], size: usize, expected: u64) -> Result<Came, Failure> {
+        if bytes.len() == size && payload::is_filled(bytes, payload::number(0, expected)) {
+            return Ok(Came::Next);
+        }
+        Came::other(bytes, expected)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn other(bytes: &[u8], expected: u64) -> Result<Came, Failure> {
+        match bytes.len() {
+            1 => Ok(Came::Ask),
+            _ if payload::is_filled(bytes, payload::number(0, END)) => Ok(Came::End),
+            _ => Err(Failure::new(format!("message {expected} came wrong"))),
+        }
+    }
 }
 
 /// The two directions.
@@ -80,11 +118,19 @@ struct Link {
     out: Publisher<ipc::Service, [u8], ()>,
     inn: Subscriber<ipc::Service, [u8], ()>,
     payload: Vec<u8>,
+    written: Option<Written>,
+    /// Messages that may wait at a subscriber.
+    buffer: u64,
+    /// Messages sent, and received, by the last report of the other side.
+    sent: u64,
+    acked: u64,
 }
 
 impl Link {
     /// Opens both services and waits for the other side.
     fn open(node: &Node<ipc::Service>, args: &SideArgs) -> Result<Link, Failure> {
+        let size = args.size;
+        let buffer = (BUFFER_BYTES / size.max(1) as u64).clamp(BUFFER_MIN, BUFFER_MAX);
         let service = |way: &str| {
             let name = format!("{}/{way}", args.name);
             let name: ServiceName =
@@ -96,7 +142,7 @@ impl Link {
                 .max_nodes(2)
                 .history_size(0)
                 .enable_safe_overflow(false)
-                .subscriber_max_buffer_size(BUFFER as usize)
+                .subscriber_max_buffer_size(buffer as usize)
                 .open_or_create()
                 .map_err(Failure::at(format!("open {name}")))
         };
@@ -105,7 +151,6 @@ impl Link {
             Side::Client => (there, back),
             Side::Server => (back, there),
         };
-        let size = args.size;
         let out = to.publisher_builder().initial_max_slice_len(size).create();
         let out = out.map_err(Failure::at("a publisher"))?;
         let inn = from.subscriber_builder().create().map_err(Failure::at("a subscriber"))?;
@@ -118,60 +163,78 @@ impl Link {
             }
             thread::sleep(Duration::from_millis(1));
         }
-        Ok(Link { to, out, inn, payload: vec![0xa5; size] })
+        let payload = vec![0xa5; size];
+        Ok(Link { to, out, inn, payload, written: None, buffer, sent: 0, acked: 0 })
+    }
+
+    /// Writes every byte of message `number` into a sample.
+    #[inline(always)]
+    fn write(&mut self, number: u64) -> Result<Written, Failure> {
+        payload::fill(&mut self.payload, payload::number(0, number));
+        let sample = self.out.loan_slice_uninit(self.payload.len());
+        Ok(sample.map_err(Failure::at("a sample"))?.write_from_slice(&self.payload))
     }
 
     #[inline(always)]
     fn send(&mut self, number: u64) -> Result<(), Failure> {
-        self.payload[..8].copy_from_slice(&number.to_le_bytes());
-        let sample =
-            self.out.loan_slice_uninit(self.payload.len()).map_err(Failure::at("a sample"))?;
-        let sample = sample.write_from_slice(&self.payload);
+        self.write(number)?.send().map(drop).map_err(Failure::at("send"))
+    }
+
+    /// Sends a copy of each message back.
+    fn serve_echoes(&mut self) -> Result<(), Failure> {
+        let mut expected = 0;
+        loop {
+            let Some(sample) = self.inn.receive().map_err(Failure::at("receive"))? else {
+                continue;
+            };
+            let bytes = sample.payload();
+            match Came::read(bytes, self.payload.len(), expected)? {
+                Came::Next => expected += 1,
+                Came::Ask | Came::End => break,
+            }
+            let back = self.out.loan_slice_uninit(bytes.len()).map_err(Failure::at("a sample"))?;
+            back.write_from_slice(bytes).send().map_err(Failure::at("send"))?;
+        }
+        self.linger()
+    }
+
+    /// Counts messages, and reports how many came.
+    fn serve_stream(&mut self) -> Result<(), Failure> {
+        let (mut came, report_every) = (0, self.buffer / 4);
+        loop {
+            let Some(sample) = self.inn.receive().map_err(Failure::at("receive"))? else {
+                continue;
+            };
+            let is_due = match Came::read(sample.payload(), self.payload.len(), came)? {
+                Came::Next => {
+                    came += 1;
+                    came % report_every == 0
+                }
+                Came::Ask => true,
+                Came::End => break,
+            };
+            drop(sample);
+            if is_due {
+                self.report(came)?;
+            }
+        }
+        self.linger()
+    }
+
+    fn report(&mut self, came: u64) -> Result<(), Failure> {
+        let sample = self.out.loan_slice_uninit(8).map_err(Failure::at("a sample"))?;
+        let sample = sample.write_from_slice(&came.to_ne_bytes());
         sample.send().map(drop).map_err(Failure::at("send"))
     }
 
-    /// The number of the next message, which must have the length of ours.
+    /// The latest report, if there is one.
     #[inline(always)]
-    fn receive(&mut self) -> Result<Option<u64>, Failure> {
-        let Some(sample) = self.inn.receive().map_err(Failure::at("receive"))? else {
-            return Ok(None);
-        };
-        let bytes = sample.payload();
-        let mut number = [0; 8];
-        if bytes.len() != self.payload.len() {
-            return Err(Failure::new("a message of another length"));
+    fn hear(&mut self) -> Result<(), Failure> {
+        while let Some(sample) = self.inn.receive().map_err(Failure::at("receive"))? {
+            let bytes = sample.payload().first_chunk();
+            self.acked = bytes.map_or(self.acked, |bytes| u64::from_ne_bytes(*bytes));
         }
-        number.copy_from_slice(&bytes[..8]);
-        Ok(Some(u64::from_le_bytes(number)))
-    }
-
-    fn serve_echoes(&mut self) -> Result<(), Failure> {
-        loop {
-            if let Some(number) = self.receive()? {
-                self.send(number)?;
-                if number == END {
-                    return self.linger();
-                }
-            }
-        }
-    }
-
-    fn serve_stream(&mut self) -> Result<(), Failure> {
-        let mut expected = 0;
-        loop {
-            let Some(number) = self.receive()? else { continue };
-            if number == END {
-                self.send(expected)?;
-                return self.linger();
-            }
-            if number != expected {
-                return Err(Failure::new(format!("message {number} came instead of {expected}")));
-            }
-            expected += 1;
-            if expected % ACK_EVERY == 0 {
-                self.send(expected)?;
-            }
-        }
+        Ok(())
     }
 
     /// Waits until the client has gone, because the last message would be lost with its publisher.
@@ -182,97 +245,64 @@ impl Link {
         }
         Ok(())
     }
+}
 
-    fn round(&mut self, number: u64) -> Result<(), Failure> {
-        self.send(number)?;
+impl Trips for Link {
+    #[inline(always)]
+    fn prepare(&mut self, number: u64) -> Result<(), Failure> {
+        self.written = Some(self.write(number)?);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn trip(&mut self, number: u64) -> Result<(), Failure> {
+        if let Some(written) = self.written.take() {
+            written.send().map_err(Failure::at("send"))?;
+        }
         loop {
-            match self.receive()? {
-                None => {}
-                Some(back) if back == number => return Ok(()),
-                Some(back) => {
-                    return Err(Failure::new(format!("{back} came back instead of {number}")));
-                }
+            if let Some(sample) = self.inn.receive().map_err(Failure::at("receive"))? {
+                return Came::read(sample.payload(), self.payload.len(), number).map(drop);
             }
         }
     }
+}
 
-    /// For half of the time every round trip is timed, for the median; for the other half none is,
-    /// for the mean.
-    fn ping(&mut self, time: Duration) -> Result<Figure, Failure> {
-        let mut number = 0;
-        self.rounds(&mut number, time / 5)?;
-        let clock = Clock::new();
-        let (first, limit) = (clock::ticks(), clock.ticks_in(time / 2));
-        let mut times = Vec::with_capacity(TIMES_MAX);
-        while times.len() < TIMES_MAX {
-            let sent = clock::ticks();
-            self.round(number)?;
-            let back = clock::ticks();
-            times.push(back.saturating_sub(sent));
-            number += 1;
-            if back.saturating_sub(first) >= limit {
-                break;
-            }
+impl Stream for Link {
+    #[inline(always)]
+    fn send(&mut self) -> Result<u64, Failure> {
+        // Two places are for a request to report and for the last message.
+        while self.sent - self.acked >= self.buffer - 2 {
+            self.hear()?;
         }
-        times.sort_unstable();
-        let p50_ns = times.get(times.len() / 2).map(|ticks| *ticks as f64 * clock.tick_ns / 2.0);
-        let mean_ns = Some(self.rounds(&mut number, time / 2)?);
-        self.round(END)?;
-        Ok(Figure { p50_ns, mean_ns, ..Figure::default() })
+        Link::send(self, self.sent)?;
+        self.sent += 1;
+        Ok(1)
     }
 
-    /// Round trips for that long; returns nanoseconds of half a round trip.
-    fn rounds(&mut self, number: &mut u64, time: Duration) -> Result<f64, Failure> {
-        let (start, first) = (Instant::now(), *number);
-        loop {
-            for _ in 0..LOOK_EVERY {
-                self.round(*number)?;
-                *number += 1;
-            }
-            let passed = start.elapsed();
-            if passed >= time {
-                return Ok(passed.as_nanos() as f64 / (2 * (*number - first)) as f64);
-            }
+    fn settle(&mut self) -> Result<(), Failure> {
+        let ask = self.out.loan_slice_uninit(1).map_err(Failure::at("a sample"))?;
+        ask.write_from_slice(&[0]).send().map_err(Failure::at("send"))?;
+        while self.acked < self.sent {
+            self.hear()?;
         }
+        Ok(())
     }
+}
 
-    fn stream(&mut self, time: Duration) -> Result<Figure, Failure> {
-        let (mut sent, mut acked) = (0, 0);
-        self.send_for(&mut sent, &mut acked, time / 5)?;
-        let (start, first) = (Instant::now(), sent);
-        self.send_for(&mut sent, &mut acked, time)?;
-        while acked + ACK_EVERY <= sent {
-            acked = self.receive()?.unwrap_or(acked);
-        }
-        self.send(END)?;
-        let arrived = loop {
-            if let Some(arrived) = self.receive()? {
-                break arrived;
-            }
-        };
-        let passed = start.elapsed();
-        if arrived != sent {
-            return Err(Failure::new(format!("{arrived} of {sent} messages arrived")));
-        }
-        let rate = (sent - first) as f64 / passed.as_secs_f64();
-        Ok(Figure { messages_per_second: Some(rate), ..Figure::default() })
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Sends for that long, as far as the other side's buffer has room.
-    fn send_for(&mut self, sent: &mut u64, acked: &mut u64, time: Duration) -> Result<(), Failure> {
-        let start = Instant::now();
-        loop {
-            for _ in 0..LOOK_EVERY {
-                // One place is for the last message.
-                while *sent - *acked >= BUFFER - 1 {
-                    *acked = self.receive()?.unwrap_or(*acked);
-                }
-                self.send(*sent)?;
-                *sent += 1;
-            }
-            if start.elapsed() >= time {
-                return Ok(());
-            }
-        }
+    #[test]
+    fn a_wrong_message_is_told_from_the_next_and_the_last() {
+        let mut bytes = [0; 40];
+        payload::fill(&mut bytes, payload::number(0, 7));
+        assert_eq!(Came::read(&bytes, 40, 7).unwrap(), Came::Next);
+        assert!(Came::read(&bytes, 40, 8).is_err() && Came::read(&bytes, 41, 7).is_err());
+        payload::fill(&mut bytes, payload::number(0, END));
+        assert_eq!(Came::read(&bytes, 40, 7).unwrap(), Came::End);
+        bytes[39] ^= 1;
+        assert!(Came::read(&bytes, 40, 7).is_err());
+        assert_eq!(Came::read(&[0], 40, 7).unwrap(), Came::Ask);
     }
 }

@@ -1,4 +1,4 @@
-//! The output: a table for people, a file for programs.
+//! The output: a line for each round, tables and verdicts for people, a file for programs.
 
 use std::fmt::Write;
 use std::fs;
@@ -8,11 +8,13 @@ use std::process::Command;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::contest::{Peer, Setting, Test};
+use crate::contest::{Peer, Setting, Test, bytes};
 use crate::error::Failure;
+use crate::grid::Grid;
 use crate::ice;
+use crate::outcome::{Outcome, Round, Worth};
 use crate::process::{Program, heard};
-use crate::round::{Measured, Outcome};
+use crate::verdict::{self, Judged, with_unit};
 
 /// Rounds below which a median is only a hint.
 const ROUNDS_SOUND: u32 = 5;
@@ -30,10 +32,15 @@ pub(crate) struct Document {
     commit: Value,
     machine: Value,
     versions: Versions,
+    /// More was to be measured.
+    interrupted: bool,
     results: Vec<Outcome>,
+    verdicts: Vec<Judged>,
+    /// The section on other libraries, in Markdown.
+    section: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 struct Versions {
     ucx: String,
     iceoryx2: &'static str,
@@ -41,12 +48,8 @@ struct Versions {
 }
 
 impl Document {
-    /// With the conditions that the figures hold for.
-    pub(crate) fn new(
-        set: &Setting,
-        rounds: u32,
-        results: Vec<Outcome>,
-    ) -> Result<Document, Failure> {
+    /// Without figures, but with the conditions that they hold for.
+    pub(crate) fn new(set: &Setting, rounds: u32) -> Result<Document, Failure> {
         let mut about = heard(&set.bench);
         about.args("latency --device soft0 --size 8 --duration 0.001 --json -".split(' '));
         let about = Program::start(&mut about, None)?.finish()?;
@@ -58,22 +61,253 @@ impl Document {
             libfabric: version("fi_info", "--version"),
         };
         Ok(Document {
-            schema: 1,
+            schema: 2,
             rounds,
             seconds: set.time.as_secs_f64(),
             cores: set.cores,
             commit: about["commit"].clone(),
             machine: about["machine"].clone(),
             versions,
-            results,
+            interrupted: true,
+            results: Vec::new(),
+            verdicts: Vec::new(),
+            section: String::new(),
         })
     }
 
-    /// Writes it as JSON.
+    /// Takes the figures so far. The run is interrupted until [`Document::finish`].
+    pub(crate) fn update(&mut self, outcomes: &[Outcome]) {
+        self.results = outcomes.iter().filter(|it| !it.rounds.is_empty()).cloned().collect();
+        self.verdicts = self.results.iter().flat_map(verdict::judge).collect();
+        self.section = self.markdown();
+    }
+
+    /// All was measured.
+    pub(crate) fn finish(&mut self) {
+        self.interrupted = false;
+        self.section = self.markdown();
+    }
+
+    /// Writes it as JSON: to another file first, so that a run that is interrupted leaves a whole
+    /// one.
     pub(crate) fn write(&self, path: &Path) -> Result<(), Failure> {
         let text = serde_json::to_string_pretty(self).map_err(Failure::at("write the figures"))?;
-        fs::write(path, text + "\n").map_err(Failure::at(format!("write {}", path.display())))
+        let next = path.with_extension("json.next");
+        let written = fs::write(&next, text + "\n").and_then(|()| fs::rename(&next, path));
+        written.map_err(Failure::at(format!("write {}", path.display())))
     }
+
+    fn missed(&self) -> usize {
+        self.verdicts.iter().filter(|judged| !judged.met).count()
+    }
+
+    /// What the figures hold for, in sentences.
+    fn conditions(&self) -> Vec<String> {
+        let Versions { ucx, iceoryx2, libfabric } = &self.versions;
+        let [here, there] = self.cores;
+        let words = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
+        let mut lines = vec![
+            format!(
+                "UCX {ucx} (ucx_perftest over posix, with and without cma), iceoryx2 {iceoryx2} \
+                 (publish-subscribe) and libfabric {libfabric} (shm, fi_pingpong) in turn with \
+                 doorbell {}, two processes on cores {here} and {there}; rounds: {}, of {} s a \
+                 figure; {}, kernel {}.",
+                words(&self.commit),
+                self.rounds,
+                self.seconds,
+                words(&self.machine["cpu"]),
+                words(&self.machine["kernel"])
+            ),
+            NOTE.to_owned(),
+        ];
+        let mut absent: Vec<String> = Vec::new();
+        for outcome in &self.results {
+            absent.extend(outcome.absent.iter().map(|(peer, why)| {
+                let contest = format!("{}, {}", outcome.test.name(), bytes(outcome.size));
+                format!("{contest}: no {}: {why}", peer.name())
+            }));
+        }
+        lines.extend(absent);
+        let results = &self.results;
+        if results.iter().any(|outcome| outcome.disturbed && outcome.kept() > 0) {
+            lines.push(
+                "Other programs used the cores all the time: where others had more than 5 % of \
+                 them, the figures are only a hint."
+                    .to_owned(),
+            );
+        }
+        if results.iter().any(|outcome| outcome.kept() < ROUNDS_SOUND as usize) {
+            lines.push(format!(
+                "Rows with fewer than {ROUNDS_SOUND} rounds that count are only a hint."
+            ));
+        }
+        if self.interrupted {
+            lines.push("The run was interrupted: these are its figures until then.".to_owned());
+        }
+        lines
+    }
+
+    /// Conditions, tables and verdicts for a terminal.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        for (title, grid) in self.tables() {
+            let _ = write!(text, "\n{title}\n{}", grid.text());
+        }
+        let (met, missed) = (self.verdicts.len() - self.missed(), self.missed());
+        let _ = write!(text, "\naims: {met} met, {missed} missed\n{}\n", self.aims().text());
+        for line in self.conditions() {
+            let _ = writeln!(text, "{line}");
+        }
+        text
+    }
+
+    /// The same for a page.
+    fn markdown(&self) -> String {
+        let mut text = self.conditions().join("\n\n");
+        let (met, missed) = (self.verdicts.len() - self.missed(), self.missed());
+        let _ = write!(text, "\n\n{met} aims met, {missed} missed.\n\n{}", self.aims().markdown());
+        for (title, grid) in self.tables() {
+            let _ = write!(text, "\n### {title}\n\n{}", grid.markdown());
+        }
+        text
+    }
+
+    /// A table for each test that was run.
+    fn tables(&self) -> Vec<(String, Grid)> {
+        let of = |test: Test| {
+            let outcomes: Vec<&Outcome> =
+                self.results.iter().filter(|outcome| outcome.test == test).collect();
+            (!outcomes.is_empty()).then(|| (title(test), table(test, &outcomes)))
+        };
+        Test::ALL.into_iter().filter_map(of).collect()
+    }
+
+    /// The verdicts.
+    fn aims(&self) -> Grid {
+        let head = ["contest", "", "figure", "beside", "figure", "ratio", "aim", "", "each round"];
+        let mut grid = Grid::new(&head);
+        for judged in &self.verdicts {
+            let [ours, theirs] = judged.figures();
+            grid.push(vec![
+                judged.contest.clone(),
+                judged.ours.clone(),
+                ours,
+                judged.theirs.clone(),
+                theirs,
+                format!("{:.2}", judged.ratio),
+                judged.aim.text(),
+                if judged.met { judged.verdict().to_owned() } else { "**missed**".to_owned() },
+                judged.each(),
+            ]);
+        }
+        grid
+    }
+}
+
+/// What a reader must know to compare.
+const NOTE: &str = "\
+Doorbell and iceoryx2 write every byte of a message before they send it, and read every byte of \
+what comes: of a round trip each reading counts, the first writing does not. ucx_perftest and \
+fi_pingpong neither write nor read messages, and UCX's active messages are not even copied to the \
+receiver: that is an advantage of their figures. \"doorbell untouched\" does without writing and \
+reading too. One-sided requests and large messages are untouched on all sides. The copy of the \
+other core's lines is memcpy on one core from memory that the other core has just written. A \
+message of UCX and of Doorbell's one-sided rows is seen when its last word has come.";
+
+/// The head of a table.
+fn title(test: Test) -> String {
+    match test {
+        Test::Latency => "half round trip, p50 in ns (libfabric: mean)",
+        Test::Rate => "one way, thousand messages/s",
+        Test::Put => "half round trip of a one-sided write, p50 in ns",
+        Test::PutRate => "one-sided writes, MB/s",
+        Test::GetRate => "one-sided reads, MB/s",
+        Test::Rpc => {
+            "half of a call and its answer, p50 in ns (eRPC's paper: 1150 ns, ConnectX-5 NICs)"
+        }
+        Test::Large => "messages larger than a block (doorbell::large), one way, MB/s",
+        Test::LargeBoth => {
+            "messages larger than a block (doorbell::large), both ways at once, MB/s in all"
+        }
+    }
+    .to_owned()
+}
+
+/// One number of a table.
+fn cell(test: Test, size: u32, figure: Option<f64>) -> String {
+    let Some(figure) = figure else { return "-".to_owned() };
+    match test {
+        _ if test.is_time() => format!("{figure:.0}"),
+        Test::Rate if figure < 1e5 => format!("{:.2}", figure / 1e3),
+        Test::Rate => format!("{:.0}", figure / 1e3),
+        _ => format!("{:.0}", figure * f64::from(size) / 1e6),
+    }
+}
+
+/// A column for each entry that one of the contests has.
+fn table(test: Test, outcomes: &[&Outcome]) -> Grid {
+    let mut names: Vec<(Peer, Option<u32>, String)> = Vec::new();
+    for entry in outcomes.iter().flat_map(|outcome| &outcome.entries) {
+        if !names.iter().any(|(peer, batch, _)| (*peer, *batch) == (entry.peer, entry.batch)) {
+            names.push((entry.peer, entry.batch, entry.name()));
+        }
+    }
+    // Ours first, the limits of the machine last.
+    names.sort_by_key(|(peer, ..)| match peer {
+        Peer::Doorbell => 0,
+        Peer::Untouched => 1,
+        Peer::Uct => 2,
+        Peer::Ucx { .. } => 3,
+        Peer::Iceoryx2 | Peer::Libfabric => 4,
+        Peer::Copy | Peer::Memcpy => 5,
+    });
+    let mut head = vec!["bytes"];
+    head.extend(names.iter().map(|(.., name)| name.as_str()));
+    head.extend(["floor", "cores", "rounds", "of", "others"]);
+    let mut grid = Grid::new(&head);
+    for outcome in outcomes {
+        let mut row = vec![outcome.size.to_string()];
+        row.extend(names.iter().map(|(peer, batch, _)| {
+            let place = outcome.place(*peer, *batch);
+            let figure = place.and_then(|at| outcome.median(at, |figure| figure.main(test)));
+            cell(test, outcome.size, figure)
+        }));
+        row.push(outcome.floor().map_or("-".to_owned(), |ns| format!("{ns:.0}")));
+        row.push(outcome.mode.to_owned());
+        row.extend([outcome.kept().to_string(), outcome.rounds.len().to_string()]);
+        row.push(format!("{:.0} %", outcome.others() * 100.0));
+        grid.push(row);
+    }
+    grid
+}
+
+/// One line for a round: every figure, and why one does not count.
+pub(crate) fn line(outcome: &Outcome, round: &Round) -> String {
+    let mut text =
+        format!("round {} of {}, {}:", round.number, outcome.test.name(), bytes(outcome.size));
+    for (entry, measured) in outcome.entries.iter().zip(&round.figures) {
+        let Some(measured) = measured else { continue };
+        let figure = measured.figure.main(outcome.test).unwrap_or_default();
+        let _ = write!(text, " {} {}", entry.name(), with_unit(figure, outcome.test.is_time()));
+        let [before, after] = measured.floor_ns;
+        match measured.worth() {
+            Worth::Sound => {
+                let _ = write!(text, " {}", measured.mode);
+            }
+            Worth::Moved => {
+                let _ = write!(text, " (the floor went from {before:.0} to {after:.0} ns)");
+            }
+            Worth::Disturbed => {
+                let percent = measured.others * 100.0;
+                let _ = write!(text, " {} (others had {percent:.0} % of it)", measured.mode);
+            }
+        }
+        text.push(',');
+    }
+    for error in &round.errors {
+        let _ = write!(text, " {error},");
+    }
+    text.trim_end_matches(',').to_owned()
 }
 
 /// Makes the folder of an output file, before anything is measured.
@@ -92,277 +326,114 @@ fn version(program: &str, option: &str) -> String {
     words.find(number).unwrap_or("unknown").to_owned()
 }
 
-/// A figure of one entry in one round.
-type Pick = fn(&Measured) -> Option<f64>;
-
-const P50: Pick = |measured| measured.figure.p50_ns;
-const MEAN: Pick = |measured| measured.figure.mean_ns;
-const RATE: Pick = |measured| measured.figure.messages_per_second;
-
-impl Outcome {
-    fn index(&self, peer: Peer, batch: Option<u32>) -> Option<usize> {
-        self.entries.iter().position(|entry| entry.peer == peer && entry.batch == batch)
-    }
-
-    /// The median over the rounds of a value of a round.
-    fn median(&self, of: impl Fn(&[Measured]) -> Option<f64>) -> Option<f64> {
-        median(self.rounds.iter().filter_map(|round| of(&round.figures)).collect())
-    }
-
-    /// The median of one entry's figures.
-    fn figure(&self, peer: Peer, batch: Option<u32>, pick: Pick) -> Option<f64> {
-        let at = self.index(peer, batch)?;
-        self.median(|figures| pick(&figures[at]))
-    }
-
-    /// The median of the ratios, each of two figures of one round.
-    fn ratio(&self, over: (Peer, Option<u32>), under: (Peer, Option<u32>), pick: Pick) -> Cell {
-        let over = self.index(over.0, over.1);
-        let under = self.index(under.0, under.1);
-        let ratio = over.zip(under).and_then(|(over, under)| {
-            self.median(|figures| Some(pick(&figures[over])? / pick(&figures[under])?))
-        });
-        Cell(ratio.map(|ratio| format!("{ratio:.2}")))
-    }
-
-    fn floor(&self) -> Option<f64> {
-        let means = self.median(|figures| {
-            let sum: f64 = figures.iter().map(|measured| measured.floor_ns).sum();
-            Some(sum / figures.len() as f64)
-        });
-        means.filter(|ns| ns.is_finite())
-    }
-
-    /// The largest share of the cores that others used during a figure that counts.
-    fn others(&self) -> f64 {
-        self.rounds.iter().map(|round| round.others).fold(0.0, f64::max)
-    }
-
-    fn times_floor(&self) -> Cell {
-        let at = self.index(Peer::Doorbell, None);
-        let times = at.and_then(|at| self.median(|all| Some(MEAN(&all[at])? / all[at].floor_ns)));
-        Cell(times.map(|times| format!("{times:.2}")))
-    }
-}
-
-/// The middle value; for an even number the mean of the middle two.
-fn median(mut figures: Vec<f64>) -> Option<f64> {
-    figures.sort_by(f64::total_cmp);
-    let half = figures.len() / 2;
-    match figures.len() {
-        0 => None,
-        even if even % 2 == 0 => Some((figures[half - 1] + figures[half]) / 2.0),
-        _ => Some(figures[half]),
-    }
-}
-
-/// A table cell; empty if there is no figure.
-struct Cell(Option<String>);
-
-fn ns(figure: Option<f64>) -> Cell {
-    Cell(figure.map(|ns| format!("{ns:.0}")))
-}
-
-fn millions(figure: Option<f64>) -> Cell {
-    Cell(figure.map(|rate| format!("{:.1}", rate / 1e6)))
-}
-
-const LATENCY: &[&str] = &[
-    "bytes",
-    "mode",
-    "floor",
-    "doorbell p50",
-    "mean",
-    "x floor",
-    "UCX p50",
-    "mean",
-    "UCX/doorbell",
-    "iceoryx2 p50",
-    "libfabric mean",
-    "rounds",
-    "dropped",
-    "others",
-];
-
-fn latency(outcome: &Outcome) -> Vec<Cell> {
-    let (ours, ucx) = ((Peer::Doorbell, None), (Peer::Ucx, None));
-    vec![
-        ns(outcome.floor()),
-        ns(outcome.figure(Peer::Doorbell, None, P50)),
-        ns(outcome.figure(Peer::Doorbell, None, MEAN)),
-        outcome.times_floor(),
-        ns(outcome.figure(Peer::Ucx, None, P50)),
-        ns(outcome.figure(Peer::Ucx, None, MEAN)),
-        outcome.ratio(ucx, ours, P50),
-        ns(outcome.figure(Peer::Iceoryx2, None, P50)),
-        ns(outcome.figure(Peer::Libfabric, None, MEAN)),
-    ]
-}
-
-const RATES: &[&str] = &[
-    "bytes",
-    "mode",
-    "floor",
-    "doorbell b1",
-    "b16",
-    "UCX",
-    "b1/UCX",
-    "b16/UCX",
-    "iceoryx2",
-    "rounds",
-    "dropped",
-    "others",
-];
-
-fn rates(outcome: &Outcome) -> Vec<Cell> {
-    let (one, many, ucx) =
-        ((Peer::Doorbell, Some(1)), (Peer::Doorbell, Some(16)), (Peer::Ucx, None));
-    vec![
-        ns(outcome.floor()),
-        millions(outcome.figure(Peer::Doorbell, Some(1), RATE)),
-        millions(outcome.figure(Peer::Doorbell, Some(16), RATE)),
-        millions(outcome.figure(Peer::Ucx, None, RATE)),
-        outcome.ratio(one, ucx, RATE),
-        outcome.ratio(many, ucx, RATE),
-        millions(outcome.figure(Peer::Iceoryx2, None, RATE)),
-    ]
-}
-
-/// The tables, and the conditions that they hold for.
-pub(crate) fn text(document: &Document) -> String {
-    let mut text = String::new();
-    let [here, there] = document.cores;
-    let _ = writeln!(
-        text,
-        "two processes, cores {here},{there}; each figure between two probes of the floor, all in \
-         turn; medians, ratios within a round"
-    );
-    table(&mut text, document, Test::Latency, "half round trip, ns", LATENCY, latency);
-    table(&mut text, document, Test::Rate, "one way, M messages/s", RATES, rates);
-    let words = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
-    let Versions { ucx, iceoryx2, libfabric } = &document.versions;
-    let _ = writeln!(
-        text,
-        "\nUCX {ucx} (UCT posix, am_lat and am_bw), iceoryx2 {iceoryx2} (publish-subscribe), \
-         libfabric {libfabric} (shm, fi_pingpong); doorbell {}\n{}, kernel {}",
-        words(&document.commit),
-        words(&document.machine["cpu"]),
-        words(&document.machine["kernel"])
-    );
-    for outcome in &document.results {
-        for (peer, why) in &outcome.absent {
-            let _ = writeln!(text, "{:?}, {} B: no {peer:?}: {why}", outcome.test, outcome.size);
-        }
-    }
-    if document.results.iter().any(|outcome| outcome.disturbed) {
-        text.push_str(
-            "other programs used these cores all the time: where others had more than 5 % \
-             of them, the figures are only a hint\n",
-        );
-    }
-    if document.results.iter().any(|outcome| outcome.kept() < ROUNDS_SOUND as usize) {
-        let _ = writeln!(text, "fewer than {ROUNDS_SOUND} rounds: only a hint");
-    }
-    text
-}
-
-/// One test's table.
-fn table(
-    text: &mut String,
-    document: &Document,
-    test: Test,
-    title: &str,
-    head: &[&str],
-    cells: fn(&Outcome) -> Vec<Cell>,
-) {
-    let outcomes = document.results.iter().filter(|outcome| outcome.test == test);
-    let mut rows = vec![head.iter().map(ToString::to_string).collect::<Vec<_>>()];
-    for outcome in outcomes {
-        let mut row = vec![outcome.size.to_string(), outcome.mode.to_owned()];
-        let filled = |cell: Cell| cell.0.unwrap_or_else(|| "-".to_owned());
-        row.extend(cells(outcome).into_iter().map(filled));
-        row.extend([outcome.kept().to_string(), outcome.dropped.len().to_string()]);
-        row.push(format!("{:.0} %", outcome.others() * 100.0));
-        rows.push(row);
-    }
-    let widths: Vec<usize> = (0..head.len())
-        .map(|at| rows.iter().map(|row| row[at].len()).max().unwrap_or_default())
-        .collect();
-    let _ = writeln!(text, "\n{title}");
-    for row in rows {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
-        let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  "));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contest::Entry;
-    use crate::peer::Figure;
-    use crate::round::Round;
+    use crate::contest::{Api, Entry};
+    use crate::outcome::made;
 
-    /// Rounds of (floor, ours, UCX's).
-    fn outcome(rounds: &[(f64, f64, f64)]) -> Outcome {
-        let entry = |peer| Entry { peer, batch: None };
-        let measured = |floor_ns, ns| {
-            let figure = Figure { p50_ns: Some(ns), mean_ns: Some(ns), messages_per_second: None };
-            Measured { floor_ns, figure }
-        };
-        let round = |(floor, ours, ucx): &(f64, f64, f64)| Round {
-            mode: "NEAR",
-            first: 0,
-            others: 0.0,
-            figures: vec![measured(*floor, *ours), measured(*floor, *ucx)],
-        };
-        Outcome {
-            test: Test::Latency,
-            size: 8,
-            entries: vec![entry(Peer::Doorbell), entry(Peer::Ucx)],
-            mode: "NEAR",
-            rounds: rounds.iter().map(round).collect(),
-            disturbed: true,
-            dropped: vec!["it moved".to_owned()],
-            absent: vec![(Peer::Libfabric, "not installed".to_owned())],
-        }
-    }
-
-    #[test]
-    fn a_median_is_the_middle() {
-        assert_eq!(median(vec![]), None);
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
-    }
-
-    #[test]
-    fn ratios_are_of_one_round_each() {
-        // The ratio of the medians would be 150 / 70; the rounds say 2, 2 and 3.
-        let outcome = outcome(&[(50.0, 60.0, 120.0), (50.0, 75.0, 150.0), (50.0, 70.0, 210.0)]);
-        let cells: Vec<_> = latency(&outcome).into_iter().map(|cell| cell.0).collect();
-        let cell = |at: usize| cells[at].as_deref();
-        assert_eq!((cell(0), cell(1), cell(3)), (Some("50"), Some("70"), Some("1.40")));
-        assert_eq!((cell(4), cell(6), cell(7)), (Some("150"), Some("2.00"), None));
-    }
-
-    #[test]
-    fn the_table_names_missing_figures() {
-        let document = Document {
-            schema: 1,
+    fn document(outcomes: &[Outcome]) -> Document {
+        let versions = Versions { ucx: "1".into(), iceoryx2: "2", libfabric: "3".into() };
+        let mut document = Document {
+            schema: 2,
             rounds: 5,
             seconds: 0.2,
             cores: [1, 0],
             commit: Value::Null,
             machine: Value::Null,
-            versions: Versions { ucx: "1".into(), iceoryx2: "2", libfabric: "3".into() },
-            results: vec![outcome(&[(50.0, 60.0, 120.0)])],
+            versions,
+            interrupted: true,
+            results: Vec::new(),
+            verdicts: Vec::new(),
+            section: String::new(),
         };
-        let text = text(&document);
-        assert!(text.contains("no Libfabric: not installed"), "{text}");
-        assert!(text.contains("only a hint"), "{text}");
-        let row = text.lines().find(|line| line.contains("NEAR")).unwrap();
+        document.update(outcomes);
+        document
+    }
+
+    fn outcomes() -> [Outcome; 2] {
+        let entries = [Peer::Doorbell, Peer::Uct, Peer::Libfabric, Peer::Copy].map(Entry::new);
+        let mut small = made::outcome(Test::Latency, 208, &entries, &[&[90.0, 180.0, 310.0, 20.0]]);
+        small.absent.push((Peer::Libfabric, "not installed".to_owned()));
+        let tag = Peer::Ucx { api: Api::Tag, cma: false };
+        let entries = [Peer::Doorbell, tag, Peer::Copy].map(Entry::new);
+        let large = made::outcome(Test::Latency, 16 << 10, &entries, &[&[900.0, 1000.0, 400.0]]);
+        [small, large]
+    }
+
+    #[test]
+    fn a_table_has_a_column_for_every_entry_and_names_what_is_missing() {
+        let text = document(&outcomes()).text();
+        let head = text.lines().find(|line| line.contains("bytes")).unwrap();
+        let columns = ["doorbell", "UCX uct am", "UCX tag", "libfabric", "copy of the"];
+        let places: Vec<_> = columns.iter().map(|name| head.find(name).unwrap()).collect();
+        assert!(places.is_sorted(), "{head}");
+        let row = text.lines().find(|line| line.trim_start().starts_with("16384")).unwrap();
         let cells: Vec<&str> = row.split_whitespace().collect();
-        assert_eq!(cells[cells.len() - 4..], ["1", "1", "0", "%"], "kept, dropped, others");
-        assert_eq!(cells.len(), LATENCY.len() + 1, "{row}");
-        assert!(text.contains("other programs"), "{text}");
+        assert_eq!(cells[..7], ["16384", "900", "-", "1000", "-", "400", "50"], "{row}");
+        assert_eq!(cells[7..], ["NEAR", "1", "1", "0", "%"], "{row}");
+        assert!(text.contains("latency, 208 B: no libfabric: not installed"), "{text}");
+        assert!(text.contains("are only a hint"), "{text}");
+    }
+
+    #[test]
+    fn each_aim_has_both_figures_and_a_verdict() {
+        let mut document = document(&outcomes());
+        let text = document.text();
+        assert!(text.contains("aims: 2 met, 1 missed"), "{text}");
+        let missed = text.lines().find(|line| line.contains("**missed**")).unwrap();
+        let cells = missed.split("  ").map(str::trim).filter(|cell| !cell.is_empty());
+        let cells: Vec<&str> = cells.collect();
+        let expected =
+            ["latency, 16 KiB", "doorbell", "900 ns", "UCX tag", "1000 ns", "0.90", "≤ 0.6"];
+        assert_eq!(cells[..7], expected);
+        assert!(document.section.contains("interrupted"));
+        document.finish();
+        let page = &document.section;
+        assert!(!page.contains("interrupted") && page.contains("2 aims met, 1 missed."));
+        assert!(
+            page.contains("| latency, 208 B | doorbell | 90 ns | UCX uct am | 180 ns | 0.50 |")
+        );
+    }
+
+    #[test]
+    fn a_round_shows_every_figure_and_why_it_does_not_count() {
+        let [mut outcome, _] = outcomes();
+        if let Some(measured) = &mut outcome.rounds[0].figures[1] {
+            measured.others = 0.25;
+        }
+        if let Some(measured) = &mut outcome.rounds[0].figures[3] {
+            measured.floor_ns = [50.0, 80.0];
+        }
+        outcome.rounds[0].figures[2] = None;
+        outcome.rounds[0].errors.push("libfabric: not installed".to_owned());
+        assert_eq!(
+            line(&outcome, &outcome.rounds[0]),
+            "round 1 of latency, 208 B: doorbell 90 ns NEAR, UCX uct am 180 ns NEAR (others had \
+             25 % of it), copy of the other core's lines 20 ns (the floor went from 50 to 80 ns), \
+             libfabric: not installed"
+        );
+    }
+
+    #[test]
+    fn rates_are_messages_or_bytes() {
+        assert_eq!(cell(Test::Rate, 64, Some(44.8e6)), "44800");
+        assert_eq!(cell(Test::Rate, 1 << 20, Some(10_480.0)), "10.48");
+        assert_eq!(cell(Test::Large, 1 << 20, Some(10_000.0)), "10486");
+        assert_eq!(cell(Test::Put, 64, None), "-");
+    }
+
+    #[test]
+    fn a_file_is_whole_or_not_there() {
+        let name = format!("doorbell-compare-{}.json", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        document(&outcomes()).write(&file).unwrap();
+        let text = fs::read_to_string(&file).unwrap();
+        let read: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(read["results"][0]["entries"][1]["peer"], "UCX uct am");
+        assert_eq!(read["results"][0]["rounds"][0]["figures"][1]["p50_ns"], 180.0);
+        assert_eq!(read["verdicts"][2]["met"], false);
+        assert!(!file.with_extension("json.next").exists());
+        fs::remove_file(&file).unwrap();
     }
 }

@@ -76,29 +76,6 @@ pub(crate) fn bare_latency(size: u64, mode: &str) -> Option<Aim> {
     Some(Aim::AtMost(floors))
 }
 
-/// The aim of a latency, as a part of UCX's.
-pub(crate) fn latency_beside_ucx(size: u64) -> Option<Aim> {
-    let times = match size {
-        8 | 32 => 0.6,
-        64 | 200 => 0.65,
-        _ => return None,
-    };
-    Some(Aim::AtMost(times))
-}
-
-/// The aim of a rate, in times UCX's.
-pub(crate) fn rate_beside_ucx(size: u64, batch: u64) -> Option<Aim> {
-    let times = match (batch, size) {
-        (1, 8 | 32) => 2.0,
-        (1, 64 | 200) => 1.8,
-        (16, 8 | 32) => 4.0,
-        (16, 64) => 3.5,
-        (16, 200) => 3.0,
-        _ => return None,
-    };
-    Some(Aim::AtLeast(times))
-}
-
 /// The aim of a message beside idle connections, as times that without them.
 pub(crate) const IDLE: Aim = Aim::AtMost(1.05);
 

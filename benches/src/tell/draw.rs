@@ -283,8 +283,9 @@ mod tests {
         (rate.batch, rate.figures.messages_per_second) = (Some(16), Some(2e7));
         let peers = serde_json::json!({"results": [{
             "test": "rate", "size": 64,
-            "entries": [{"peer": "doorbell", "batch": 16}, {"peer": "ucx"}],
-            "rounds": [{"figures": [{"messages_per_second": 2e7}, {"messages_per_second": 5e6}]}],
+            "entries": [{"peer": "doorbell", "batch": 16}, {"peer": "UCX uct am"}],
+            "mode": "NEAR",
+            "rounds": [{"figures": [null, {"mode": "NEAR", "messages_per_second": 5e6}]}],
         }]});
         let chart = rates(&[rate], Some(&peers));
         let names: Vec<&str> = chart.series.iter().map(|of| &of.name[..]).collect();

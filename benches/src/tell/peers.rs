@@ -1,154 +1,50 @@
-//! The section on other libraries, from the JSON that `cargo xtask compare` wrote.
+//! The other libraries, from the JSON that `cargo xtask compare` wrote.
 
 use serde_json::Value;
 
 use crate::measure::piece::median;
-use crate::tell::aims::{self, Aims};
-use crate::tell::grid::Grid;
-use crate::tell::sections::{cell, records};
+use crate::tell::sections::{records, text};
 
-/// A test at one size: several libraries in turn, for several rounds.
-struct Contest<'a>(&'a Value);
-
-impl Contest<'_> {
-    fn size(&self) -> u64 {
-        self.0["size"].as_u64().unwrap_or_default()
-    }
-
-    fn rounds(&self) -> &[Value] {
-        self.0["rounds"].as_array().map_or(&[], Vec::as_slice)
-    }
-
-    /// Where a library's figures stand in each round.
-    fn place(&self, peer: &str, batch: Option<u64>) -> Option<usize> {
-        let entries = self.0["entries"].as_array()?;
-        let is = |entry: &Value| entry["peer"] == peer && entry["batch"].as_u64() == batch;
-        entries.iter().position(is)
-    }
-
-    fn in_round(&self, round: &Value, entry: (&str, Option<u64>), name: &str) -> Option<f64> {
-        round["figures"][self.place(entry.0, entry.1)?][name].as_f64()
-    }
-
-    /// The median of a library's figure over the rounds.
-    fn figure(&self, entry: (&str, Option<u64>), name: &str) -> Option<f64> {
-        let rounds = self.rounds().iter();
-        median(rounds.filter_map(|round| self.in_round(round, entry, name)))
-    }
-
-    /// The median over the rounds of a ratio within each.
-    fn ratio(&self, ours: (&str, Option<u64>), name: &str) -> Option<f64> {
-        let ratio = |round| {
-            let theirs = self.in_round(round, ("ucx", None), name)?;
-            Some(self.in_round(round, ours, name)? / theirs)
-        };
-        median(self.rounds().iter().filter_map(ratio))
-    }
-
-    /// The median over the rounds of the mean half round trip, in floors.
-    fn floors(&self) -> Option<f64> {
-        let floors = |round| {
-            let of = |name| self.in_round(round, ("doorbell", None), name);
-            Some(of("mean_ns")? / of("floor_ns")?)
-        };
-        median(self.rounds().iter().filter_map(floors))
-    }
-
-    /// Rounds that count and the mode of the cores, the last cells of a row.
-    fn ending(&self) -> [String; 2] {
-        let mode = self.0["mode"].as_str().unwrap_or("-");
-        let note = if self.0["disturbed"] == true { ", disturbed" } else { "" };
-        [format!("{}{note}", self.rounds().len()), mode.to_owned()]
-    }
+/// The section of the page of results, as `cargo xtask compare` has made it: tables, aims and what
+/// they hold for. `None`: an older file.
+pub(crate) fn section(document: &Value) -> Option<String> {
+    let section = text(document, "/section").trim();
+    (!section.is_empty()).then(|| format!("\n## {TITLE}\n{COMMAND}\n\n{section}\n"))
 }
 
-fn contests<'a>(document: &'a Value, test: &'a str) -> impl Iterator<Item = Contest<'a>> {
-    records(document).iter().filter(move |outcome| outcome["test"] == test).map(Contest)
+/// The page with this section in place of the one that it has, or behind all others.
+pub(crate) fn replace(page: &str, section: &str) -> String {
+    let start = page.find(&format!("\n## {TITLE}\n")).unwrap_or(page.len());
+    let rest = page.get(start + 1..).unwrap_or_default();
+    let end = rest.find("\n## ").map_or(page.len(), |end| start + 1 + end);
+    format!("{}{section}{}", &page[..start], &page[end..])
 }
 
-/// Half round trips.
-pub(crate) fn latency(document: &Value, aims: &mut Aims) -> Grid {
-    let mut grid = Grid::new(&[
-        "bytes",
-        "floor ns",
-        "doorbell p50 ns",
-        "mean / floor",
-        "aim",
-        "",
-        "UCX p50 ns",
-        "times UCX",
-        "aim",
-        "",
-        "iceoryx2 p50 ns",
-        "libfabric mean ns",
-        "rounds",
-        "cores",
-    ]);
-    let ours = ("doorbell", None);
-    for contest in contests(document, "latency") {
-        let (size, mode) = (contest.size(), contest.0["mode"].as_str().unwrap_or_default());
-        let (floors, times) = (contest.floors(), contest.ratio(ours, "p50_ns"));
-        let ns = |entry, name| cell(contest.figure(entry, name), 0);
-        let what = format!("compare, half round trip of {size} bytes");
-        let mut row = vec![size.to_string(), ns(ours, "floor_ns"), ns(ours, "p50_ns")];
-        row.push(cell(floors, 2));
-        let aim = aims::latency(size, mode);
-        row.extend(aims.judge(&format!("{what}, in floors"), (floors, 2), aim));
-        row.extend([ns(("ucx", None), "p50_ns"), cell(times, 2)]);
-        let aim = aims::latency_beside_ucx(size);
-        row.extend(aims.judge(&format!("{what}, times UCX"), (times, 2), aim));
-        row.extend([ns(("iceoryx2", None), "p50_ns"), ns(("libfabric", None), "mean_ns")]);
-        row.extend(contest.ending());
-        grid.push(row);
-    }
-    grid
-}
+const TITLE: &str = "Other libraries";
+const COMMAND: &str = "\
+```sh
+cargo xtask compare --results
+```";
 
-/// Messages a second, one way.
-pub(crate) fn rate(document: &Value, aims: &mut Aims) -> Grid {
-    const NAME: &str = "messages_per_second";
-    let mut grid = Grid::new(&[
-        "bytes",
-        "batch",
-        "doorbell M/s",
-        "UCX M/s",
-        "times UCX",
-        "aim",
-        "",
-        "iceoryx2 M/s",
-        "rounds",
-        "cores",
-    ]);
-    for contest in contests(document, "rate") {
-        let size = contest.size();
-        let millions = |entry| cell(contest.figure(entry, NAME).map(|rate| rate / 1e6), 1);
-        for batch in [1, 16] {
-            let ours = ("doorbell", Some(batch));
-            let times = contest.ratio(ours, NAME);
-            let mut row = vec![size.to_string(), batch.to_string(), millions(ours)];
-            row.extend([millions(("ucx", None)), cell(times, 2)]);
-            let what = format!("compare, rate of {size} bytes in batches of {batch}, times UCX");
-            let aim = aims::rate_beside_ucx(size, batch);
-            row.extend(aims.judge(&what, (times, 2), aim));
-            row.push(millions(("iceoryx2", None)));
-            row.extend(contest.ending());
-            grid.push(row);
-        }
-    }
-    grid
-}
-
-/// The rates of the other libraries, messages a second by size.
+/// The rates of the other libraries, messages a second by size: medians over the rounds of the mode
+/// that counts.
 pub(crate) fn rates(document: &Value) -> Vec<(String, Vec<(u32, f64)>)> {
-    let rate = |contest: Contest<'_>, peer| {
-        let size = u32::try_from(contest.size()).ok()?;
-        Some((size, contest.figure((peer, None), "messages_per_second")?))
-    };
-    let peers = [("ucx", "UCX"), ("iceoryx2", "iceoryx2")].into_iter().map(|(peer, name)| {
-        let rates = contests(document, "rate").filter_map(|contest| rate(contest, peer));
-        (name.to_owned(), rates.collect::<Vec<_>>())
+    let peers = [("UCX uct am", "UCX"), ("iceoryx2", "iceoryx2")];
+    let peers = peers.into_iter().map(|(peer, name)| {
+        let contests = records(document).iter().filter(|outcome| outcome["test"] == "rate");
+        (name.to_owned(), contests.filter_map(|outcome| rate(outcome, peer)).collect::<Vec<_>>())
     });
     peers.filter(|(_, rates)| !rates.is_empty()).collect()
+}
+
+/// A library's size and rate.
+fn rate(outcome: &Value, peer: &str) -> Option<(u32, f64)> {
+    let size = u32::try_from(outcome["size"].as_u64()?).ok()?;
+    let entries = outcome["entries"].as_array()?;
+    let place = entries.iter().position(|entry| entry["peer"] == peer)?;
+    let figures = outcome["rounds"].as_array()?.iter().map(|round| &round["figures"][place]);
+    let counted = figures.filter(|figure| figure["mode"] == outcome["mode"]);
+    Some((size, median(counted.filter_map(|figure| figure["messages_per_second"].as_f64()))?))
 }
 
 #[cfg(test)]
@@ -157,25 +53,36 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn ratios_are_taken_within_a_round() {
-        let round = |ours: f64, ucx: f64| {
-            json!({"figures": [
-                {"floor_ns": 50.0, "p50_ns": ours, "mean_ns": ours},
-                {"floor_ns": 50.0, "p50_ns": ucx, "mean_ns": ucx},
-            ]})
+    fn rates_are_of_rounds_of_the_mode_that_counts() {
+        let round = |(mode, ucx): (&str, f64)| {
+            let theirs = json!({"mode": mode, "messages_per_second": ucx});
+            json!({"figures": [null, theirs]})
         };
+        let rounds = [("NEAR", 2e7), ("FAR", 1e6), ("NEAR", 3e7), ("NEAR", 4e7)].map(round);
         let document = json!({"results": [{
-            "test": "latency", "size": 8, "mode": "NEAR", "disturbed": false,
-            "entries": [{"peer": "doorbell"}, {"peer": "ucx"}],
-            // The ratio of the medians would be 70 / 150. The rounds have 0.5, 0.5 and 0.33.
-            "rounds": [round(60.0, 120.0), round(75.0, 150.0), round(70.0, 210.0)],
+            "test": "rate", "size": 64, "mode": "NEAR",
+            "entries": [{"peer": "doorbell", "batch": 16}, {"peer": "UCX uct am"}],
+            "rounds": rounds,
         }]});
-        let mut aims = Aims::default();
-        let text = latency(&document, &mut aims).markdown();
-        let row = text.lines().last().unwrap();
-        let expected = "| 8 | 50 | 70 | 1.40 | ≤ 1.4 | met | 150 | 0.50 | ≤ 0.6 | met | - | - | 3 \
-                        | NEAR |";
-        assert_eq!(row, expected);
-        assert_eq!((aims.met, aims.missed.len()), (2, 0));
+        assert_eq!(rates(&document), [("UCX".to_owned(), vec![(64, 3e7)])]);
+    }
+
+    #[test]
+    fn only_that_section_is_replaced() {
+        let section = |text| section(&json!({"section": text})).unwrap();
+        let (old, new) = (section("old\n### Part\nof it"), section("new"));
+        assert!(new.starts_with("\n## Other libraries\n") && new.ends_with("\n\nnew\n"));
+        let page = |section| {
+            format!("# Results\n\n## Latency\nfast\n{section}\n## An RDMA device\nslow\n")
+        };
+        let replaced = replace(&page(&old), &new);
+        assert_eq!(replaced, page(&new));
+        assert_eq!(replace(&replaced, &old), page(&old));
+        // At the end, and where there is none yet.
+        let short = "# Results\n\n## Latency\nfast\n";
+        let whole = format!("{short}{old}");
+        assert_eq!(replace(short, &old), whole);
+        assert_eq!(replace(&whole, &new), format!("{short}{new}"));
+        assert_eq!(super::section(&json!({"results": []})), None);
     }
 }

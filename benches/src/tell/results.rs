@@ -23,20 +23,33 @@ pub(crate) const WITHOUT_LTO: &str = "CARGO_PROFILE_RELEASE_LTO=off \
 
 /// Runs everything. Returns the page.
 pub(crate) fn page(args: &ResultsArgs, machine: &Machine) -> Result<String, Failure> {
-    let compare = args.compare.as_deref().map(read_json).transpose()?;
+    let compare = args.compare.as_deref().map(peers_section).transpose()?;
     let perftest = args.perftest.as_deref().map(read).transpose()?;
     let own = std::env::current_exe()
         .map_err(|error| Failure::system("find this program", &error, "start it by its path"))?;
     let mut page = Page::new(args, own);
     page.timed()?;
     page.counted(args.without_lto.as_deref())?;
-    if let Some(compare) = &compare {
-        page.peers(compare);
-    }
+    page.text.extend(compare);
     if let Some(perftest) = &perftest {
         page.perftest(perftest);
     }
     Ok(page.finish(machine))
+}
+
+/// The page that is there, with a new section on other libraries. Nothing is measured.
+pub(crate) fn with_peers(args: &ResultsArgs) -> Result<String, Failure> {
+    let compare = args.compare.as_deref().ok_or_else(|| Failure::new("--compare is missing"))?;
+    let page = read(&args.out)?;
+    Ok(peers::replace(&page, &peers_section(compare)?))
+}
+
+/// The section on other libraries.
+fn peers_section(path: &Path) -> Result<String, Failure> {
+    peers::section(&read_json(path)?).ok_or_else(|| {
+        let path = path.display();
+        Failure::new(format!("{path} has no section for the page; cargo xtask compare writes it"))
+    })
 }
 
 /// What another command wrote.
@@ -257,25 +270,6 @@ impl Page {
         Ok(())
     }
 
-    /// Other libraries.
-    fn peers(&mut self, document: &Value) {
-        let tables =
-            [peers::latency(document, &mut self.aims), peers::rate(document, &mut self.aims)];
-        let version = |name: &str| text(document, &format!("/versions/{name}"));
-        let what = format!(
-            "UCX {} (am_lat and am_bw), iceoryx2 {} (publish-subscribe) and libfabric {} (shm, \
-             fi_pingpong) in turn with doorbell at commit `{}`, on cores {}. Figures are medians \
-             over rounds, and ratios are taken within a round. Rounds in which the cores moved or \
-             other programs used them do not count.",
-            version("ucx"),
-            version("iceoryx2"),
-            version("libfabric"),
-            text(document, "/commit"),
-            document["cores"]
-        );
-        self.section("Other libraries", &what, &["cargo xtask compare"], &tables);
-    }
-
     /// An RDMA device: the table as it was printed. Its lines say which aims were missed.
     fn perftest(&mut self, printed: &str) {
         self.section(
@@ -321,7 +315,12 @@ impl Page {
         }
         let mut page = format!("# Results\n{HEAD}\n\n{}", facts.markdown());
         let missed = self.aims.missed.len();
-        let _ = write!(page, "\n## Aims\n{} met, {missed} missed.\n\n", self.aims.met);
+        let _ = write!(
+            page,
+            "\n## Aims\n{} met, {missed} missed. Aims beside other libraries are in their \
+             section.\n\n",
+            self.aims.met
+        );
         for line in &self.aims.missed {
             let _ = writeln!(page, "- **missed**: {line}");
         }
@@ -331,8 +330,8 @@ impl Page {
 
 /// The first lines of the page.
 const HEAD: &str = "\
-`cargo xtask bench --results` wrote this page; do not edit it. Pages of earlier runs are in the
-history of this file.
+`cargo xtask bench --results` wrote this page, and `cargo xtask compare --results` its section on
+other libraries; do not edit it. Pages of earlier runs are in the history of this file.
 
 Two processes on two cores, one worker each, on the device in software (`soft0`). *Half a round
 trip* is half the time from sending a message to having it back. The *floor* is the same for two
@@ -410,13 +409,14 @@ mod tests {
             quick: true,
             cores: vec![1, 0],
             compare: None,
+            only_compare: false,
             perftest: None,
             without_lto: Some(own.clone()),
         };
         let mut page = Page::new(&args, own);
         page.timed().unwrap();
         page.counted(args.without_lto.as_deref()).unwrap();
-        page.peers(&json!({"results": [], "commit": "def456", "cores": [1, 0]}));
+        page.text.extend(peers::section(&json!({"section": "doorbell `def456`"})));
         page.perftest("latency 12.4 12.5 1.00 ≤ 1.05 met\nrate 50 51 0.98 ≥ 1 missed 0.98\n");
         let text = page.finish(&Machine::look(&Clock::new()));
 
