@@ -131,11 +131,11 @@ fn with_idle(step: &mut Step, idle_qps: u32) {
 pub(crate) fn rate(args: &RateArgs) -> Plan {
     let mut plan = rates(&args.common, &args.batch);
     for step in &mut plan.steps {
-        step.request.qps = args.qps.unwrap_or(args.workers);
-        step.request.workers = args.workers;
+        step.request.qps = args.qps.unwrap_or(args.ranks.workers);
+        step.request.workers = args.ranks.workers;
         with_idle(step, args.idle_qps);
     }
-    plan.workers = args.workers;
+    plan.workers = args.ranks.workers;
     plan
 }
 

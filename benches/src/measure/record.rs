@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::ask::request::{Op, Test};
 use crate::error::Failure;
 use crate::machine::Machine;
+use crate::ranks::report::Group;
 
 /// Version of the records.
 pub(crate) const SCHEMA: u32 = 1;
@@ -55,6 +56,9 @@ pub(crate) struct Record {
     pub(crate) placement: Placement,
     #[serde(flatten)]
     pub(crate) figures: Figures,
+    /// For many ranks: who called whom, and a row for each rank.
+    #[serde(flatten)]
+    pub(crate) group: Option<Group>,
     pub(crate) messages: u64,
     pub(crate) lost: u64,
     /// Length of a part, if the parts follow each other.
@@ -240,7 +244,7 @@ fn is_false(yes: &bool) -> bool {
 pub(crate) struct Placement {
     /// The connecting side's core first. Without the other side's cores if that is another host.
     pub(crate) cores: Vec<usize>,
-    /// `threads`, `processes` or `hosts`.
+    /// `threads`, `processes`, `hosts` or `ranks`.
     pub(crate) sides: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) floor_ns: Option<f64>,

@@ -254,6 +254,7 @@ impl<F: Fabric> Bench<'_, F> {
                 resident_bytes_serving: of_crowd(theirs.process),
                 ..ours.figures.clone()
             },
+            group: None,
             messages,
             lost: ours.pieces.lost(),
             part_seconds: (step.rounds == 1)

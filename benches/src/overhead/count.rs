@@ -99,6 +99,7 @@ fn record(case: &Case, sides: Sides, messages: u64) -> Record {
             instructions: Some(sides),
             ..Figures::default()
         },
+        group: None,
         messages,
         part_seconds: None,
         parts: Vec::new(),

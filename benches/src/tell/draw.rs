@@ -235,6 +235,7 @@ mod tests {
                 switches_per_second: None,
             },
             figures: Figures::default(),
+            group: None,
             messages: 1,
             lost: 0,
             part_seconds: Some(1.0),
