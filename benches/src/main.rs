@@ -261,13 +261,15 @@ fn bench(
         (Some(launch), Some(args)) => return in_ranks(common, plan, (args, report), launch),
         (None, Some(args)) => {
             if let Some(size) = args.ranks {
-                ranks::run::check(&plan.steps)?;
                 let (_others, launch) = local::start(size)?;
                 return in_ranks(common, plan, (args, report), launch);
             }
             args.check_two_sides(&plan)?;
         }
-        (Some(_), None) => ranks::run::check(&plan.steps)?,
+        (Some(launch), None) => ranks::run::check(&plan.steps).map_err(|failure| {
+            // Each rank has the same reason.
+            if launch.rank == 0 { failure } else { Failure::said(1) }
+        })?,
         (None, None) => {}
     }
     let ending = Ending::open(common, &plan, report)?;
@@ -295,13 +297,15 @@ fn in_ranks(
         // Loads have two sides.
         plan.steps.retain(|step| step.request.test != Test::Load);
     }
-    ranks::run::check(&plan.steps)?;
-    let ending = match launch.rank {
-        0 => Some(Ending::open(common, &plan, report)?),
-        _ => None,
+    let (ending, ready) = match launch.rank {
+        0 => match Ending::open(common, &plan, report) {
+            Ok(ending) => (Some(ending), Ok(())),
+            Err(failure) => (None, Err(failure)),
+        },
+        _ => (None, Ok(())),
     };
     let asked = Asked { common, args, steps: plan.steps, command: command() };
-    let document = ranks::run::run(&asked, launch)?;
+    let document = ranks::run::run(&asked, launch, ready)?;
     match (ending, document) {
         (Some(ending), Some(document)) => ending.tell(&document),
         _ => Ok(()),

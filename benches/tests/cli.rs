@@ -11,8 +11,12 @@ mod every;
 mod load;
 #[path = "cli/plan.rs"]
 mod plan;
+#[path = "cli/ranks.rs"]
+mod ranks;
 #[path = "cli/refusals.rs"]
 mod refusals;
+#[path = "cli/slurm.rs"]
+mod slurm;
 #[path = "cli/traffic.rs"]
 mod traffic;
 

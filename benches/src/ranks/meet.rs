@@ -89,14 +89,18 @@ impl Meeting {
         let listener = self.listen(&host, port)?;
         let mut local = None;
         let (mut members, mut since) = (Vec::<Member>::new(), Instant::now());
-        let mut beat = (Instant::now(), 0);
+        let mut beat = Instant::now();
         while members.len() + 1 < self.launch.size as usize {
             match listener.accept() {
                 Ok((stream, _)) => {
                     local = stream.local_addr().ok().map(|addr| addr.ip());
-                    if let Some(member) = self.greet(stream, &members, to)? {
-                        members.push(member);
-                        since = Instant::now();
+                    match self.greet(stream, &members, to) {
+                        Ok(None) => {}
+                        Ok(Some(member)) => {
+                            members.push(member);
+                            since = Instant::now();
+                        }
+                        Err(failure) => return Err(end(&mut members, failure)),
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(PAUSE),
@@ -105,13 +109,13 @@ impl Meeting {
                     return Err(Failure::system(asked, &error, "ulimit -n"));
                 }
             }
-            if beat.0.elapsed() > BEAT {
-                beat = (Instant::now(), beat.1 + 1);
-                let said = Say::Beat(beat.1);
-                members.iter_mut().for_each(|member| net::write(&mut member.line, &said));
+            if beat.elapsed() > BEAT {
+                beat = Instant::now();
+                members.iter_mut().for_each(|member| net::write(&mut member.line, &Say::Beat));
             }
             if since.elapsed() > self.patience {
-                return Err(self.missing(&mut members, &host, port));
+                let failure = self.missing(&members, &host, port);
+                return Err(end(&mut members, failure));
             }
         }
         members.sort_by_key(|member| member.rank);
@@ -189,25 +193,22 @@ impl Meeting {
             stream.try_clone().and_then(|line| line.set_read_timeout(None).map(|()| line));
         let Ok(line) = reading else { return Ok(None) };
         net::read_on(hello.rank, reader, to.clone());
-        Ok(Some(Member { rank: hello.rank, is, line, beat: 0, since: Instant::now() }))
+        Ok(Some(Member { rank: hello.rank, is, line, heard: Instant::now() }))
     }
 
     /// Some ranks have not come.
-    fn missing(&self, members: &mut [Member], host: &str, port: u16) -> Failure {
+    fn missing(&self, members: &[Member], host: &str, port: u16) -> Failure {
         let here = |rank: &u32| members.iter().any(|member| member.rank == *rank);
         let missing: Vec<String> =
             (1..self.launch.size).filter(|rank| !here(rank)).map(|rank| rank.to_string()).collect();
-        let failure = Failure::new(format!(
+        Failure::new(format!(
             "{} of {} ranks did not come within {} s: {}; start them by the same mpirun or srun, \
              and see that they reach {host}:{port} (--rendezvous HOST:PORT, --wait SECONDS)",
             missing.len(),
             self.launch.size,
             self.patience.as_secs_f64(),
             missing.join(", ")
-        ));
-        let said = Say::Failed(failure.to_string());
-        members.iter_mut().for_each(|member| net::write(&mut member.line, &said));
-        failure
+        ))
     }
 
     /// Another rank calls rank 0 until it answers.
@@ -237,9 +238,16 @@ impl Meeting {
         net::write(&mut line, &Say::Hello(self.hello()));
         net::read_on(0, BufReader::new(reader), to.clone());
         let is = format!("{host}:{port}");
-        let first = Member { rank: 0, is, line, beat: 0, since: Instant::now() };
+        let first = Member { rank: 0, is, line, heard: Instant::now() };
         Ok((vec![first], local))
     }
+}
+
+/// Ends the run for those that have come.
+fn end(members: &mut [Member], failure: Failure) -> Failure {
+    let said = Say::Failed(failure.to_string());
+    members.iter_mut().for_each(|member| net::write(&mut member.line, &said));
+    failure
 }
 
 /// Calls each address of a host.

@@ -273,12 +273,12 @@ impl<'a, F: Fabric> Member<'a, F> {
     #[cold]
     #[inline(never)]
     fn answer(&mut self) -> Result<(), Failure> {
-        let owed = std::mem::take(&mut self.worker.handler_mut().owed);
-        for (peer, words) in owed {
+        while let Some((peer, words)) = self.worker.handler_mut().owed.pop() {
             match self.worker.outbox().send_imm(peer, &words, wire::ACK) {
                 Ok(()) => {}
                 Err(error) if is_pressure(error) => {
                     self.worker.handler_mut().owed.push((peer, words));
+                    break;
                 }
                 Err(error) => return Err(self.refused(error)),
             }

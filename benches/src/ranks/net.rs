@@ -1,6 +1,6 @@
 //! The lines between the ranks: one TCP connection from each to rank 0, which says what it knows
-//! when all have come to the same point ([`Net::gather`]). A rank that ends is noticed at once, and
-//! one that makes no progress after a while; then all of them end with one error.
+//! when all have come to the same point ([`Net::gather`]). A rank that ends is noticed at once, one
+//! that is silent or makes no progress after a while; then all of them end with one error.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -23,9 +23,15 @@ const PACE: Duration = Duration::from_millis(20);
 /// How often a rank says that it is alive.
 pub(crate) const BEAT: Duration = Duration::from_millis(500);
 
+/// The least time that a rank may be silent, however short the patience.
+const SILENCE_MIN: Duration = Duration::from_secs(2);
+
 /// How long rank 0 looks for a better reason after the first bad news: a rank that has died leaves
 /// others with broken connections.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// How long a rank that has failed waits until rank 0 has printed why.
+const PARTING: Duration = Duration::from_secs(5);
 
 /// How long a line may take to be written.
 pub(crate) const WRITE_LIMIT: Duration = Duration::from_secs(10);
@@ -35,8 +41,8 @@ pub(crate) const WRITE_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) enum Say {
     /// The first line of a rank.
     Hello(Hello),
-    /// It is alive, and has come so far.
-    Beat(u64),
+    /// It is alive.
+    Beat,
     /// Its part of what is gathered.
     Part(Value),
     /// The parts of all ranks.
@@ -98,9 +104,8 @@ pub(crate) struct Member {
     /// Host and process, for people.
     pub(crate) is: String,
     pub(crate) line: TcpStream,
-    /// How far it was when it last said so, and since when.
-    pub(crate) beat: u64,
-    pub(crate) since: Instant,
+    /// When it was heard last.
+    pub(crate) heard: Instant,
 }
 
 impl Member {
@@ -115,16 +120,18 @@ pub(crate) struct Net {
     /// For rank 0 all other ranks, in order; for those rank 0.
     members: Vec<Member>,
     news: Receiver<News>,
-    /// How long a rank may make no progress.
+    /// How long a rank may be silent, or make no progress.
     patience: Duration,
     /// For rank 0: the part of each rank that is there already.
     parts: Vec<Option<Value>>,
-    /// When this rank said last that it is alive, and how often.
-    beat: (Instant, u64),
+    /// When this rank said last that it is alive.
+    beat: Instant,
     /// How long one look waits for a line.
     pace: Duration,
     /// The run has ended for all ranks.
     is_over: bool,
+    /// Rank 0 is gone, or of another run, so that this rank prints its failure itself.
+    is_alone: bool,
 }
 
 /// What goes on in this rank meanwhile: how far it has come.
@@ -138,8 +145,8 @@ impl Net {
         patience: Duration,
     ) -> Net {
         let parts = vec![None; members.len() + 1];
-        let (beat, pace, is_over) = ((Instant::now(), 0), PACE, false);
-        Net { rank, members, news, patience, parts, beat, pace, is_over }
+        let (beat, pace, is_over, is_alone) = (Instant::now(), PACE, false, false);
+        Net { rank, members, news, patience, parts, beat, pace, is_over, is_alone }
     }
 
     /// How often to look from now on: each look takes a core for a moment.
@@ -152,8 +159,7 @@ impl Net {
     /// # Errors
     /// As for [`Net::gather`].
     pub(crate) fn look(&mut self, what: &str, watch: &mut Watch<'_>) -> Result<(), Failure> {
-        // Nobody is waited for but this rank.
-        match self.step(what, watch, &[]) {
+        match self.step(what, watch) {
             Ok(_) => Ok(()),
             Err(failure) => self.fail(failure),
         }
@@ -168,7 +174,7 @@ impl Net {
     /// `what` names it for people.
     ///
     /// # Errors
-    /// A rank has failed, has ended, or makes no progress.
+    /// A rank has failed, has ended, or is silent.
     pub(crate) fn gather<T: Serialize + DeserializeOwned>(
         &mut self,
         what: &str,
@@ -177,7 +183,6 @@ impl Net {
     ) -> Result<Vec<T>, Failure> {
         let nonsense = |_| Failure::new("a rank makes no sense; run the same version everywhere");
         let part = serde_json::to_value(part).map_err(nonsense)?;
-        self.begin();
         let all = match self.rank {
             0 => self.collect(what, part, watch),
             _ => self.contribute(what, part, watch),
@@ -189,23 +194,33 @@ impl Net {
     /// Waits until this rank has come to a point.
     ///
     /// # Errors
-    /// As for [`Net::gather`].
+    /// As for [`Net::gather`]; it makes no progress.
     pub(crate) fn wait(
         &mut self,
         what: &str,
         watch: &mut Watch<'_>,
         mut is_over: impl FnMut() -> bool,
     ) -> Result<(), Failure> {
-        self.begin();
+        let (mut before, mut since) = (0, Instant::now());
         while !is_over() {
-            self.look(what, watch)?;
+            let mut now = before;
+            self.look(what, &mut || {
+                now = watch()?;
+                Ok(now)
+            })?;
+            if now != before {
+                (before, since) = (now, Instant::now());
+            }
+            // A rank that is silent is the better reason, and found first.
+            if since.elapsed() > self.patience + 2 * SILENCE_MIN {
+                return self.fail(Failure::new(format!(
+                    "nothing has moved for {} s ({what}); look at the other ranks, or give them \
+                     longer with --wait",
+                    self.patience.as_secs_f64()
+                )));
+            }
         }
         Ok(())
-    }
-
-    /// Only the time from here on counts.
-    fn begin(&mut self) {
-        self.members.iter_mut().for_each(|member| member.since = Instant::now());
     }
 
     fn collect(
@@ -215,13 +230,8 @@ impl Net {
         watch: &mut Watch<'_>,
     ) -> Result<Vec<Value>, Failure> {
         self.parts[0] = Some(own);
-        loop {
-            let missing = (0..).zip(&self.parts).filter(|(_, part)| part.is_none());
-            let missing: Vec<u32> = missing.map(|(rank, _)| rank).collect();
-            if missing.is_empty() {
-                break;
-            }
-            self.step(what, watch, &missing)?;
+        while self.parts.iter().any(Option::is_none) {
+            self.step(what, watch)?;
         }
         let all: Vec<Value> = self.parts.iter_mut().filter_map(Option::take).collect();
         let said = Say::All(all.clone());
@@ -238,43 +248,47 @@ impl Net {
         let said = Say::Part(own);
         self.members.iter_mut().for_each(|first| write(&mut first.line, &said));
         loop {
-            if let Some(all) = self.step(what, watch, &[0])? {
+            if let Some(all) = self.step(what, watch)? {
                 return Ok(all);
             }
         }
     }
 
     /// Looks at what this rank does, and waits a moment for a line. Returns the parts of all ranks
-    /// if they came. `missing`: the ranks that are waited for.
-    fn step(
-        &mut self,
-        what: &str,
-        watch: &mut Watch<'_>,
-        missing: &[u32],
-    ) -> Result<Option<Vec<Value>>, Failure> {
-        let count = watch()?;
-        self.say_alive(count);
+    /// if they came.
+    fn step(&mut self, what: &str, watch: &mut Watch<'_>) -> Result<Option<Vec<Value>>, Failure> {
+        watch()?;
+        self.say_alive();
         match self.news.recv_timeout(self.pace) {
-            Ok((rank, None)) => return Err(lost(&self.name(rank), what)),
-            Ok((rank, Some(said))) => {
-                if let Some(all) = self.take(what, rank, said)? {
-                    return Ok(Some(all));
-                }
+            Ok((rank, None)) => {
+                self.is_alone = !self.is_first();
+                Err(lost(&self.name(rank), what))
             }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Err(lost("every other rank", what)),
+            Ok((rank, Some(said))) => {
+                let member = self.members.iter_mut().find(|member| member.rank == rank);
+                member.into_iter().for_each(|member| member.heard = Instant::now());
+                self.take(what, rank, said)
+            }
+            // All that was said has been heard.
+            Err(RecvTimeoutError::Timeout) => self.check_silence(what).map(|()| None),
+            Err(RecvTimeoutError::Disconnected) => Err(lost("every other rank", what)),
         }
-        let late = |member: &&Member| {
-            missing.contains(&member.rank) && member.since.elapsed() > self.patience
-        };
-        match self.members.iter().find(late) {
+    }
+
+    /// # Errors
+    /// A rank has said nothing for too long.
+    fn check_silence(&mut self, what: &str) -> Result<(), Failure> {
+        let limit = self.patience.max(SILENCE_MIN);
+        let is_silent = self.members.iter().any(|member| member.heard.elapsed() > limit);
+        self.is_alone |= is_silent && !self.is_first();
+        match self.members.iter().find(|member| member.heard.elapsed() > limit) {
             Some(member) => Err(Failure::new(format!(
-                "{} has made no progress for {} s ({what}); is it stopped, or its host down? If it \
-                 is only slow, give it longer with --wait",
+                "{} has been silent for {} s ({what}); is it stopped, or its host down? If it is \
+                 only slow, give it longer with --wait",
                 member.name(),
-                self.patience.as_secs_f64()
+                limit.as_secs_f64()
             ))),
-            None => Ok(None),
+            None => Ok(()),
         }
     }
 
@@ -282,19 +296,16 @@ impl Net {
     fn take(&mut self, what: &str, rank: u32, said: Say) -> Result<Option<Vec<Value>>, Failure> {
         let is_first = self.is_first();
         match said {
-            Say::Beat(count) => {
-                let member = self.members.iter_mut().find(|member| member.rank == rank);
-                if let Some(member) = member.filter(|member| member.beat != count) {
-                    (member.beat, member.since) = (count, Instant::now());
-                }
-                Ok(None)
-            }
+            Say::Beat => Ok(None),
             Say::Failed(text) if is_first => {
                 Err(Failure::new(format!("{}: {text}", self.name(rank))))
             }
             // Rank 0 has printed why.
             Say::Failed(_) => Err(Failure::said(1)),
-            Say::Refused(text) if !is_first => Err(Failure::new(text)),
+            Say::Refused(text) if !is_first => {
+                self.is_alone = true;
+                Err(Failure::new(text))
+            }
             Say::All(all) if !is_first => Ok(Some(all)),
             Say::Part(part) if is_first => {
                 if let Some(place) = self.parts.get_mut(rank as usize) {
@@ -311,13 +322,11 @@ impl Net {
         }
     }
 
-    /// Now and then, tells the others how far this rank has come. They wait for rank 0 as long as
-    /// it is there.
-    fn say_alive(&mut self, count: u64) {
-        if self.beat.0.elapsed() >= BEAT {
-            self.beat = (Instant::now(), self.beat.1 + 1);
-            let said = Say::Beat(if self.is_first() { self.beat.1 } else { count });
-            self.members.iter_mut().for_each(|member| write(&mut member.line, &said));
+    /// Now and then, tells the others that this rank is alive.
+    fn say_alive(&mut self) {
+        if self.beat.elapsed() >= BEAT {
+            self.beat = Instant::now();
+            self.members.iter_mut().for_each(|member| write(&mut member.line, &Say::Beat));
         }
     }
 
@@ -329,14 +338,27 @@ impl Net {
     /// Ends the run for all ranks. Returns the failure for rank 0, which prints it; the others print
     /// nothing, unless rank 0 is gone.
     pub(crate) fn fail<T>(&mut self, failure: Failure) -> Result<T, Failure> {
-        if failure.is_said() || std::mem::replace(&mut self.is_over, true) {
+        if std::mem::replace(&mut self.is_over, true) {
             return Err(failure);
         }
         let is_first = self.is_first();
         let failure = if is_first { self.better(failure) } else { failure };
-        let said = Say::Failed(failure.to_string());
-        self.members.iter_mut().for_each(|member| write(&mut member.line, &said));
-        Err(if is_first || is_loss(&failure) { failure } else { Failure::said(1) })
+        if !failure.is_said() {
+            let said = Say::Failed(failure.to_string());
+            self.members.iter_mut().for_each(|member| write(&mut member.line, &said));
+        }
+        if is_first || self.is_alone {
+            return Err(failure);
+        }
+        // A launcher ends all ranks when one has failed, so the one that prints goes first.
+        let until = Instant::now() + PARTING;
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            match self.news.recv_timeout(left) {
+                Ok((_, Some(_))) => {}
+                Ok((_, None)) | Err(_) => break,
+            }
+        }
+        Err(Failure::said(1))
     }
 
     /// A rank that has ended without a reason explains the broken connections of others.

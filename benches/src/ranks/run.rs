@@ -91,14 +91,15 @@ impl Asked<'_> {
     }
 
     /// What must be the same for all ranks, as a line that people can compare.
-    fn line(&self, pattern: Pattern) -> String {
+    fn line(&self) -> String {
         let mut words = Vec::new();
         for Step { request, batch, .. } in &self.steps {
             let test = format!("{:?}", request.test).to_lowercase();
             words.push(format!("{test} of {} bytes in batches of {batch}", request.size));
         }
         let RankArgs { mix, idle_links, workers, .. } = self.args;
-        let (time, name) = (self.common.time().as_secs_f64(), pattern.name());
+        let time = self.common.time().as_secs_f64();
+        let name = self.args.pattern.map_or("default", Pattern::name);
         let mix = mix.as_ref().map_or_else(String::new, |weights| format!(" --mix={weights:?}"));
         format!(
             "{}; --pattern {name} --duration {time} --workers {workers} --idle-links {idle_links} \
@@ -109,26 +110,35 @@ impl Asked<'_> {
     }
 }
 
-/// Runs this rank. Returns the document for rank 0, nothing for the others.
+/// Runs this rank. Returns the document for rank 0, nothing for the others. `ready`: whether this
+/// rank can begin; the others are told if it cannot.
 ///
 /// # Errors
 /// A rank failed. Only rank 0 has the text, unless it is gone.
-pub(crate) fn run(asked: &Asked<'_>, launch: Launch) -> Result<Option<Document>, Failure> {
-    let (pattern, figures) = (asked.pattern(&launch)?, asked.figures()?);
+pub(crate) fn run(
+    asked: &Asked<'_>,
+    launch: Launch,
+    ready: Result<(), Failure>,
+) -> Result<Option<Document>, Failure> {
     let meeting = Meeting {
         named: asked.args.rendezvous.clone(),
-        asked: asked.line(pattern),
+        asked: asked.line(),
         patience: asked.args.wait,
         launch,
     };
     let (mut net, local) = meeting.join()?;
-    match net.is_first() {
-        true => interrupt::watch()?,
-        // Rank 0 ends the run.
-        false => interrupt::ignore()?,
-    }
-    let done = with_device(asked, &meeting, (pattern, figures), &mut net, local);
-    done.or_else(|failure| net.fail(failure))
+    let go = || {
+        ready?;
+        match net.is_first() {
+            true => interrupt::watch()?,
+            // Rank 0 ends the run.
+            false => interrupt::ignore()?,
+        }
+        check(&asked.steps)?;
+        let what = (asked.pattern(&meeting.launch)?, asked.figures()?);
+        with_device(asked, &meeting, what, &mut net, local)
+    };
+    go().or_else(|failure| net.fail(failure))
 }
 
 fn with_device(

@@ -7,6 +7,7 @@ use crate::measure::record::{Document, HalfRtt, Path, Record, Sides};
 use crate::measure::verdict::Verdict;
 use crate::overhead::limits;
 use crate::tell::grid::Grid;
+use crate::tell::ranks;
 
 /// What is said of the figures of such a build.
 pub(crate) const DEBUG_BUILD: &str =
@@ -48,6 +49,7 @@ pub(crate) fn text(document: &Document) -> String {
             let _ = writeln!(text, "{test} on {}: {bare}{title}; {sides}", first.device);
             text.push_str(&table(head, &rows));
             text.extend(records.iter().filter_map(|record| idle(record)));
+            text.extend(records.iter().map(|record| ranks::table(record)));
             text.extend(records.last().and_then(|record| resident(record)));
             text.push_str(&objectives(&records));
             let verdicts = Verdict::all(records.into_iter());
