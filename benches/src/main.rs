@@ -106,12 +106,12 @@ fn start(mut command: Cmd) -> Result<(), Failure> {
             let soft = choose::is_soft(&device);
             device.run(Parent { args: &args, soft })
         }
-        Cmd::Latency(args) => bench(&args.common, plan::latency(&args), Some(&args.ranks), None),
+        Cmd::Latency(args) => bench(&args.common, plan::latency(&args)?, Some(&args.ranks), None),
         Cmd::Rate(args) => bench(&args.common, plan::rate(&args), Some(&args.ranks), None),
         Cmd::Load(args) => bench(&args.common, plan::load(&args)?, None, None),
         Cmd::Sweep(args) => bench(&args.common, plan::sweep(&args), None, None),
         Cmd::Crowd(args) => bench(&args.common, plan::crowd(&args), None, None),
-        Cmd::Bandwidth(args) => bench(&args.common, plan::bandwidth(&args), None, None),
+        Cmd::Bandwidth(args) => bench(&args.common, plan::bandwidth(&args)?, None, None),
         Cmd::Overhead(args) => overhead(&args),
         Cmd::Count(args) => counted::run(&SoftDevice::open()?, &args.size, args.messages),
         Cmd::Results(args) => results(&args),

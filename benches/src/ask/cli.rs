@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use doorbell::worker::{Config, SEND_BATCH};
 
 use crate::ask::plan::Plan;
-use crate::ask::request::{Op, Test};
+use crate::ask::request::{Op, Test, Transport};
 use crate::ask::values::{
     Arrivals, Slo, Span, address, arrivals, bytes, core, per_second, percent, seconds, sizes, slo,
 };
@@ -224,10 +224,25 @@ pub(crate) struct LatencyArgs {
     /// The device alone, without worker and handler
     #[arg(long, conflicts_with = "idle_qps")]
     pub(crate) bare: bool,
+    #[command(flatten)]
+    pub(crate) alone: DeviceArgs,
     /// Also measure beside this many idle connections, in turn with none
     #[arg(long, value_name = "N", default_value_t = 0,
         value_parser = clap::value_parser!(u32).range(0..=IDLE_MAX))]
     pub(crate) idle_qps: u32,
+}
+
+/// Options of the device alone.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct DeviceArgs {
+    /// The type of the queue pairs; uc and ud with the device alone, because a worker has reliable
+    /// connections
+    #[arg(long, value_enum, value_name = "TYPE", default_value = "rc")]
+    pub(crate) transport: Transport,
+    /// Receives of the queue pair's own, not of a shared receive queue; with the device alone,
+    /// because all connections of a worker share one
+    #[arg(long)]
+    pub(crate) no_srq: bool,
 }
 
 /// Options of `load`.
@@ -299,6 +314,8 @@ pub(crate) struct CrowdArgs {
 pub(crate) struct BandwidthArgs {
     #[command(flatten)]
     pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) alone: DeviceArgs,
     /// RDMA WRITE or READ of memory that the other side exposes, or SEND to its receives
     #[arg(
         long,

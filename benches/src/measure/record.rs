@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ask::request::{Op, Test};
+use crate::ask::request::{Op, Test, Transport};
 use crate::error::Failure;
 use crate::machine::Machine;
 use crate::ranks::report::Group;
@@ -48,6 +48,12 @@ pub(crate) struct Record {
     /// True for the device alone, without worker and handler.
     #[serde(skip_serializing_if = "is_false")]
     pub(crate) bare: bool,
+    /// `uc` or `ud`, or nothing for `rc`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) transport: Option<Transport>,
+    /// True if receives were not shared.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) no_srq: bool,
     pub(crate) qps: u32,
     pub(crate) workers: u32,
     #[serde(skip_serializing_if = "is_zero")]

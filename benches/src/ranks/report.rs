@@ -113,6 +113,8 @@ pub(crate) fn record(
         op: None,
         batch: is_rate.then_some(job.batch),
         bare: false,
+        transport: None,
+        no_srq: false,
         qps: links,
         workers,
         idle_qps: 0,

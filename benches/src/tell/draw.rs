@@ -223,6 +223,8 @@ mod tests {
             op: None,
             batch: None,
             bare: false,
+            transport: None,
+            no_srq: false,
             qps: 1,
             workers: 1,
             idle_qps: 0,

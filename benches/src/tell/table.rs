@@ -44,7 +44,7 @@ pub(crate) fn text(document: &Document) -> String {
             };
             let rows: Vec<Vec<String>> = records.iter().map(|record| row(record)).collect();
             // Writing to a string cannot fail, here and below.
-            let bare = if first.bare { "device alone, " } else { "" };
+            let bare = alone(first);
             let (test, sides) = (name(test), sides(first));
             let _ = writeln!(text, "{test} on {}: {bare}{title}; {sides}", first.device);
             text.push_str(&table(head, &rows));
@@ -356,6 +356,19 @@ fn name(test: Test) -> &'static str {
         Test::Overhead => "overhead",
         Test::Traffic => "traffic",
     }
+}
+
+/// What the device alone had, if it was alone.
+fn alone(record: &Record) -> String {
+    if !record.bare {
+        return String::new();
+    }
+    let transport = match record.transport {
+        Some(of) => format!("{of:?}").to_uppercase() + ", ",
+        None => String::new(),
+    };
+    let srq = if record.no_srq { "no shared receive queue, " } else { "" };
+    format!("device alone, {transport}{srq}")
 }
 
 /// Where the two sides ran.
