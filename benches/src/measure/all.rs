@@ -60,6 +60,7 @@ pub(crate) fn measure<F: Fabric>(
                 offered_per_second: Some(round(step.rate, 0)),
                 arrivals: Some(step.arrivals.name().to_owned()),
                 unsent: Some(measured.unsent),
+                times_offered: Some(round(measured.times_offered, 4)),
                 ..Figures::default()
             };
             let pieces = Pieces(vec![measured.piece]);

@@ -141,6 +141,9 @@ pub(crate) struct Figures {
     /// Messages that were due each second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) offered_per_second: Option<f64>,
+    /// For `load`: messages sent a second, divided by those that were due a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) times_offered: Option<f64>,
     /// Messages that were due and never found room.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unsent: Option<u64>,

@@ -9,7 +9,7 @@ use crate::tell::peers;
 use crate::versus::figure::Figure;
 
 /// A message that takes longer was stalled, in nanoseconds.
-const STALL_NS: f64 = 1e6;
+pub(crate) const STALL_NS: f64 = 1e6;
 
 /// The colour of what deserves a look: the floor and stalls.
 const WARN: usize = 6;
