@@ -264,7 +264,7 @@ fn bench(
                 let (_others, launch) = local::start(size)?;
                 return in_ranks(common, plan, (args, report), launch);
             }
-            args.check_two_sides(&plan)?;
+            ranks::run::check_two_sides(args, &plan.steps)?;
         }
         (Some(launch), None) => ranks::run::check(&plan.steps).map_err(|failure| {
             // Each rank has the same reason.

@@ -7,12 +7,10 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use doorbell::worker::{Config, SEND_BATCH};
 
-use crate::ask::plan::Plan;
-use crate::ask::request::{Op, Test, Transport};
+use crate::ask::request::{Op, Transport};
 use crate::ask::values::{
     Arrivals, Slo, Span, address, arrivals, bytes, core, per_second, percent, seconds, sizes, slo,
 };
-use crate::error::Failure;
 use crate::ranks::launch::RANKS_MAX;
 use crate::ranks::pattern::Pattern;
 
@@ -188,30 +186,6 @@ pub(crate) struct RankArgs {
     #[arg(long, value_name = "N", default_value_t = 0,
         value_parser = clap::value_parser!(u32).range(0..=IDLE_MAX))]
     pub(crate) idle_links: u32,
-}
-
-impl RankArgs {
-    /// What has no meaning between two sides.
-    ///
-    /// # Errors
-    /// An option of ranks without ranks.
-    pub(crate) fn check_two_sides(&self, plan: &Plan) -> Result<(), Failure> {
-        let can_have_workers = plan.steps.iter().all(|step| step.request.test == Test::Rate);
-        let given = [
-            ("--pattern", self.pattern.is_some()),
-            ("--mix", self.mix.is_some()),
-            ("--idle-links", self.idle_links > 0),
-            ("--rendezvous", self.rendezvous.is_some()),
-            ("--workers", self.workers > 1 && !can_have_workers),
-        ];
-        match given.iter().find(|(_, is_given)| *is_given) {
-            Some((name, _)) => Err(Failure::new(format!(
-                "{name} is for ranks: start this by mpirun or srun, or add --ranks N for ranks on \
-                 this machine"
-            ))),
-            None => Ok(()),
-        }
-    }
 }
 
 /// Options of `latency`.

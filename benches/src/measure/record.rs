@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use crate::ask::request::{Op, Test, Transport};
 use crate::error::Failure;
 use crate::machine::Machine;
-use crate::ranks::report::Group;
 
 /// Version of the records.
 pub(crate) const SCHEMA: u32 = 1;
@@ -246,6 +245,53 @@ fn is_zero(number: &u32) -> bool {
 
 fn is_false(yes: &bool) -> bool {
     !yes
+}
+
+/// What a record of many ranks has more than others.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Group {
+    pub(crate) pattern: &'static str,
+    pub(crate) ranks: u32,
+    /// The launcher that started them.
+    pub(crate) launcher: &'static str,
+    /// Sizes and weights of mixed messages, in bytes; `size` is then the largest.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) sizes: Vec<u32>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) weights: Vec<u32>,
+    /// Links of each caller's worker that carry nothing.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) idle_links: u32,
+    /// True if workers shared a core: the figures mean little.
+    pub(crate) shared_cores: bool,
+    pub(crate) per_rank: Vec<Row>,
+}
+
+/// The figures of a rank.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) rank: u32,
+    pub(crate) host: String,
+    pub(crate) cpu: String,
+    pub(crate) kernel: String,
+    pub(crate) device: String,
+    pub(crate) cores: Vec<usize>,
+    /// Ranks that it calls, and ranks that call it.
+    pub(crate) targets: u32,
+    pub(crate) callers: u32,
+    pub(crate) messages: u64,
+    /// Messages of other ranks that it received.
+    pub(crate) received: u64,
+    pub(crate) lost: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) half_rtt_ns: Option<HalfRtt>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) messages_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes_per_second: Option<f64>,
+    /// How often other programs took the core of a worker, a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) switches_per_second: Option<f64>,
 }
 
 /// Where the two sides ran.

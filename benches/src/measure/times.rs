@@ -81,7 +81,8 @@ impl Times {
         self.histogram.value_at_quantile(quantile) as f64 * self.tick_ns
     }
 
-    /// Each time, in tenths of a nanosecond, with how many took that long. Of the current part only.
+    /// Each time, in tenths of a nanosecond, with how many took that long; of the current part
+    /// only.
     pub(crate) fn counts(&self) -> Vec<(u64, u64)> {
         let tenths = |ticks: u64| (ticks as f64 * self.tick_ns * 10.0).round() as u64;
         let recorded = self.histogram.iter_recorded();

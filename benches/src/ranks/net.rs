@@ -335,8 +335,8 @@ impl Net {
         member.map_or_else(|| format!("rank {rank}"), Member::name)
     }
 
-    /// Ends the run for all ranks. Returns the failure for rank 0, which prints it; the others print
-    /// nothing, unless rank 0 is gone.
+    /// Ends the run for all ranks. Returns the failure for rank 0, which prints it; the others
+    /// print nothing, unless rank 0 is gone.
     pub(crate) fn fail<T>(&mut self, failure: Failure) -> Result<T, Failure> {
         if std::mem::replace(&mut self.is_over, true) {
             return Err(failure);

@@ -162,7 +162,7 @@ impl Party {
                 } else {
                     self.ends += 1
                 }
-                // Sent after the turn: here there may be no room beside what this rank sends itself.
+                // Sent after the turn: here there may be no room, beside what this rank sends.
                 self.owed.push((message.peer(), wire::words(caller.received, caller.wrong)));
             }
             (Link::To(_), wire::ACK) => {

@@ -4,63 +4,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::ask::request::Test;
 use crate::error::Failure;
-use crate::measure::record::{Figures as Of, HalfRtt, Part, Placement, Record, SCHEMA, round};
+use crate::measure::record::{
+    Figures as Of, Group, HalfRtt, Part, Placement, Record, Row, SCHEMA, round,
+};
 use crate::measure::times::Times;
 use crate::meet::tally::Tally;
 use crate::ranks::control::{Figures, PartSum};
 use crate::ranks::member::Job;
 use crate::ranks::place::Place;
-
-/// What a record of many ranks has more than others.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Group {
-    pub(crate) pattern: &'static str,
-    pub(crate) ranks: u32,
-    /// The launcher that started them.
-    pub(crate) launcher: &'static str,
-    /// Sizes and weights of mixed messages, in bytes; `size` is then the largest.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) sizes: Vec<u32>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) weights: Vec<u32>,
-    /// Links of each caller's worker that carry nothing.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub(crate) idle_links: u32,
-    /// True if workers shared a core: the figures mean little.
-    pub(crate) shared_cores: bool,
-    pub(crate) per_rank: Vec<Row>,
-}
-
-/// The figures of a rank.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Row {
-    pub(crate) rank: u32,
-    pub(crate) host: String,
-    pub(crate) cpu: String,
-    pub(crate) kernel: String,
-    pub(crate) device: String,
-    pub(crate) cores: Vec<usize>,
-    /// Ranks that it calls, and ranks that call it.
-    pub(crate) targets: u32,
-    pub(crate) callers: u32,
-    pub(crate) messages: u64,
-    /// Messages of other ranks that it received.
-    pub(crate) received: u64,
-    pub(crate) lost: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) half_rtt_ns: Option<HalfRtt>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) messages_per_second: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) bytes_per_second: Option<f64>,
-    /// How often other programs took the core of a worker, a second.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) switches_per_second: Option<f64>,
-}
-
-fn is_zero(number: &u32) -> bool {
-    *number == 0
-}
 
 /// What a rank sends to rank 0: the figures of its workers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -456,3 +456,25 @@ pub(crate) fn check(steps: &[Step]) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+/// What has no meaning between two sides.
+///
+/// # Errors
+/// An option of ranks without ranks.
+pub(crate) fn check_two_sides(args: &RankArgs, steps: &[Step]) -> Result<(), Failure> {
+    let can_have_workers = steps.iter().all(|step| step.request.test == Test::Rate);
+    let given = [
+        ("--pattern", args.pattern.is_some()),
+        ("--mix", args.mix.is_some()),
+        ("--idle-links", args.idle_links > 0),
+        ("--rendezvous", args.rendezvous.is_some()),
+        ("--workers", args.workers > 1 && !can_have_workers),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((name, _)) => Err(Failure::new(format!(
+            "{name} is for ranks: start this by mpirun or srun, or add --ranks N for ranks on this \
+             machine"
+        ))),
+        None => Ok(()),
+    }
+}

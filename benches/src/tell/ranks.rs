@@ -3,8 +3,7 @@
 use std::fmt::Write;
 
 use crate::ask::request::Test;
-use crate::measure::record::{HalfRtt, Record};
-use crate::ranks::report::Group;
+use crate::measure::record::{Group, HalfRtt, Record, Row};
 use crate::tell::chart::{COLOURS, Chart, Look, Series};
 use crate::tell::grid::Grid;
 
@@ -74,7 +73,7 @@ pub(crate) fn chart(records: &[Record], test: Test) -> Chart {
         records.filter_map(|record| Some((record, record.group.as_ref()?))).collect();
     let mut series = Vec::new();
     for (record, group) in grouped.iter().take(COLOURS / 2) {
-        let points = |pick: &dyn Fn(&crate::ranks::report::Row) -> Option<f64>| {
+        let points = |pick: &dyn Fn(&Row) -> Option<f64>| {
             let rows = group.per_rank.iter();
             rows.filter_map(|row| Some((f64::from(row.rank), pick(row)?))).collect::<Vec<_>>()
         };
