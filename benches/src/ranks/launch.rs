@@ -115,8 +115,13 @@ impl Launch {
     }
 
     fn of(get: &dyn Fn(&str) -> Option<String>) -> Result<Option<Launch>, Failure> {
+        // Of the same ranks Slurm knows more than PMI. But a launcher within a Slurm job may start
+        // several ranks in each task of a step, and then only its own count is right.
+        let is_slurm_pmi =
+            get("PMI_SIZE").is_some() && get("PMI_SIZE") == get("SLURM_STEP_NUM_TASKS");
         for launcher in &LAUNCHERS {
-            if launcher.mark.is_some_and(|mark| get(mark).is_none()) {
+            let is_missing = launcher.mark.is_some_and(|mark| get(mark).is_none());
+            if is_missing || (is_slurm_pmi && launcher.rank == "PMI_RANK") {
                 continue;
             }
             if let Some(rank) = get(launcher.rank) {
@@ -234,6 +239,13 @@ mod tests {
         let found = look(&slurm).unwrap().unwrap();
         assert_eq!((found.rank, found.size), (3, 4), "of the step, not of the job");
         assert_eq!(found.first, First::Host("rack1-node08".to_owned()));
+        // Slurm may set the variables of PMI, too, and others start more ranks than tasks.
+        let with_pmi = |size| {
+            let pmi = [("PMI_RANK", "3"), ("PMI_SIZE", size)];
+            look(&[&slurm[..], &pmi].concat()).unwrap().unwrap()
+        };
+        assert_eq!(with_pmi("4"), found);
+        assert_eq!((with_pmi("16").by, with_pmi("16").size), ("a PMI launcher", 16));
         // The batch script of a job is no rank.
         assert_eq!(look(&slurm[..3]).unwrap(), None);
     }

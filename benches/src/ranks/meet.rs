@@ -1,7 +1,7 @@
 //! How the ranks find each other: rank 0 listens, the others call it until it is there.
 
 use std::io::{self, BufReader};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -87,13 +87,15 @@ impl Meeting {
     fn receive(&self, to: &Sender<News>) -> Result<(Vec<Member>, IpAddr), Failure> {
         let (host, port) = self.place()?;
         let listener = self.listen(&host, port)?;
-        let mut local = None;
+        let mut local = Launch::HERE;
         let (mut members, mut since) = (Vec::<Member>::new(), Instant::now());
         let mut beat = Instant::now();
         while members.len() + 1 < self.launch.size as usize {
             match listener.accept() {
                 Ok((stream, _)) => {
-                    local = stream.local_addr().ok().map(|addr| addr.ip());
+                    // Ranks of this host may have come another way than those of others.
+                    let came = stream.local_addr().map(|addr| addr.ip().to_canonical());
+                    local = came.ok().filter(|ip| !ip.is_loopback()).unwrap_or(local);
                     match self.greet(stream, &members, to) {
                         Ok(None) => {}
                         Ok(Some(member)) => {
@@ -119,7 +121,7 @@ impl Meeting {
             }
         }
         members.sort_by_key(|member| member.rank);
-        Ok((members, local.unwrap_or(Launch::HERE)))
+        Ok((members, local))
     }
 
     fn listen(&self, host: &str, port: u16) -> Result<TcpListener, Failure> {
@@ -128,13 +130,16 @@ impl Meeting {
                         for all ranks";
             Failure::system(format!("rank 0 listens on port {port}"), &error, cure)
         };
-        // The name that the others use need not be an address of this host.
-        let listener = TcpListener::bind((host, port))
-            .or_else(|error| match error.kind() {
-                io::ErrorKind::AddrInUse => Err(error),
-                _ => TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)),
-            })
-            .map_err(failed)?;
+        let everywhere = |ip: IpAddr| TcpListener::bind((ip, port));
+        // Here a name may lead to this host alone, and an address may be a router's.
+        let named = host.parse::<IpAddr>().map(everywhere);
+        let listener = match named {
+            Ok(Err(error)) if error.kind() == io::ErrorKind::AddrInUse => Err(error),
+            Ok(Ok(listener)) => Ok(listener),
+            Ok(Err(_)) | Err(_) => everywhere(Ipv6Addr::UNSPECIFIED.into())
+                .or_else(|_| everywhere(Ipv4Addr::UNSPECIFIED.into())),
+        };
+        let listener = listener.map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         Ok(listener)
     }
@@ -234,7 +239,7 @@ impl Meeting {
         let mut line = stream;
         let reader = prepare(&line).map_err(failed)?;
         line.set_read_timeout(None).map_err(failed)?;
-        let local = line.local_addr().map_err(failed)?.ip();
+        let local = line.local_addr().map_err(failed)?.ip().to_canonical();
         net::write(&mut line, &Say::Hello(self.hello()));
         net::read_on(0, BufReader::new(reader), to.clone());
         let is = format!("{host}:{port}");

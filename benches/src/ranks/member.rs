@@ -30,6 +30,9 @@ const COLD_SHARED: u32 = 256;
 /// Messages between two polls of a sender.
 const POLL_EVERY: u32 = 16;
 
+/// Messages between two looks at the clock.
+const LOOK_EVERY: u64 = 1024;
+
 /// What a thread does.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
@@ -191,10 +194,12 @@ impl<'a, F: Fabric> Member<'a, F> {
         let mut times = Times::new(&job.clock)?;
         member.call_in(phase::WARM, &mut times, &mut Vec::new())?;
         member.settle(wire::MARK)?;
+        // All messages that do not count are here, and no other ones yet.
+        let received = member.worker.handler().received();
         way.tell(Event::Marked);
         member.rest_until(phase::MEASURE)?;
         times.clear();
-        let figures = member.measure(&mut times)?;
+        let figures = member.measure(&mut times, received)?;
         way.tell(Event::Done(Box::new(figures)));
         // From here on others may leave.
         member.worker.handler_mut().is_over = true;
@@ -317,17 +322,16 @@ impl<'a, F: Fabric> Member<'a, F> {
         Ok(())
     }
 
-    /// The messages that count.
-    fn measure(&mut self, times: &mut Times) -> Result<Figures, Failure> {
+    /// The messages that count. `received` came before them.
+    fn measure(&mut self, times: &mut Times, received: u64) -> Result<Figures, Failure> {
         let mut parts = Vec::with_capacity(times::parts(self.job.time) as usize + 1);
-        let (received, switches) = (self.worker.handler().received(), Switches::begin());
+        let switches = Switches::begin();
         let (sent, bytes) = (self.sent, self.bytes);
         let since = Since::now(self.worker.stats());
         (self.excluded, self.tally.allocations) = (0, 0);
         let start = Instant::now();
         self.call_in(phase::MEASURE, times, &mut parts)?;
         let mut tally = since.tally(self.worker.stats(), self.excluded);
-        let received = self.worker.handler().received().messages - received.messages;
         let (there, wrong) = self.settle(wire::END)?;
         let passed = start.elapsed();
         let switches = switches.and_then(|switches| switches.per_second());
@@ -337,7 +341,7 @@ impl<'a, F: Fabric> Member<'a, F> {
             messages: (self.sent - sent) * both_ways,
             bytes: (self.bytes - bytes) * both_ways,
             passed_ns: u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX),
-            received,
+            received: self.worker.handler().received() - received,
             lost: self.sent.abs_diff(there) + wrong + self.worker.handler().wrong,
             tally,
             counts: times.counts(),
@@ -346,7 +350,8 @@ impl<'a, F: Fabric> Member<'a, F> {
         })
     }
 
-    /// Calls the targets for as long as that phase lasts, or only answers if there are none.
+    /// Calls the targets for as long as that phase lasts, once at least; or only answers if there
+    /// are none.
     fn call_in(
         &mut self,
         phase: u32,
@@ -356,13 +361,28 @@ impl<'a, F: Fabric> Member<'a, F> {
         if self.targets.is_empty() {
             return self.rest_until(phase + 1);
         }
-        let part = self.job.time / times::parts(self.job.time);
-        while self.control.phase() == phase {
+        let count = times::parts(self.job.time);
+        let part = self.job.time / count;
+        let mut is_over = false;
+        while !is_over {
+            // The last part takes all that is left.
+            let is_last = parts.len() + 1 >= count as usize;
             let (start, mut sum) = (Instant::now(), PartSum::default());
-            while start.elapsed() < part && self.control.phase() == phase {
+            let mut look_at = 0;
+            loop {
                 match self.job.test {
                     Test::Rate => self.stream(&mut sum)?,
                     _ => self.round_trips(times, &mut sum)?,
+                }
+                is_over = self.control.phase() != phase;
+                if is_over {
+                    break;
+                }
+                if sum.messages >= look_at {
+                    look_at = sum.messages + LOOK_EVERY;
+                    if !is_last && start.elapsed() >= part {
+                        break;
+                    }
                 }
             }
             sum.seconds = start.elapsed().as_secs_f64();

@@ -50,7 +50,6 @@ struct Caller {
     /// The number of the next message.
     next: u64,
     received: u64,
-    bytes: u64,
     wrong: u64,
 }
 
@@ -58,13 +57,6 @@ struct Caller {
 struct Target {
     /// Size and number of messages that are under way, the oldest first.
     due: VecDeque<(usize, u64)>,
-}
-
-/// What a worker has received in all.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Received {
-    pub(crate) messages: u64,
-    pub(crate) bytes: u64,
 }
 
 /// The handler.
@@ -132,16 +124,10 @@ impl Party {
         self.down.filter(|_| !self.is_over)
     }
 
-    /// What this worker has received.
-    pub(crate) fn received(&self) -> Received {
-        let mut all = Received::default();
-        for link in &self.links {
-            if let Link::From(caller) = link {
-                all.messages += caller.received;
-                all.bytes += caller.bytes;
-            }
-        }
-        all
+    /// Messages of all callers so far.
+    pub(crate) fn received(&self) -> u64 {
+        let of = |link: &Link| if let Link::From(caller) = link { caller.received } else { 0 };
+        self.links.iter().map(of).sum()
     }
 
     /// A message to a target is under way, whose echo must have that size and number.
@@ -191,7 +177,6 @@ impl<F: Fabric> Handler<F> for Party {
                 }
                 caller.next += 1;
                 caller.received += 1;
-                caller.bytes += message.len() as u64;
                 if self.is_echo {
                     return Verdict::Reply { len: message.len() };
                 }
@@ -216,7 +201,7 @@ impl<F: Fabric> Handler<F> for Party {
             Some((from, _, false)) => {
                 self.came += 1;
                 let sizes = self.sizes.stream(seed(from, rank, thread));
-                Link::From(Caller { sizes, next: 0, received: 0, bytes: 0, wrong: 0 })
+                Link::From(Caller { sizes, next: 0, received: 0, wrong: 0 })
             }
             Some((_, _, true)) => {
                 self.came_idle += 1;

@@ -34,7 +34,11 @@ pub(crate) fn check(document: &Value, pattern: &str, ranks: usize) {
         let sum = |name: &str| -> f64 {
             rows.iter().map(|row| row[name].as_f64().unwrap_or_default()).sum()
         };
-        assert_eq!(sum("messages"), record["messages"].as_f64().unwrap());
+        let messages = record["messages"].as_f64().unwrap();
+        assert_eq!(sum("messages"), messages);
+        // Of round trips one way each.
+        let ways = if record["test"] == "rate" { 1.0 } else { 2.0 };
+        assert_eq!(ways * sum("received"), messages, "{record:#}");
         let (calls, links) = match pattern {
             "pairs" => (1, ranks / 2),
             "fan-in" => (1, ranks - 1),
@@ -323,4 +327,24 @@ fn if_rank_0_stops_the_others_say_so() {
     }
     signal(first.id(), "CONT");
     assert!(!outputs(vec![first])[0].status.success());
+}
+
+#[test]
+fn ctrl_c_at_rank_0_ends_all_with_the_report_so_far() {
+    let meet = rendezvous();
+    // A minute in all.
+    let rank = |rank| by_hand_for(5.0, (rank, 2), &meet, "rate --size 8..4K --json -");
+    let ranks: Vec<Child> = (0..2).map(|n| rank(n).spawn().unwrap()).collect();
+    for rank in &ranks {
+        wait_for(|| (processor_time(rank.id()) >= 100).then_some(()));
+    }
+    signal(ranks[0].id(), "INT");
+    let all = outputs(ranks);
+    assert_eq!(all[0].status.code(), Some(130), "{}", stderr(&all[0]));
+    let document: Value = serde_json::from_slice(&all[0].stdout).unwrap();
+    assert_eq!(document["interrupted"], true);
+    let results = document["results"].as_array().unwrap();
+    assert!(results.len() < 10, "{document:#}");
+    results.iter().for_each(|record| positive(record, "/messages"));
+    assert!(all[1].status.success(), "{}", stderr(&all[1]));
 }
