@@ -4,7 +4,7 @@
 //! In data order: the options ([`ask`]), the machine ([`machine`]), how two sides meet ([`meet`]),
 //! what one side does, with the device alone ([`bare`]) or with a worker ([`side`]), what is
 //! measured ([`measure`]) and counted ([`mod@overhead`]), many kinds of [`mod@traffic`] beside a
-//! naive ring, one run beside another ([`versus`]), and the output ([`tell`]).
+//! naive ring, many [`ranks`], one run beside another ([`versus`]), and the output ([`tell`]).
 
 mod ask;
 mod bare;
@@ -13,6 +13,7 @@ mod machine;
 mod measure;
 mod meet;
 mod overhead;
+mod ranks;
 mod side;
 mod tell;
 mod traffic;
@@ -20,7 +21,6 @@ mod versus;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -30,24 +30,28 @@ use doorbell::{Device, Fabric, Program};
 use serde_json::Value;
 
 use crate::ask::cli::{
-    self, Cli, Cmd, Common, CompareArgs, ConnectArgs, OverheadArgs, ReportArgs, ResultsArgs,
+    Cli, Cmd, Common, CompareArgs, ConnectArgs, OverheadArgs, RankArgs, ReportArgs, ResultsArgs,
     ServeArgs, TrafficArgs,
 };
 use crate::ask::plan::{self, Plan};
+use crate::ask::request::Test;
 use crate::ask::{choose, placed};
 use crate::error::Failure;
 use crate::machine::Machine;
 use crate::machine::clock::Clock;
 use crate::machine::interrupt;
+use crate::measure::connect;
 use crate::measure::record::{self, Document};
 use crate::measure::run::{self, Bench};
-use crate::measure::{connect, verdict};
 use crate::meet::other::{self, Other, Place};
 use crate::overhead::{count, counted, limits};
+use crate::ranks::launch::Launch;
+use crate::ranks::local;
+use crate::ranks::run::Asked;
 use crate::side::serve;
-use crate::tell::page::{self, Beside, Sheets};
+use crate::tell::ending::{Ending, baseline, beside_baseline, lost, notes};
 use crate::tell::sheet::{Out, Sheet};
-use crate::tell::{csv, results, table};
+use crate::tell::{results, table};
 use crate::traffic::row::Traffic;
 use crate::versus::verdict::Verdict;
 
@@ -102,19 +106,21 @@ fn start(mut command: Cmd) -> Result<(), Failure> {
             let soft = choose::is_soft(&device);
             device.run(Parent { args: &args, soft })
         }
-        Cmd::Latency(args) => bench(&args.common, plan::latency(&args), None),
-        Cmd::Rate(args) => bench(&args.common, plan::rate(&args), None),
-        Cmd::Load(args) => bench(&args.common, plan::load(&args)?, None),
-        Cmd::Sweep(args) => bench(&args.common, plan::sweep(&args), None),
-        Cmd::Crowd(args) => bench(&args.common, plan::crowd(&args), None),
-        Cmd::Bandwidth(args) => bench(&args.common, plan::bandwidth(&args), None),
+        Cmd::Latency(args) => bench(&args.common, plan::latency(&args)?, Some(&args.ranks), None),
+        Cmd::Rate(args) => bench(&args.common, plan::rate(&args), Some(&args.ranks), None),
+        Cmd::Load(args) => bench(&args.common, plan::load(&args)?, None, None),
+        Cmd::Sweep(args) => bench(&args.common, plan::sweep(&args), None, None),
+        Cmd::Crowd(args) => bench(&args.common, plan::crowd(&args), None, None),
+        Cmd::Bandwidth(args) => bench(&args.common, plan::bandwidth(&args)?, None, None),
         Cmd::Overhead(args) => overhead(&args),
         Cmd::Count(args) => counted::run(&SoftDevice::open()?, &args.size, args.messages),
         Cmd::Results(args) => results(&args),
         Cmd::Compare(args) => compare(&args),
         Cmd::Connect(args) => connect(&args),
         Cmd::ConnectServe(args) => connect::serve(&args),
-        Cmd::Report(args) => bench(&args.common, plan::report(&args), Some(&args)),
+        Cmd::Report(args) => {
+            bench(&args.common, plan::report(&args), Some(&args.ranks), Some(&args))
+        }
         Cmd::Traffic(args) => traffic(&args),
     }
 }
@@ -170,30 +176,6 @@ fn compare(args: &CompareArgs) -> Result<(), Failure> {
     }
     error::say(&verdict.text())?;
     verdict.exit()
-}
-
-/// Holds a run against an earlier one, if one is named. The verdict goes to standard output unless
-/// that took the JSON.
-fn beside_baseline(common: &Common, baseline: Option<&Value>, json: &str) -> Result<(), Failure> {
-    let parsed = |json: &str| {
-        let value: Result<Value, _> = serde_json::from_str(json);
-        value.map_err(|error| Failure::new(format!("read the record: {error}")))
-    };
-    if let Some(file) = &common.csv {
-        csv::records(file, &parsed(json)?)?;
-    }
-    let Some(baseline) = baseline else { return Ok(()) };
-    let verdict = Verdict::of(baseline, &parsed(json)?, cli::LEAST / 100.0);
-    match common.json.as_deref() == Some(Path::new("-")) {
-        true => error::complain(&verdict.text().trim_end()),
-        false => error::say(&format!("\n{}", verdict.text()))?,
-    }
-    verdict.exit()
-}
-
-/// The run of `--baseline`, read before anything is measured.
-fn baseline(common: &Common) -> Result<Option<Value>, Failure> {
-    common.baseline.as_deref().map(versus::read).transpose()
 }
 
 /// Measures the rows of traffic.
@@ -269,34 +251,31 @@ fn beside<F: Fabric>(
     }
 }
 
-/// With `--verbose`, prints what the memory lacks.
-fn notes(common: &Common, machine: &Machine) {
-    if common.verbose {
-        machine.notes.iter().for_each(|note| error::complain(&format_args!("note: {note}")));
-    }
-}
-
-/// # Errors
-/// Messages were lost.
-fn lost(count: u64) -> Result<(), Failure> {
-    match count {
-        0 => Ok(()),
-        lost => Err(Failure::new(format!("{lost} messages were lost or wrong: a bug"))),
-    }
-}
-
 /// Chooses device, cores and the other side, and measures or serves.
-fn bench(common: &Common, plan: Plan, report: Option<&ReportArgs>) -> Result<(), Failure> {
-    let out = Out::open(common.json.as_deref())?;
-    let beside = match report {
-        Some(ReportArgs { compare, past, .. }) => Beside {
-            peers: compare.as_deref().map(versus::read).transpose()?,
-            past: past.as_deref().map(versus::read_all).transpose()?.unwrap_or_default(),
-        },
-        None => Beside::default(),
-    };
-    let report = report.map(|args| Sheets::open(&args.out)).transpose()?;
-    let baseline = baseline(common)?;
+fn bench(
+    common: &Common,
+    plan: Plan,
+    ranks: Option<&RankArgs>,
+    report: Option<&ReportArgs>,
+) -> Result<(), Failure> {
+    let is_two = common.listen.is_some() || common.connect.is_some();
+    let launch = if is_two { None } else { Launch::look()? };
+    match (launch, ranks) {
+        (Some(launch), Some(args)) => return in_ranks(common, plan, (args, report), launch),
+        (None, Some(args)) => {
+            if let Some(size) = args.ranks {
+                let (_others, launch) = local::start(size)?;
+                return in_ranks(common, plan, (args, report), launch);
+            }
+            ranks::run::check_two_sides(args, &plan.steps)?;
+        }
+        (Some(launch), None) => ranks::run::check(&plan.steps).map_err(|failure| {
+            // Each rank has the same reason.
+            if launch.rank == 0 { failure } else { Failure::said(1) }
+        })?,
+        (None, None) => {}
+    }
+    let ending = Ending::open(common, &plan, report)?;
     let mut called = None;
     let mut addr = common.addr.or(common.listen.map(|addr| addr.ip()));
     if let Some(to) = common.connect {
@@ -307,7 +286,33 @@ fn bench(common: &Common, plan: Plan, report: Option<&ReportArgs>) -> Result<(),
     let soft = choose::is_soft(&device);
     let ip = choose::address(&device, addr)?;
     let cores = choose::cores(common, plan.workers)?;
-    device.run(Main { common, plan, out, report, beside, baseline, called, ip, cores, soft })
+    device.run(Main { common, plan, ending, called, ip, cores, soft })
+}
+
+/// Measures as one of many ranks. Rank 0 reports.
+fn in_ranks(
+    common: &Common,
+    mut plan: Plan,
+    (args, report): (&RankArgs, Option<&ReportArgs>),
+    launch: Launch,
+) -> Result<(), Failure> {
+    if report.is_some() {
+        // Loads have two sides.
+        plan.steps.retain(|step| step.request.test != Test::Load);
+    }
+    let (ending, ready) = match launch.rank {
+        0 => match Ending::open(common, &plan, report) {
+            Ok(ending) => (Some(ending), Ok(())),
+            Err(failure) => (None, Err(failure)),
+        },
+        _ => (None, Ok(())),
+    };
+    let asked = Asked { common, args, steps: plan.steps, command: command() };
+    let document = ranks::run::run(&asked, launch, ready)?;
+    match (ending, document) {
+        (Some(ending), Some(document)) => ending.tell(&document),
+        _ => Ok(()),
+    }
 }
 
 /// The program of the serving process.
@@ -334,10 +339,7 @@ impl Program for Parent<'_> {
 struct Main<'a> {
     common: &'a Common,
     plan: Plan,
-    out: Out,
-    report: Option<Sheets>,
-    beside: Beside,
-    baseline: Option<Value>,
+    ending: Ending<'a>,
     called: Option<Other>,
     ip: IpAddr,
     cores: Vec<usize>,
@@ -375,29 +377,7 @@ impl Program for Main<'_> {
         let interrupted = interrupt::is_asked();
         let document =
             Document { results, hot_function_bytes, machine, commit, command, interrupted };
-        self.tell(&document)
-    }
-}
-
-impl Main<'_> {
-    /// Prints and writes the figures, and judges them.
-    fn tell(self, document: &Document) -> Result<(), Failure> {
-        let (json, is_standard) = (record::to_json(document)?, self.out.is_standard());
-        self.out.tell(&json, &table::text(document))?;
-        notes(self.common, &document.machine);
-        if let Some(sheets) = self.report {
-            let html = page::html(document, &json, &self.plan.commands, &self.beside)?;
-            let paths = sheets.write(&json, &html)?;
-            if !is_standard {
-                error::say(&paths)?;
-            }
-        }
-        lost(document.results.iter().map(|record| record.lost).sum())?;
-        interrupt::check(document.results.len(), "figures")?;
-        if self.plan.check {
-            verdict::check(&document.results)?;
-        }
-        beside_baseline(self.common, self.baseline.as_ref(), &json)
+        self.ending.tell(&document)
     }
 }
 

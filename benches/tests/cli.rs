@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(unsafe_code, reason = "limits of a child process are set between fork and exec")]
 
+#[path = "cli/alone.rs"]
+mod alone;
 #[path = "cli/compare.rs"]
 mod compare;
 #[path = "cli/every.rs"]
@@ -11,8 +13,12 @@ mod every;
 mod load;
 #[path = "cli/plan.rs"]
 mod plan;
+#[path = "cli/ranks.rs"]
+mod ranks;
 #[path = "cli/refusals.rs"]
 mod refusals;
+#[path = "cli/slurm.rs"]
+mod slurm;
 #[path = "cli/traffic.rs"]
 mod traffic;
 
@@ -251,18 +257,6 @@ fn more_connections_than_open_files_are_refused_with_the_cure() {
 }
 
 #[test]
-fn latency_of_the_device_alone() {
-    if two_cores() {
-        // Inline, and longer than that.
-        let document = figures(&mut bench("latency --bare --duration 0.02 --size 8,1000"));
-        check_latency(&document, &[8, 1000]);
-        assert_eq!(document["results"][1]["bare"], true);
-        let document = figures(&mut bench("latency --bare --threads --duration 0.02 --size 200"));
-        check_latency(&document, &[200]);
-    }
-}
-
-#[test]
 fn a_sweep_goes_from_one_in_flight_to_many() {
     if two_cores() {
         let document = figures(&mut bench("sweep --depth 512,1,16 --duration 0.02 --size 64"));
@@ -311,35 +305,6 @@ fn the_exit_code_of_a_checked_sweep_follows_from_its_figures() {
         };
         assert_eq!(output.status.code(), Some(code), "{document:#}: {}", stderr(&output));
         assert_eq!(stderr(&output).contains("--check"), code != 0);
-    }
-}
-
-#[test]
-fn bandwidth_of_each_operation_beside_memcpy() {
-    if two_cores() {
-        let line = "bandwidth --op write,read,send --duration 0.02 --size 13,70000";
-        for (line, batch) in [(line.to_owned(), 16), (format!("{line} --threads --batch 1"), 1)] {
-            let document = figures(&mut bench(&line));
-            let results = document["results"].as_array().unwrap();
-            let of = |record: &Value| {
-                let op = record["op"].as_str().unwrap().to_owned();
-                (record["size"].as_u64().unwrap(), op)
-            };
-            let found: Vec<(u64, String)> = results.iter().map(of).collect();
-            let wanted = [13, 70000].into_iter().flat_map(|size| {
-                ["write", "read", "send"].into_iter().map(move |op| (size, op.to_owned()))
-            });
-            assert_eq!(found, wanted.collect::<Vec<_>>());
-            for record in results {
-                assert_eq!(record["test"], "bandwidth");
-                assert_eq!((&record["lost"], &record["batch"]), (&0.into(), &batch.into()));
-                assert_eq!(record["allocations_per_message"], 0.0, "{record:#}");
-                for path in ["/bytes_per_second", "/memcpy_bytes_per_second", "/times_memcpy"] {
-                    positive(record, path);
-                }
-                assert!(record.get("half_rtt_ns").is_none());
-            }
-        }
     }
 }
 

@@ -7,13 +7,15 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use doorbell::worker::{Config, SEND_BATCH};
 
-use crate::ask::request::Op;
+use crate::ask::request::{Op, Transport};
 use crate::ask::values::{
     Arrivals, Slo, Span, address, arrivals, bytes, core, per_second, percent, seconds, sizes, slo,
 };
+use crate::ranks::launch::RANKS_MAX;
+use crate::ranks::pattern::Pattern;
 
 /// Core-pinned benchmarks of Doorbell: two processes of one machine, two threads of one process,
-/// or two hosts.
+/// two hosts, or many ranks below mpirun or srun.
 #[derive(Debug, Parser)]
 #[command(name = "doorbell-bench", version)]
 pub(crate) struct Cli {
@@ -155,18 +157,66 @@ impl Common {
     }
 }
 
+/// Options of many ranks: processes that mpirun, srun or `--ranks` has started.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RankArgs {
+    /// Which ranks send to which [default: pairs, for an odd number of ranks all-to-all]
+    #[arg(long, value_enum, value_name = "PATTERN")]
+    pub(crate) pattern: Option<Pattern>,
+    /// Start this many ranks on this machine, without mpirun or srun
+    #[arg(long, value_name = "N", conflicts_with_all = ["threads", "listen", "connect"],
+        value_parser = clap::value_parser!(u32).range(2..=i64::from(RANKS_MAX)))]
+    pub(crate) ranks: Option<u32>,
+    /// Where rank 0 listens for the other ranks [default: this host, or the first one of the Slurm
+    /// step, at a port that follows from the job]
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) rendezvous: Option<String>,
+    /// How long a rank may not come, or make no progress
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "60")]
+    pub(crate) wait: Duration,
+    /// Workers of each rank, one core each, each with its own links; between two sides, workers of
+    /// the serving side, one core each, on one shared receive queue (rate only)
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) workers: u32,
+    /// Mix all sizes of --size in one figure, with a weight each or equally often; ranks only
+    #[arg(long, value_name = "W,W", num_args = 0.., require_equals = true, value_delimiter = ',')]
+    pub(crate) mix: Option<Vec<u32>>,
+    /// Links that carry nothing, from each worker that calls others, to those in turn; ranks only
+    #[arg(long, value_name = "N", default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(0..=IDLE_MAX))]
+    pub(crate) idle_links: u32,
+}
+
 /// Options of `latency`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LatencyArgs {
     #[command(flatten)]
     pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) ranks: RankArgs,
     /// The device alone, without worker and handler
     #[arg(long, conflicts_with = "idle_qps")]
     pub(crate) bare: bool,
+    #[command(flatten)]
+    pub(crate) alone: DeviceArgs,
     /// Also measure beside this many idle connections, in turn with none
     #[arg(long, value_name = "N", default_value_t = 0,
         value_parser = clap::value_parser!(u32).range(0..=IDLE_MAX))]
     pub(crate) idle_qps: u32,
+}
+
+/// Options of the device alone.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct DeviceArgs {
+    /// The type of the queue pairs; uc and ud with the device alone, because a worker has reliable
+    /// connections
+    #[arg(long, value_enum, value_name = "TYPE", default_value = "rc")]
+    pub(crate) transport: Transport,
+    /// Receives of the queue pair's own, not of a shared receive queue; with the device alone,
+    /// because all connections of a worker share one
+    #[arg(long)]
+    pub(crate) no_srq: bool,
 }
 
 /// Options of `load`.
@@ -238,6 +288,8 @@ pub(crate) struct CrowdArgs {
 pub(crate) struct BandwidthArgs {
     #[command(flatten)]
     pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) alone: DeviceArgs,
     /// RDMA WRITE or READ of memory that the other side exposes, or SEND to its receives
     #[arg(
         long,
@@ -258,6 +310,8 @@ pub(crate) struct BandwidthArgs {
 pub(crate) struct RateArgs {
     #[command(flatten)]
     pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) ranks: RankArgs,
     /// Messages to a doorbell
     #[arg(long, value_name = "N[,N]", value_delimiter = ',', default_value = "16",
         value_parser = clap::value_parser!(u32).range(1..=SEND_BATCH as i64))]
@@ -269,10 +323,6 @@ pub(crate) struct RateArgs {
     #[arg(long, value_name = "N", default_value_t = 0,
         value_parser = clap::value_parser!(u32).range(0..=IDLE_MAX))]
     pub(crate) idle_qps: u32,
-    /// Workers of the serving side, one core each, on one shared receive queue
-    #[arg(long, value_name = "N", default_value_t = 1,
-        value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(crate) workers: u32,
 }
 
 /// Bytes of the messages that `overhead` counts.
@@ -318,6 +368,8 @@ pub(crate) struct CountArgs {
 pub(crate) struct ReportArgs {
     #[command(flatten)]
     pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) ranks: RankArgs,
     /// Write report.html and report.json to this folder
     #[arg(long, value_name = "FOLDER", default_value = "target/doorbell")]
     pub(crate) out: PathBuf,

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::ask::cli::{
-    BandwidthArgs, Common, CrowdArgs, LatencyArgs, LoadArgs, RateArgs, ReportArgs, SweepArgs,
+    BandwidthArgs, Common, CrowdArgs, DeviceArgs, LatencyArgs, LoadArgs, RateArgs, ReportArgs,
+    SweepArgs,
 };
-use crate::ask::request::{Request, Test};
+use crate::ask::request::{Op, Request, Test, Transport};
 use crate::ask::values::{Arrivals, Slo, Span};
 use crate::error::Failure;
 
@@ -102,13 +103,24 @@ pub(crate) struct Plan {
 }
 
 /// `latency`.
-pub(crate) fn latency(args: &LatencyArgs) -> Plan {
+///
+/// # Errors
+/// A worker is asked for what only the device alone can do.
+pub(crate) fn latency(args: &LatencyArgs) -> Result<Plan, Failure> {
     let mut plan = latencies(&args.common);
+    let DeviceArgs { transport, no_srq } = args.alone;
+    if !args.bare && (transport != Transport::Rc || no_srq) {
+        return Err(Failure::new(
+            "--transport uc and ud, and --no-srq, are for --bare: a worker counts on connections \
+             that lose nothing, and its connections share one receive queue",
+        ));
+    }
     for step in &mut plan.steps {
         step.request.bare = args.bare;
+        (step.request.transport, step.request.srq) = (transport, !no_srq);
         with_idle(step, args.idle_qps);
     }
-    plan
+    Ok(plan)
 }
 
 fn latencies(common: &Common) -> Plan {
@@ -131,11 +143,11 @@ fn with_idle(step: &mut Step, idle_qps: u32) {
 pub(crate) fn rate(args: &RateArgs) -> Plan {
     let mut plan = rates(&args.common, &args.batch);
     for step in &mut plan.steps {
-        step.request.qps = args.qps.unwrap_or(args.workers);
-        step.request.workers = args.workers;
+        step.request.qps = args.qps.unwrap_or(args.ranks.workers);
+        step.request.workers = args.ranks.workers;
         with_idle(step, args.idle_qps);
     }
-    plan.workers = args.workers;
+    plan.workers = args.ranks.workers;
     plan
 }
 
@@ -224,8 +236,23 @@ pub(crate) fn crowd(args: &CrowdArgs) -> Plan {
 }
 
 /// `bandwidth`.
-pub(crate) fn bandwidth(args: &BandwidthArgs) -> Plan {
+///
+/// # Errors
+/// The transport cannot do it.
+pub(crate) fn bandwidth(args: &BandwidthArgs) -> Result<Plan, Failure> {
     let common = &args.common;
+    let DeviceArgs { transport, no_srq } = args.alone;
+    let is_carried = match transport {
+        Transport::Rc => true,
+        Transport::Uc => args.op.iter().all(|op| *op == Op::Write),
+        Transport::Ud => false,
+    };
+    if !is_carried {
+        return Err(Failure::new(
+            "--transport: bandwidth of uc is of --op write: it has no READ, and nothing holds its \
+             SENDs back when receives run out; ud has neither, see latency --bare --transport ud",
+        ));
+    }
     let sizes = common.sizes(BANDWIDTH_SIZES);
     let each = |&size| {
         args.op.iter().map(move |&op| {
@@ -233,12 +260,13 @@ pub(crate) fn bandwidth(args: &BandwidthArgs) -> Plan {
             (step.rounds, step.request.pieces) = (ROUNDS, ROUNDS);
             (step.request.op, step.request.window) = (op, args.batch);
             step.request.bare = true;
+            (step.request.transport, step.request.srq) = (transport, !no_srq);
             step
         })
     };
     let steps = sizes.iter().flat_map(each).collect();
     let command = format!("doorbell-bench bandwidth --size {}{}", list(&sizes), rest(common));
-    Plan { steps, workers: 1, commands: vec![command], check: false }
+    Ok(Plan { steps, workers: 1, commands: vec![command], check: false })
 }
 
 /// Messages due each second in a report.

@@ -5,7 +5,7 @@ use doorbell::worker::Config;
 use serde::{Deserialize, Serialize};
 
 /// Version of the protocol between the two sides.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +41,19 @@ pub(crate) enum Op {
     Send,
 }
 
+/// The type of the queue pairs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Transport {
+    /// Reliable connection
+    #[default]
+    Rc,
+    /// Unreliable connection
+    Uc,
+    /// Unreliable datagrams
+    Ud,
+}
+
 /// One run, as the connecting side wants it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Request {
@@ -62,6 +75,10 @@ pub(crate) struct Request {
     pub(crate) soft: bool,
     /// Queue pairs alone, without worker and handler.
     pub(crate) bare: bool,
+    /// The type of those.
+    pub(crate) transport: Transport,
+    /// Whether their receives come from a shared receive queue.
+    pub(crate) srq: bool,
     /// How many times measuring begins and ends.
     pub(crate) pieces: u32,
     /// The operation of [`Test::Bandwidth`].
@@ -107,6 +124,8 @@ impl Request {
             signal_every: Config::DEFAULT.signal_every,
             soft: true,
             bare: false,
+            transport: Transport::Rc,
+            srq: true,
             pieces: 1,
             op: Op::Write,
             window: 1,

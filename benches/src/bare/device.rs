@@ -5,13 +5,13 @@
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use doorbell::provider::{Poller, Qp, Srq};
-use doorbell::wc::{Wc, WcFlags};
+use doorbell::provider::{AddressHandle, AddressVector, GRH_BYTES, Poller, Qp, Srq};
+use doorbell::wc::{Status, Wc, WcFlags};
 use doorbell::worker::{Config, POLL_BATCH, SEND_BATCH};
-use doorbell::wr::{RecvWr, Remote, SendFlags, SendOp, SendWr, Sge};
+use doorbell::wr::{Destination, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge};
 use doorbell::{CmId, Fabric};
 
-use crate::ask::request::Request;
+use crate::ask::request::{Request, Transport};
 use crate::bare::memory::Memory;
 use crate::error::Failure;
 use crate::machine::allocations::allocations;
@@ -43,6 +43,10 @@ pub(crate) struct Shape {
     pub(crate) out_bytes: usize,
     /// One inline send in this many asks for a completion.
     pub(crate) signal_every: u32,
+    /// The type of the queue pair.
+    pub(crate) transport: Transport,
+    /// Whether its receives come from a shared receive queue.
+    pub(crate) srq: bool,
 }
 
 impl Shape {
@@ -50,12 +54,15 @@ impl Shape {
     pub(crate) fn echoes(request: &Request) -> Shape {
         const BLOCKS: u32 = 128;
         const BYTES: u32 = 64 << 20;
-        let block_bytes = request.size.max(wire::WORD_BYTES as u32).next_multiple_of(64);
+        let header = if request.transport == Transport::Ud { GRH_BYTES as u32 } else { 0 };
+        let block_bytes = (request.size.max(wire::WORD_BYTES as u32) + header).next_multiple_of(64);
         Shape {
             block_bytes,
             blocks: BLOCKS.min(BYTES / block_bytes).max(4),
             out_bytes: block_bytes as usize,
             signal_every: request.signal_every,
+            transport: request.transport,
+            srq: request.srq,
         }
     }
 }
@@ -77,11 +84,15 @@ pub(crate) struct Message<'a> {
     pub(crate) imm: Option<u32>,
 }
 
-/// A connected queue pair with everything it needs.
-pub(crate) struct Bare<F: Fabric> {
+/// A connected queue pair with everything it needs; with `DATAGRAMS` one of UD.
+pub(crate) struct Bare<F: Fabric, const DATAGRAMS: bool = false> {
     // Fields drop in this order: the queue pair before its queues, and those before their memory.
     qp: F::Qp,
-    srq: F::Srq,
+    /// Without one, receives are the queue pair's own.
+    srq: Option<F::Srq>,
+    /// Of datagrams: where they go, once that is known.
+    to: Option<Way<F>>,
+    fabric: F,
     poller: F::Poller,
     /// Memory of receives.
     pub(crate) blocks: Memory<F>,
@@ -108,6 +119,28 @@ pub(crate) struct Bare<F: Fabric> {
     since: Counters,
 }
 
+/// Where datagrams go.
+pub(crate) struct Way<F: Fabric> {
+    to: Destination,
+    /// It must live as long as requests name it.
+    _ah: F::Ah,
+}
+
+impl<F: Fabric> Way<F> {
+    /// The way to a queue pair with that number and key.
+    pub(crate) fn new(
+        fabric: &F,
+        at: &AddressVector,
+        (qpn, qkey): (u32, u32),
+    ) -> Result<Way<F>, Failure> {
+        let ah = fabric.create_ah(at)?;
+        Ok(Way { to: Destination { ah: ah.name(), qpn, qkey }, _ah: ah })
+    }
+}
+
+/// Stands for the sender's own key: both sides have the one of the connection manager.
+const OWN_KEY: u32 = 1 << 31;
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
     completions: u64,
@@ -124,7 +157,7 @@ pub(crate) fn stride(block_bytes: u32) -> usize {
 /// The parts that exist before the connection.
 pub(crate) struct Parts<F: Fabric> {
     pub(crate) qp: F::Qp,
-    pub(crate) srq: F::Srq,
+    pub(crate) srq: Option<F::Srq>,
     pub(crate) poller: F::Poller,
     pub(crate) blocks: Memory<F>,
     pub(crate) out: Memory<F>,
@@ -132,25 +165,52 @@ pub(crate) struct Parts<F: Fabric> {
 
 /// The receive of a block.
 #[inline(always)]
-pub(crate) fn receive<F: Fabric>(blocks: &Memory<F>, shape: &Shape, block: u32) -> RecvWr {
+fn receive<F: Fabric>(blocks: &Memory<F>, shape: &Shape, block: u32) -> RecvWr {
     let offset = block as usize * stride(shape.block_bytes);
     RecvWr { wr_id: RECV | u64::from(block), sge: blocks.sge(offset, shape.block_bytes) }
 }
 
-impl<F: Fabric> Bare<F> {
-    /// Puts a side together. `patience`: how long nothing may come.
+impl<F: Fabric> Parts<F> {
+    /// Posts a receive for every block.
+    pub(crate) fn post_blocks(&mut self, shape: &Shape) -> Result<(), Failure> {
+        let all: Vec<RecvWr> =
+            (0..shape.blocks).map(|block| receive(&self.blocks, shape, block)).collect();
+        for list in all.chunks(256) {
+            // SAFETY: the blocks lie in memory that outlives the queues, and nobody touches a block
+            // before its completion was polled. This thread is the one that polls.
+            let posted = unsafe {
+                match &self.srq {
+                    Some(srq) => srq.post(list),
+                    None => self.qp.post_recv(list),
+                }
+            };
+            posted.map_err(refused)?;
+        }
+        Ok(())
+    }
+}
+
+impl<F: Fabric, const DATAGRAMS: bool> Bare<F, DATAGRAMS> {
+    /// Bytes in front of a message in its block.
+    const HEADER: u32 = if DATAGRAMS { GRH_BYTES as u32 } else { 0 };
+
+    /// Puts a side together. `patience`: how long nothing may come. `to`: where datagrams go, if
+    /// that is known; else to the sender of the first one.
     pub(crate) fn new(
+        fabric: &F,
         parts: Parts<F>,
-        id: F::Id,
+        (id, to): (F::Id, Option<Way<F>>),
         shape: &Shape,
         patience: Option<Duration>,
-    ) -> Bare<F> {
+    ) -> Bare<F, DATAGRAMS> {
         let Parts { qp, srq, poller, blocks, out } = parts;
         let refill_at = REFILL.min(shape.blocks as usize / 4).max(1);
         Bare {
             inline: qp.caps().inline,
             qp,
             srq,
+            to,
+            fabric: fabric.clone(),
             poller,
             blocks,
             out,
@@ -176,9 +236,33 @@ impl<F: Fabric> Bare<F> {
         self.posted - self.done
     }
 
-    /// Where a block begins in the memory of receives.
+    /// Where the message of a block begins in the memory of receives.
     pub(crate) fn block_at(&self, block: u32) -> usize {
-        block as usize * stride(self.shape.block_bytes)
+        block as usize * stride(self.shape.block_bytes) + Self::HEADER as usize
+    }
+
+    /// The operation, to the other side.
+    #[inline(always)]
+    fn toward(&self, op: SendOp) -> SendOp {
+        match (&self.to, op) {
+            (Some(way), SendOp::Send) if DATAGRAMS => SendOp::SendTo(way.to),
+            (Some(way), SendOp::SendWithImm(imm)) if DATAGRAMS => {
+                SendOp::SendToWithImm(way.to, imm)
+            }
+            _ => op,
+        }
+    }
+
+    /// The sender of a datagram is the other side from now on.
+    #[cold]
+    fn learn(&mut self, wc: &Wc, block: u32) -> Result<(), Failure> {
+        let start = block as usize * stride(self.shape.block_bytes);
+        // SAFETY: the caller has checked that the block is one of this side's, and its receive has
+        // completed, so that the device writes to it no more. Every block is longer than this.
+        let header = unsafe { *self.blocks.as_ptr().add(start).cast::<[u8; GRH_BYTES]>() };
+        let at = self.fabric.sender_of(wc, &header)?;
+        self.to = Some(Way::new(&self.fabric, &at, (wc.src_qp, OWN_KEY))?);
+        Ok(())
     }
 
     /// Polls once. `each` sees every message and says what happens to it. Returns the number of
@@ -204,16 +288,20 @@ impl<F: Fabric> Bare<F> {
             // words have reached the cache.
             let Wc { wr_id, status, byte_len, flags, imm, .. } = self.wcs[n];
             if !status.is_ok() {
-                return Err(broken(&self.wcs[n]));
+                return Err(broken(&self.wcs[n], DATAGRAMS));
             }
             if wr_id & RECV == 0 {
                 self.retire(wr_id);
                 continue;
             }
             let block = wr_id as u32;
-            let length = byte_len.min(self.shape.block_bytes);
+            let length = byte_len.min(self.shape.block_bytes).saturating_sub(Self::HEADER);
             if block >= self.shape.blocks {
                 return Err(Failure::new("the device names a receive that was not posted"));
+            }
+            if DATAGRAMS && self.to.is_none() {
+                let wc = self.wcs[n];
+                self.learn(&wc, block)?;
             }
             // SAFETY: `block` and `length` were checked, so the bytes lie in the memory of blocks.
             // The block's receive has completed, so the block belongs to this side until it is
@@ -249,8 +337,14 @@ impl<F: Fabric> Bare<F> {
 
     #[inline(always)]
     fn repost(&mut self) -> Result<(), Failure> {
-        // SAFETY: nobody reads these blocks any more; see `open::parts` for the rest.
-        unsafe { self.srq.post(&self.refill) }.map_err(refused)?;
+        // SAFETY: nobody reads these blocks any more; see `Parts::post_blocks` for the rest.
+        let posted = unsafe {
+            match &self.srq {
+                Some(srq) => srq.post(&self.refill),
+                None => self.qp.post_recv(&self.refill),
+            }
+        };
+        posted.map_err(refused)?;
         self.refill.clear();
         Ok(())
     }
@@ -265,8 +359,8 @@ impl<F: Fabric> Bare<F> {
             return Ok(());
         }
         let wr_id = HELD | u64::from(block) << BLOCK_SHIFT | self.posted;
-        let flags = SendFlags::SIGNALED;
-        self.post(&[SendWr { wr_id, op: SendOp::Send, flags, sge, more: &[] }])
+        let (op, flags) = (self.toward(SendOp::Send), SendFlags::SIGNALED);
+        self.post(&[SendWr { wr_id, op, flags, sge, more: &[] }])
     }
 
     /// Sends a copy of `bytes`: inline, or from the memory of sends once that is free.
@@ -286,6 +380,7 @@ impl<F: Fabric> Bare<F> {
         // so no device reads it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.out.as_ptr(), bytes.len()) };
         self.out_until = self.posted + 1;
+        let op = self.toward(op);
         self.post(&[SendWr { wr_id, op, flags, sge, more: &[] }])
     }
 
@@ -308,6 +403,7 @@ impl<F: Fabric> Bare<F> {
         let mut flags = SendFlags::INLINE;
         let every = u64::from(self.shape.signal_every);
         flags.set(SendFlags::SIGNALED, (self.posted + 1).is_multiple_of(every));
+        let op = self.toward(op);
         self.post(&[SendWr { wr_id: self.posted, op, flags, sge, more: &[] }])
     }
 
@@ -401,8 +497,12 @@ impl<F: Fabric> Bare<F> {
         }
         match self.patience {
             Some(patience) if self.quiet.elapsed() > patience => Err(Failure::new(format!(
-                "nothing has come back for {} s; is the other side still running?",
-                patience.as_secs()
+                "nothing has come back for {} s; is the other side still running?{}",
+                patience.as_secs(),
+                match self.shape.transport {
+                    Transport::Rc => "",
+                    _ => " Or a message was lost: UC and UD do not send it again",
+                }
             ))),
             _ => Ok(()),
         }
@@ -427,12 +527,18 @@ pub(crate) fn remote((addr, rkey): (u64, u64)) -> Remote {
 }
 
 #[cold]
-pub(crate) fn refused(error: doorbell::wr::PostError) -> Failure {
+fn refused(error: doorbell::wr::PostError) -> Failure {
     Failure::new(format!("post to {error}; the other side may have ended"))
 }
 
 #[cold]
-fn broken(wc: &Wc) -> Failure {
+fn broken(wc: &Wc, is_datagram: bool) -> Failure {
+    if is_datagram && wc.status == Status::LocalLength {
+        return Failure::new(
+            "a datagram is one packet, and this one is longer than the path carries; ask for a \
+             smaller --size, or for --transport rc or uc",
+        );
+    }
     Failure::new(format!(
         "the connection broke off ({:?}, vendor error {}); see what the other side printed",
         wc.status, wc.vendor_err

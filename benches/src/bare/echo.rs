@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use doorbell::Fabric;
 
-use crate::ask::request::Request;
+use crate::ask::request::{Request, Transport};
 use crate::bare::device::{Bare, Message, Shape, Verdict};
 use crate::bare::open::{self, Door};
 use crate::error::Failure;
@@ -20,9 +20,20 @@ pub(crate) fn serve<F: Fabric>(
     request: &Request,
     line: &mut Line,
 ) -> Result<Vec<Tally>, Failure> {
-    let door = Door::open(fabric, ip)?;
+    let door = Door::open(fabric, ip, request.transport)?;
     line.say(&Answer::Ready(vec![door.addr()?]));
-    let mut bare = door.take(fabric, &Shape::echoes(request))?;
+    match request.transport {
+        Transport::Ud => answers::<F, true>(fabric, door, request),
+        Transport::Rc | Transport::Uc => answers::<F, false>(fabric, door, request),
+    }
+}
+
+fn answers<F: Fabric, const DATAGRAMS: bool>(
+    fabric: &F,
+    door: Door<F>,
+    request: &Request,
+) -> Result<Vec<Tally>, Failure> {
+    let mut bare: Bare<F, DATAGRAMS> = door.take(fabric, &Shape::echoes(request))?;
     let mut tallies = Vec::new();
     while tallies.len() < request.pieces as usize {
         match answer(&mut bare)? {
@@ -43,7 +54,9 @@ pub(crate) fn serve<F: Fabric>(
 
 /// Polls once and sends every message back. Returns the immediate data of a word, if one came.
 #[inline(always)]
-pub(crate) fn answer<F: Fabric>(bare: &mut Bare<F>) -> Result<Option<u32>, Failure> {
+pub(crate) fn answer<F: Fabric, const DATAGRAMS: bool>(
+    bare: &mut Bare<F, DATAGRAMS>,
+) -> Result<Option<u32>, Failure> {
     let mut word = None;
     bare.poll(|message| {
         if message.imm.is_none() {
@@ -56,23 +69,23 @@ pub(crate) fn answer<F: Fabric>(bare: &mut Bare<F>) -> Result<Option<u32>, Failu
 }
 
 /// The connecting side.
-pub(crate) struct Caller<F: Fabric> {
-    pub(crate) bare: Bare<F>,
+pub(crate) struct Caller<F: Fabric, const DATAGRAMS: bool = false> {
+    pub(crate) bare: Bare<F, DATAGRAMS>,
     size: usize,
     pub(crate) echoes: u64,
     pub(crate) wrong: u64,
 }
 
-impl<F: Fabric> Caller<F> {
+impl<F: Fabric, const DATAGRAMS: bool> Caller<F, DATAGRAMS> {
     pub(crate) fn dial(
         fabric: &F,
         request: &Request,
         addr: SocketAddr,
-    ) -> Result<Caller<F>, Failure> {
+    ) -> Result<Caller<F, DATAGRAMS>, Failure> {
         Ok(Caller::over(open::dial(fabric, addr, &Shape::echoes(request))?, request))
     }
 
-    pub(crate) fn over(bare: Bare<F>, request: &Request) -> Caller<F> {
+    pub(crate) fn over(bare: Bare<F, DATAGRAMS>, request: &Request) -> Caller<F, DATAGRAMS> {
         Caller { bare, size: request.size as usize, echoes: 0, wrong: 0 }
     }
 
@@ -91,7 +104,7 @@ impl<F: Fabric> Caller<F> {
     }
 }
 
-impl<F: Fabric> Echoes for Caller<F> {
+impl<F: Fabric, const DATAGRAMS: bool> Echoes for Caller<F, DATAGRAMS> {
     #[inline(always)]
     fn echoes(&mut self) -> u64 {
         self.echoes

@@ -34,6 +34,8 @@ pub(crate) fn shape(request: &Request, connecting: bool) -> Shape {
         out_bytes: if connecting { slots.bytes() } else { wire::WORD_BYTES },
         // Only words go inline, and each waits until nothing else is outstanding.
         signal_every: 1,
+        transport: request.transport,
+        srq: request.srq,
     }
 }
 
@@ -47,7 +49,7 @@ pub(crate) fn serve<F: Fabric>(
     let slots = slots(request);
     let bytes = if request.op == Op::Send { 1 } else { slots.bytes() };
     let exposed = Exposed::new(fabric, bytes, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
-    let door = Door::open(fabric, ip)?;
+    let door = Door::open(fabric, ip, request.transport)?;
     line.say(&Answer::Ready(vec![door.addr()?]));
     let shape = shape(request, false);
     let bare = door.take(fabric, &shape)?;

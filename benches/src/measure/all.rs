@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use doorbell::Fabric;
 
 use crate::ask::plan::Step;
-use crate::ask::request::Test;
+use crate::ask::request::{Test, Transport};
 use crate::bare::echo;
 use crate::error::Failure;
 use crate::machine::clock::Clock;
@@ -13,6 +13,7 @@ use crate::measure::outcome::Outcome;
 use crate::measure::piece::{Piece, Pieces};
 use crate::measure::record::{Figures, round};
 use crate::measure::{bandwidth, crowd, latency, load, rate, sweep};
+use crate::meet::echoes::Echoes;
 use crate::meet::tally::Tally;
 use crate::side::session::{Ping, Session};
 
@@ -27,7 +28,7 @@ pub(crate) fn measure<F: Fabric>(
     let addr = |n: usize| {
         addrs.get(n).copied().ok_or_else(|| Failure::new("the other side sent no address"))
     };
-    let (size, time) = (request.size as usize, step.piece_time());
+    let time = step.piece_time();
     match request.test {
         Test::Bandwidth => {
             let measured = bandwidth::measure(fabric, request, addr(0)?, time)?;
@@ -40,9 +41,17 @@ pub(crate) fn measure<F: Fabric>(
             return Ok(vec![Outcome { batch, figures, ..Outcome::of(measured.pieces) }]);
         }
         Test::Latency if request.bare => {
-            let mut caller = echo::Caller::dial(fabric, request, addr(0)?)?;
-            let pieces = (0..step.rounds).map(|_| latency::measure(&mut caller, size, clock, time));
-            return Ok(vec![Outcome::of(Pieces(pieces.collect::<Result<_, _>>()?))]);
+            let pieces = match request.transport {
+                Transport::Ud => echoes(
+                    &mut echo::Caller::<F, true>::dial(fabric, request, addr(0)?)?,
+                    step,
+                    clock,
+                ),
+                Transport::Rc | Transport::Uc => {
+                    echoes(&mut echo::Caller::<F>::dial(fabric, request, addr(0)?)?, step, clock)
+                }
+            };
+            return Ok(vec![Outcome::of(pieces?)]);
         }
         Test::Load => {
             let mut session = Session::connect(fabric, request, request.qps, addr(0)?)?;
@@ -51,6 +60,7 @@ pub(crate) fn measure<F: Fabric>(
                 offered_per_second: Some(round(step.rate, 0)),
                 arrivals: Some(step.arrivals.name().to_owned()),
                 unsent: Some(measured.unsent),
+                times_offered: Some(round(measured.times_offered, 4)),
                 ..Figures::default()
             };
             let pieces = Pieces(vec![measured.piece]);
@@ -79,6 +89,13 @@ pub(crate) fn measure<F: Fabric>(
         .zip(pieces)
         .map(|(session, pieces)| Outcome { memory: session.tally.clone(), ..Outcome::of(pieces) });
     Ok(each.collect())
+}
+
+/// The pieces of a device alone.
+fn echoes(caller: &mut impl Echoes, step: &Step, clock: &Clock) -> Result<Pieces, Failure> {
+    let (size, time) = (step.request.size as usize, step.piece_time());
+    let pieces = (0..step.rounds).map(|_| latency::measure(caller, size, clock, time));
+    pieces.collect::<Result<_, _>>().map(Pieces)
 }
 
 /// One piece of a worker's messages.

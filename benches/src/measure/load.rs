@@ -25,6 +25,8 @@ pub(crate) struct Measured {
     pub(crate) piece: Piece,
     /// Messages that were due and never found room. The time they waited counts.
     pub(crate) unsent: u64,
+    /// Messages sent a second, divided by those that were due a second.
+    pub(crate) times_offered: f64,
 }
 
 /// Sends at the rate of the step for its time, and waits for the echoes.
@@ -54,7 +56,8 @@ pub(crate) fn measure<F: Fabric>(
         tally,
         parts: done.times.parts(),
     };
-    Ok(Measured { piece, unsent: done.due - done.sent })
+    let times_offered = done.times_offered();
+    Ok(Measured { piece, unsent: done.due - done.sent, times_offered })
 }
 
 /// When messages are due, and how far they got. Times are in ticks.
@@ -163,6 +166,14 @@ impl Schedule {
         Ok(())
     }
 
+    /// The rate that was reached, divided by the rate at which messages were due. Waiting for the
+    /// last echoes beyond the time of the schedule counts against it.
+    fn times_offered(&self) -> f64 {
+        let sent = self.sent as f64 / self.passed.max(1) as f64;
+        let due = self.due as f64 / self.passed.min(self.time).max(1) as f64;
+        sent / due
+    }
+
     /// True if every message was sent.
     fn is_done(&self) -> bool {
         self.next == u64::MAX && self.sent == self.due
@@ -215,6 +226,11 @@ mod tests {
         assert!(fixed.is_done());
         assert_eq!(schedule(0.1).due_by(u64::MAX / 2), 1);
         assert_eq!(step(1.0).arrivals, Arrivals::Fixed);
+        // Half of the messages in twice the time is a quarter of the rate; an early end is none.
+        (fixed.due, fixed.sent, fixed.passed) = (1000, 500, 2 * fixed.time);
+        assert_eq!(fixed.times_offered(), 0.25);
+        (fixed.due, fixed.sent, fixed.passed) = (10, 10, fixed.time / 2);
+        assert_eq!(fixed.times_offered(), 1.0);
         // An echo counts from when its message was due.
         (fixed.first, fixed.back) = (100, 0);
         fixed.enter(100 + 500);

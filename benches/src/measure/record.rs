@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ask::request::{Op, Test};
+use crate::ask::request::{Op, Test, Transport};
 use crate::error::Failure;
 use crate::machine::Machine;
 
@@ -47,6 +47,12 @@ pub(crate) struct Record {
     /// True for the device alone, without worker and handler.
     #[serde(skip_serializing_if = "is_false")]
     pub(crate) bare: bool,
+    /// `uc` or `ud`, or nothing for `rc`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) transport: Option<Transport>,
+    /// True if receives were not shared.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) no_srq: bool,
     pub(crate) qps: u32,
     pub(crate) workers: u32,
     #[serde(skip_serializing_if = "is_zero")]
@@ -55,6 +61,9 @@ pub(crate) struct Record {
     pub(crate) placement: Placement,
     #[serde(flatten)]
     pub(crate) figures: Figures,
+    /// For many ranks: who called whom, and a row for each rank.
+    #[serde(flatten)]
+    pub(crate) group: Option<Group>,
     pub(crate) messages: u64,
     pub(crate) lost: u64,
     /// Length of a part, if the parts follow each other.
@@ -131,6 +140,9 @@ pub(crate) struct Figures {
     /// Messages that were due each second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) offered_per_second: Option<f64>,
+    /// For `load`: messages sent a second, divided by those that were due a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) times_offered: Option<f64>,
     /// Messages that were due and never found room.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unsent: Option<u64>,
@@ -235,12 +247,59 @@ fn is_false(yes: &bool) -> bool {
     !yes
 }
 
+/// What a record of many ranks has more than others.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Group {
+    pub(crate) pattern: &'static str,
+    pub(crate) ranks: u32,
+    /// The launcher that started them.
+    pub(crate) launcher: &'static str,
+    /// Sizes and weights of mixed messages, in bytes; `size` is then the largest.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) sizes: Vec<u32>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) weights: Vec<u32>,
+    /// Links of each caller's worker that carry nothing.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) idle_links: u32,
+    /// True if workers shared a core: the figures mean little.
+    pub(crate) shared_cores: bool,
+    pub(crate) per_rank: Vec<Row>,
+}
+
+/// The figures of a rank.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) rank: u32,
+    pub(crate) host: String,
+    pub(crate) cpu: String,
+    pub(crate) kernel: String,
+    pub(crate) device: String,
+    pub(crate) cores: Vec<usize>,
+    /// Ranks that it calls, and ranks that call it.
+    pub(crate) targets: u32,
+    pub(crate) callers: u32,
+    pub(crate) messages: u64,
+    /// Messages of other ranks that it received.
+    pub(crate) received: u64,
+    pub(crate) lost: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) half_rtt_ns: Option<HalfRtt>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) messages_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes_per_second: Option<f64>,
+    /// How often other programs took the core of a worker, a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) switches_per_second: Option<f64>,
+}
+
 /// Where the two sides ran.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Placement {
     /// The connecting side's core first. Without the other side's cores if that is another host.
     pub(crate) cores: Vec<usize>,
-    /// `threads`, `processes` or `hosts`.
+    /// `threads`, `processes`, `hosts` or `ranks`.
     pub(crate) sides: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) floor_ns: Option<f64>,

@@ -6,7 +6,7 @@ use doorbell::Fabric;
 use doorbell_tune as tune;
 
 use crate::ask::plan::Step;
-use crate::ask::request::{Request, Test};
+use crate::ask::request::{Request, Test, Transport};
 use crate::ask::values::Slo;
 use crate::error::Failure;
 use crate::machine::clock::Clock;
@@ -227,6 +227,8 @@ impl<F: Fabric> Bench<'_, F> {
             op: (test == Test::Bandwidth).then_some(op),
             batch: ours.batch.or((test == Test::Rate).then_some(step.batch)),
             bare,
+            transport: Some(step.request.transport).filter(|of| *of != Transport::Rc),
+            no_srq: !step.request.srq,
             qps,
             workers,
             idle_qps: ours.idle_qps,
@@ -254,6 +256,7 @@ impl<F: Fabric> Bench<'_, F> {
                 resident_bytes_serving: of_crowd(theirs.process),
                 ..ours.figures.clone()
             },
+            group: None,
             messages,
             lost: ours.pieces.lost(),
             part_seconds: (step.rounds == 1)

@@ -81,6 +81,23 @@ impl Times {
         self.histogram.value_at_quantile(quantile) as f64 * self.tick_ns
     }
 
+    /// Each time, in tenths of a nanosecond, with how many took that long; of the current part
+    /// only.
+    pub(crate) fn counts(&self) -> Vec<(u64, u64)> {
+        let tenths = |ticks: u64| (ticks as f64 * self.tick_ns * 10.0).round() as u64;
+        let recorded = self.histogram.iter_recorded();
+        recorded.map(|of| (tenths(of.value_iterated_to()), of.count_at_value())).collect()
+    }
+
+    /// The times that [`Times::counts`] gave, of several threads.
+    pub(crate) fn merged<'a>(all: impl Iterator<Item = &'a (u64, u64)>) -> Result<Times, Failure> {
+        let mut times = Times::new(&Clock { tick_ns: 0.1, step_ns: 0.1 })?;
+        for (tenths, count) in all {
+            times.histogram.saturating_record_n(*tenths, *count);
+        }
+        Ok(times)
+    }
+
     /// Half of each, over all parts, as percentiles, maximum and mean.
     pub(crate) fn half(&self) -> HalfRtt {
         let mut all = self.histogram.clone();
@@ -134,6 +151,22 @@ mod tests {
         assert_eq!((parts.len(), p50(0), p50(1), p50(2)), (3, 100.0, 200.0, 300.0));
         assert_eq!(parts[2].max_ns.unwrap().round(), 400.0);
         assert_eq!((times.half().p50.round(), times.half().max.round()), (200.0, 400.0));
+    }
+
+    #[test]
+    fn times_of_several_threads_are_merged() {
+        // Their clocks differ.
+        let times = |tick_ns, ticks: u64, count: u64| {
+            let mut times = Times::new(&Clock { tick_ns, step_ns: 10.0 }).unwrap();
+            (0..count).for_each(|_| times.enter(ticks));
+            times.counts()
+        };
+        let all = [times(0.5, 2000, 900), times(0.25, 40_000, 100)].concat();
+        let merged = Times::merged(all.iter()).unwrap().half();
+        let near = |found: f64, wanted: f64| (found / wanted - 1.0).abs() < 0.002;
+        assert!(near(merged.p50, 500.0) && near(merged.p90, 500.0), "{merged:?}");
+        assert!(near(merged.p99, 5000.0) && near(merged.max, 5000.0), "{merged:?}");
+        assert!(near(merged.mean, 0.9 * 500.0 + 0.1 * 5000.0), "{merged:?}");
     }
 
     #[test]

@@ -88,6 +88,8 @@ fn record(case: &Case, sides: Sides, messages: u64) -> Record {
         op: None,
         batch: Some(if case.path == Path::Echo { 1 } else { BATCH }),
         bare: false,
+        transport: None,
+        no_srq: false,
         qps: request.qps,
         workers: request.workers,
         idle_qps: 0,
@@ -99,6 +101,7 @@ fn record(case: &Case, sides: Sides, messages: u64) -> Record {
             instructions: Some(sides),
             ..Figures::default()
         },
+        group: None,
         messages,
         part_seconds: None,
         parts: Vec::new(),

@@ -93,7 +93,7 @@ fn workers<F: Fabric>(fabric: &F, request: &Request) -> Result<(Session<F>, Lot<
 /// Two connected queue pairs.
 fn devices<F: Fabric>(fabric: &F, request: &Request) -> Result<(Caller<F>, Bare<F>), Failure> {
     let shape = Shape::echoes(request);
-    let door = Door::open(fabric, Ipv4Addr::LOCALHOST.into())?;
+    let door = Door::open(fabric, Ipv4Addr::LOCALHOST.into(), request.transport)?;
     let addr = door.addr()?;
     thread::scope(|scope| {
         let serving = scope.spawn(|| door.take(fabric, &shape));

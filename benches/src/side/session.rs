@@ -20,7 +20,7 @@ use crate::side::numbers::{config, memory};
 
 /// True for back-pressure: turn, and try again.
 #[inline(always)]
-fn is_pressure(error: SendError) -> bool {
+pub(crate) fn is_pressure(error: SendError) -> bool {
     matches!(error, SendError::Full | SendError::NoCredit | SendError::NoBlock)
 }
 

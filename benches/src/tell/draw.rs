@@ -9,7 +9,7 @@ use crate::tell::peers;
 use crate::versus::figure::Figure;
 
 /// A message that takes longer was stalled, in nanoseconds.
-const STALL_NS: f64 = 1e6;
+pub(crate) const STALL_NS: f64 = 1e6;
 
 /// The colour of what deserves a look: the floor and stalls.
 const WARN: usize = 6;
@@ -223,6 +223,8 @@ mod tests {
             op: None,
             batch: None,
             bare: false,
+            transport: None,
+            no_srq: false,
             qps: 1,
             workers: 1,
             idle_qps: 0,
@@ -235,6 +237,7 @@ mod tests {
                 switches_per_second: None,
             },
             figures: Figures::default(),
+            group: None,
             messages: 1,
             lost: 0,
             part_seconds: Some(1.0),

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::ask::request::Test;
 use crate::error::Failure;
 use crate::measure::record::Document;
 use crate::tell::chart::escape;
 use crate::tell::draw;
+use crate::tell::ranks;
 use crate::tell::sheet::Sheet;
 use crate::tell::table;
 
@@ -122,6 +124,8 @@ pub(crate) fn html(
         draw::load(records),
         draw::rates(records, beside.peers.as_ref()),
         draw::timeline(records),
+        ranks::chart(records, Test::Latency),
+        ranks::chart(records, Test::Rate),
     ] {
         page.push_str(&chart.html()?);
     }
@@ -172,7 +176,7 @@ fn placement(document: &Document) -> String {
     modes.sort_unstable();
     modes.dedup();
     match modes[..] {
-        [] => "not known: two hosts".to_owned(),
+        [] => "not known: two hosts, or many ranks".to_owned(),
         [mode] => format!("{mode} throughout"),
         _ => format!("{}: compare only figures of one mode", modes.join(", ")),
     }

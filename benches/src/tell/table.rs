@@ -3,10 +3,12 @@
 use std::fmt::Write;
 
 use crate::ask::request::Test;
-use crate::measure::record::{Document, HalfRtt, Path, Record, Sides};
+use crate::measure::record::{Document, HalfRtt, Part, Path, Record, Sides};
 use crate::measure::verdict::Verdict;
 use crate::overhead::limits;
+use crate::tell::draw::STALL_NS;
 use crate::tell::grid::Grid;
+use crate::tell::ranks;
 
 /// What is said of the figures of such a build.
 pub(crate) const DEBUG_BUILD: &str =
@@ -43,12 +45,14 @@ pub(crate) fn text(document: &Document) -> String {
             };
             let rows: Vec<Vec<String>> = records.iter().map(|record| row(record)).collect();
             // Writing to a string cannot fail, here and below.
-            let bare = if first.bare { "device alone, " } else { "" };
+            let bare = alone(first);
             let (test, sides) = (name(test), sides(first));
             let _ = writeln!(text, "{test} on {}: {bare}{title}; {sides}", first.device);
             text.push_str(&table(head, &rows));
             text.extend(records.iter().filter_map(|record| idle(record)));
+            text.extend(records.iter().map(|record| ranks::table(record)));
             text.extend(records.last().and_then(|record| resident(record)));
+            text.extend(records.iter().filter_map(|record| stalls(record)));
             text.push_str(&objectives(&records));
             let verdicts = Verdict::all(records.into_iter());
             text.extend(verdicts.iter().map(Verdict::line));
@@ -117,8 +121,8 @@ fn rate(record: &Record) -> Vec<String> {
 }
 
 const LOAD: &[&str] = &[
-    "bytes", "arrivals", "due/s", "sent/s", "p50", "p90", "p99", "p99.9", "p99.99", "max", "mean",
-    "unsent", "floor", "mode", "lost",
+    "bytes", "arrivals", "due/s", "sent/s", "x due", "p50", "p90", "p99", "p99.9", "p99.99", "max",
+    "mean", "unsent", "floor", "mode", "lost",
 ];
 
 fn load(record: &Record) -> Vec<String> {
@@ -127,6 +131,7 @@ fn load(record: &Record) -> Vec<String> {
     row.push(figures.arrivals.clone().unwrap_or_else(|| "-".to_owned()));
     row.push(number(figures.offered_per_second, 0));
     row.push(number(figures.messages_per_second, 0));
+    row.push(number(figures.times_offered, 4));
     let times = figures.rtt_ns;
     let of = |pick: fn(&HalfRtt) -> f64| number(times.as_ref().map(pick), 0);
     row.extend([of(|of| of.p50), of(|of| of.p90), of(|of| of.p99)]);
@@ -288,6 +293,25 @@ pub(crate) fn hot_functions(rows: &[[String; 3]]) -> String {
     format!("\nhot functions of this build\n{}", table(&head, &rows))
 }
 
+/// The parts of the time of a load that had a stall, as a line.
+fn stalls(record: &Record) -> Option<String> {
+    let seconds = record.part_seconds.filter(|_| record.test == Test::Load)?;
+    let slowest = |(n, part): (usize, &Part)| Some((n, part.max_ns?));
+    let parts = record.parts.iter().enumerate().filter_map(slowest);
+    let stalled: Vec<(usize, f64)> = parts.filter(|(_, ns)| *ns > STALL_NS).collect();
+    let (part, ns) = stalled.iter().copied().max_by(|one, two| one.1.total_cmp(&two.1))?;
+    Some(format!(
+        "  {} bytes, {} due/s: stalls in {} of {} parts; the longest took {:.1} ms, in the part \
+         that began at {:.2} s\n",
+        record.size,
+        number(record.figures.offered_per_second, 0),
+        stalled.len(),
+        record.parts.len(),
+        ns / 1e6,
+        part as f64 * seconds
+    ))
+}
+
 /// What the search of `--slo` found, a line for each size.
 fn objectives(records: &[&Record]) -> String {
     let searched: Vec<&&Record> =
@@ -354,6 +378,19 @@ fn name(test: Test) -> &'static str {
         Test::Overhead => "overhead",
         Test::Traffic => "traffic",
     }
+}
+
+/// What the device alone had, if it was alone.
+fn alone(record: &Record) -> String {
+    if !record.bare {
+        return String::new();
+    }
+    let transport = match record.transport {
+        Some(of) => format!("{of:?}").to_uppercase() + ", ",
+        None => String::new(),
+    };
+    let srq = if record.no_srq { "no shared receive queue, " } else { "" };
+    format!("device alone, {transport}{srq}")
 }
 
 /// Where the two sides ran.
