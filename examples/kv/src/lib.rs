@@ -2,8 +2,11 @@
 //! owns the key; put and delete go to that worker by SEND.
 #![doc = include_str!("../README.md")]
 
+pub mod bench;
 pub mod caller;
 pub mod client;
+pub mod guest;
+pub mod host;
 pub mod memory;
 pub mod message;
 pub mod plant;

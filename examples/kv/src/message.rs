@@ -194,7 +194,6 @@ pub fn is_key(key: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
     use doorbell::prng::Prng;

@@ -1,5 +1,4 @@
 //! A shard against a plain map, and a client's search in its memory against both.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -5,6 +5,9 @@ use doorbell::soft::sim::{Patience, Prng, Weather};
 use doorbell::worker::Config;
 use doorbell_kv::server::block_bytes;
 
+use crate::clock::now;
+use crate::common::actor::Habits;
+
 /// The plan of a seed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
@@ -12,20 +15,11 @@ pub(crate) struct Plan {
     pub(crate) clients: usize,
     pub(crate) homes: u32,
     pub(crate) slot_bytes: u32,
-    pub(crate) keys: u64,
-    /// Operations of each client, and how many at a time.
-    pub(crate) operations: u64,
-    pub(crate) depth: u32,
+    pub(crate) habits: Habits,
     /// READs for one slot.
     pub(crate) parts: u32,
-    /// Odds in 1024: a put has a lifetime; an operation is on a key that fills the table; a get
-    /// goes by SEND; something goes wrong in a step.
-    pub(crate) mortal: u32,
-    pub(crate) filler: u32,
-    pub(crate) by_send: u32,
+    /// Odds in 1024 that something goes wrong in a step.
     pub(crate) trouble: u32,
-    /// The longest lifetime, in nanoseconds.
-    pub(crate) ttl_max: u64,
     pub(crate) weather: Weather,
     pub(crate) patience: Patience,
     pub(crate) odds: Odds,
@@ -79,20 +73,26 @@ impl Plan {
             drain_turns: 50_000,
             ..Config::DEFAULT
         };
+        let habits = Habits {
+            slot_bytes,
+            keys: prng.range(1, 8),
+            operations: prng.range(20, 80),
+            depth,
+            mortal: prng.pick(&[0, 200, 700]),
+            filler: prng.pick(&[0, 100, 500]),
+            by_send: prng.pick(&[0, 200, 600]),
+            start: 300,
+            ttl_max: prng.pick(&[20_000, 100_000]),
+            clock: now,
+        };
         Plan {
             servers,
             clients,
             homes: prng.pick(&[2, 4, 16]),
             slot_bytes,
-            keys: prng.range(1, 8),
-            operations: prng.range(20, 80),
-            depth,
+            habits,
             parts: prng.range(1, 5) as u32,
-            mortal: prng.pick(&[0, 200, 700]),
-            filler: prng.pick(&[0, 100, 500]),
-            by_send: prng.pick(&[0, 200, 600]),
             trouble: prng.pick(&[0, 4, 12]),
-            ttl_max: prng.pick(&[20_000, 100_000]),
             weather,
             patience,
             odds,

@@ -1,10 +1,10 @@
 //! One simulation from its first step to its account.
 
-use std::rc::Rc;
+use std::sync::{Arc, PoisonError};
 
 use doorbell_kv::plant::Mistake;
 
-use crate::actor::now;
+use crate::clock::now;
 use crate::world::{Part, World};
 
 /// Steps in which a client's operations should end.
@@ -48,12 +48,12 @@ pub(crate) fn run(seed: u64, mistake: Option<Mistake>) -> (Option<String>, Total
     let mut world = World::new(seed, mistake);
     world.dial();
     for _ in 0..STEPS {
-        if world.book.borrow().failure.is_some() || left(&world) == 0 {
+        if world.book().failure.is_some() || left(&world) == 0 {
             break;
         }
         step(&mut world);
     }
-    world.book.borrow_mut().still = true;
+    world.book().still = true;
     settle(&mut world);
     account(world)
 }
@@ -113,7 +113,7 @@ fn open(world: &World) -> usize {
 /// Everybody turns until each operation has ended.
 fn settle(world: &mut World) {
     for round in 0..ROUNDS_MAX {
-        if world.book.borrow().failure.is_some() || open(world) == 0 {
+        if world.book().failure.is_some() || open(world) == 0 {
             return;
         }
         if round % 64 == 0 {
@@ -128,7 +128,7 @@ fn settle(world: &mut World) {
         world.advance(next.clamp(soon, soon + 20_000));
     }
     let left = open(world);
-    world.book.borrow_mut().failure = Some(format!("no progress: {left} operations do not end"));
+    world.book().failure = Some(format!("no progress: {left} operations do not end"));
 }
 
 /// Counts, and checks the histories.
@@ -148,7 +148,8 @@ fn account(world: World) -> (Option<String>, Totals) {
     }
     let book = world.book.clone();
     drop(world);
-    let book = Rc::into_inner(book).expect("the clients are gone").into_inner();
+    let book = Arc::into_inner(book).expect("the clients are gone").into_inner();
+    let book = book.unwrap_or_else(PoisonError::into_inner);
     totals.operations = book.history.len() as u64;
     (totals.expired, totals.lost) = (book.expired, book.lost);
     (book.failure.or(book.history.check().err()), totals)

@@ -1,10 +1,9 @@
 //! The world of a seed: a server's workers on one device, its clients on another, the wire between
 //! them, a control plane that connects each client with each worker, and one that provides memory.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use doorbell::prelude::*;
 use doorbell::provider::QpType;
@@ -19,17 +18,17 @@ use doorbell_kv::plant::Mistake;
 use doorbell_kv::server::{Ask, Server, Setup, Supply, rights};
 use doorbell_kv::table::Geometry;
 
-use crate::actor::{AHEAD, Actor, Book, now, set_now};
+use crate::clock::{AHEAD, now, set_now};
+use crate::common::actor::{Actor, Book};
 use crate::plan::Plan;
 
 pub(crate) type Device = Fault<Soft>;
 type DeviceRegion = <Device as Provider>::Region;
 
 /// A worker's handler.
-#[expect(clippy::large_enum_variant, reason = "there are a few")]
 pub(crate) enum Part {
-    Server(Server<DeviceRegion>),
-    Client(ClientHandler<Actor>),
+    Server(Box<Server<DeviceRegion>>),
+    Client(Box<ClientHandler<Actor>>),
 }
 
 /// The handler, with the names of its connections.
@@ -40,30 +39,29 @@ pub(crate) struct Party {
     down: Vec<usize>,
 }
 
-/// Calls the same of a server and of a client.
-macro_rules! of {
-    ($self:ident, $call:ident($($value:expr),*)) => {
-        match &mut $self.part {
-            Part::Server(part) => <Server<_> as Handler<Device>>::$call(part, $($value),*),
-            Part::Client(part) => <ClientHandler<_> as Handler<Device>>::$call(part, $($value),*),
+impl Party {
+    fn inner(&mut self) -> &mut dyn Handler<Device> {
+        match &mut self.part {
+            Part::Server(part) => &mut **part,
+            Part::Client(part) => &mut **part,
         }
-    };
+    }
 }
 
 impl Handler<Device> for Party {
     fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, Device>) -> Verdict {
-        of!(self, on_message(message, out))
+        self.inner().on_message(message, out)
     }
     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, Device>) {
         let data = out.peer_info(peer).and_then(|info| info.data().first_chunk::<4>().copied());
         let conn = u32::from_le_bytes(data.expect("the number of the connection")) as usize;
         self.conns.insert(peer.index(), conn);
         self.up.push(conn);
-        of!(self, on_peer_up(peer, out));
+        self.inner().on_peer_up(peer, out);
     }
     fn on_peer_down(&mut self, peer: PeerId, why: DownReason, out: &mut Outbox<'_, Device>) {
         self.down.extend(self.conns.remove(&peer.index()));
-        of!(self, on_peer_down(peer, why, out));
+        self.inner().on_peer_down(peer, why, out);
     }
     fn on_send_done(
         &mut self,
@@ -72,13 +70,13 @@ impl Handler<Device> for Party {
         result: Result<(), Status>,
         out: &mut Outbox<'_, Device>,
     ) {
-        of!(self, on_send_done(peer, token, result, out));
+        self.inner().on_send_done(peer, token, result, out);
     }
     fn on_work(&mut self, key: u64, out: &mut Outbox<'_, Device>) {
-        of!(self, on_work(key, out));
+        self.inner().on_work(key, out);
     }
     fn on_idle(&mut self, out: &mut Outbox<'_, Device>) {
-        of!(self, on_idle(out));
+        self.inner().on_idle(out);
     }
 }
 
@@ -116,7 +114,7 @@ pub(crate) struct World {
     pub(crate) desks: Vec<Desk>,
     devices: [Device; 2],
     pub(crate) wire: Wire,
-    pub(crate) book: Rc<RefCell<Book>>,
+    pub(crate) book: Arc<Mutex<Book>>,
     pub(crate) plan: Plan,
     pub(crate) prng: Prng,
     conns: Vec<Conn>,
@@ -144,7 +142,7 @@ impl World {
             Fault::new(Soft::new("sim0", Host::alone(now), None), prng.fork(), plan.odds, None)
         });
         let (send, asks) = channel();
-        let (book, conns, letters) = (Rc::default(), Vec::new(), BTreeMap::new());
+        let (book, conns, letters) = (Arc::default(), Vec::new(), BTreeMap::new());
         let desks = Vec::new();
         let mut world = World {
             desks,
@@ -159,6 +157,7 @@ impl World {
             posted: 0,
             downs: 0,
         };
+        world.book().history.compare_clocks(AHEAD, 0, 0);
         for number in 0..plan.clients {
             world.add_client(number, mistake);
         }
@@ -166,6 +165,10 @@ impl World {
             world.add_server(number, mistake, send.clone());
         }
         world
+    }
+
+    pub(crate) fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(&mut self, side: usize, part: Part, clock: fn(u64) -> u64) -> usize {
@@ -182,7 +185,7 @@ impl World {
     fn add_client(&mut self, number: usize, mistake: Option<Mistake>) {
         let plan = self.plan;
         let settings = Settings {
-            depth: plan.depth,
+            depth: plan.habits.depth,
             slot_max: plan.slot_bytes,
             how: How::Read,
             parts: plan.parts,
@@ -192,8 +195,8 @@ impl World {
         let clock = CLOCKS[clock as usize % CLOCKS.len()];
         let client = Client::new(settings, plan.servers as u32, Box::new(move || clock(now())));
         let bytes = client.memory_bytes();
-        let caller = Actor::new(self.book.clone(), self.prng.fork(), plan, number as u64);
-        let desk = self.add(0, Part::Client(ClientHandler { client, caller }), clock);
+        let caller = Actor::new(self.book.clone(), self.prng.fork(), plan.habits, number as u64);
+        let desk = self.add(0, Part::Client(Box::new(ClientHandler { client, caller })), clock);
         let worker = &mut self.desks[desk].worker;
         let region = worker.adopt_own(&self.devices[0], memory(bytes).unwrap()).expect("a region");
         if let Part::Client(part) = &mut worker.handler_mut().part {
@@ -212,7 +215,7 @@ impl World {
         let supply = Supply { asks, offers: takes };
         let clock = Box::new(|| now() + AHEAD);
         let server = Server::new(setup, (region, homes, slot_bytes), clock, supply);
-        let desk = self.add(1, Part::Server(server.expect("a table")), |t| t + AHEAD);
+        let desk = self.add(1, Part::Server(Box::new(server.expect("a table"))), |t| t + AHEAD);
         self.desks[desk].offers = Some(offers);
     }
 
@@ -387,7 +390,7 @@ impl World {
             self.deliver(letter);
         }
         if let Some(rule) = self.wire.broken() {
-            self.book.borrow_mut().failure = Some(format!("a device breaks its rules: {rule}"));
+            self.book().failure = Some(format!("a device breaks its rules: {rule}"));
         }
     }
 

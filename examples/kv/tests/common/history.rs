@@ -3,8 +3,6 @@
 //!
 //! The search is that of Wing and Gong, with the states that were visited remembered (Lowe 2017).
 //! Keys are independent of each other, so each key has a search of its own.
-#![allow(dead_code, reason = "not every test uses all of it")]
-
 use std::collections::{BTreeMap, HashSet};
 
 /// An operation on one key. Values have numbers, and no two puts have the same.
@@ -34,8 +32,18 @@ pub(crate) struct History {
     keys: BTreeMap<u32, Vec<Event>>,
     /// The clock at each event.
     clock: Vec<u64>,
-    /// Values that expire: key, value, and the clock then; or the earliest, if it is not known.
-    expiries: Vec<(u32, u64, u64, bool)>,
+    expiries: Vec<(u32, u64, Expiry)>,
+    /// The least and the most by which the server's clock is ahead of the clock here.
+    ahead: Option<(i64, i64)>,
+}
+
+/// When a value expires.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Expiry {
+    /// At that time of the server's clock.
+    Server(u64),
+    /// At that time of the clock here, or later: nobody knows whether it was put, and when.
+    After(u64),
 }
 
 impl History {
@@ -50,9 +58,21 @@ impl History {
         self.keys.entry(key).or_default().push(Event { op, from, to });
     }
 
-    /// A value expires at that time; with `exact` false, then or later.
-    pub(crate) fn expires(&mut self, key: u32, value: u64, clock: u64, exact: bool) {
-        self.expiries.push((key, value, clock, exact));
+    /// A value expires.
+    pub(crate) fn expires(&mut self, key: u32, value: u64, expiry: Expiry) {
+        self.expiries.push((key, value, expiry));
+    }
+
+    /// The server's clock showed that between these times of the clock here.
+    pub(crate) fn compare_clocks(&mut self, server: u64, from: u64, to: u64) {
+        let (least, most) = (server as i64 - to as i64, server as i64 - from as i64);
+        let known = self.ahead.unwrap_or((least, most));
+        self.ahead = Some((known.0.max(least), known.1.min(most)));
+    }
+
+    /// The moment of that time: behind each earlier event, before the others.
+    fn moment(&self, clock: i64) -> u64 {
+        2 * self.clock.partition_point(|tick| (*tick as i64) < clock) as u64 + 1
     }
 
     /// Operations recorded.
@@ -62,17 +82,23 @@ impl History {
 
     /// The first key whose history cannot be explained.
     pub(crate) fn check(mut self) -> Result<(), String> {
-        for (key, value, clock, exact) in self.expiries {
-            // Before each event at that time or later, and behind each earlier one.
-            let at = 2 * self.clock.partition_point(|tick| *tick < clock) as u64 + 1;
-            let to = if exact { at } else { u64::MAX };
-            self.keys.entry(key).or_default().push(Event { op: Op::Expire(value), from: at, to });
+        let (least, most) = self.ahead.unwrap_or_default();
+        if least > most {
+            return Err(format!("the server's clock is {least} ns ahead at least, {most} at most"));
+        }
+        for (key, value, expiry) in std::mem::take(&mut self.expiries) {
+            let (from, to) = match expiry {
+                Expiry::Server(at) => {
+                    (self.moment(at as i64 - most), self.moment(at as i64 - least))
+                }
+                Expiry::After(clock) => (self.moment(clock as i64), u64::MAX),
+            };
+            self.keys.entry(key).or_default().push(Event { op: Op::Expire(value), from, to });
         }
         for (key, events) in &mut self.keys {
             events.sort_by_key(|event| event.from);
-            if !is_linearizable(events) {
-                let lines = events.iter().map(|event| format!("\n{event:?}"));
-                return Err(format!("key {key} is not linearizable:{}", lines.collect::<String>()));
+            if let Some(stuck) = unexplained(events) {
+                return Err(format!("key {key} is not linearizable: {stuck}"));
             }
         }
         Ok(())
@@ -90,16 +116,34 @@ fn apply(op: Op, value: Option<u64>) -> Option<Option<u64>> {
     }
 }
 
-/// Events must be sorted by their beginning.
-pub(crate) fn is_linearizable(events: &[Event]) -> bool {
+/// Searches for an order of the events, which must be sorted by their beginning. `None`: there is
+/// one. Otherwise how far the search came.
+pub(crate) fn unexplained(events: &[Event]) -> Option<String> {
+    let done = vec![0; events.len().div_ceil(64)];
     let mut search =
-        Search { events, done: vec![0; events.len().div_ceil(64)], seen: HashSet::new() };
-    search.go(0, None)
+        Search { events, done, order: Vec::new(), farthest: Vec::new(), seen: HashSet::new() };
+    if search.go(0, None) {
+        return None;
+    }
+    let Search { farthest, .. } = search;
+    let before = farthest.iter().skip(farthest.len().saturating_sub(8)).map(|n| events[*n]);
+    let before = before.map(|event| format!("\n  {event:?}")).collect::<String>();
+    let rest = (0..events.len()).filter(|n| !farthest.contains(n)).take(12);
+    let rest = rest.map(|n| format!("\n  {:?}", events[n])).collect::<String>();
+    Some(format!(
+        "{} of {} events have an order, the last of them{before}\nand none of these can \
+        follow:{rest}",
+        farthest.len(),
+        events.len()
+    ))
 }
 
 struct Search<'a> {
     events: &'a [Event],
     done: Vec<u64>,
+    /// The events that are done, in the order tried; and the longest such order.
+    order: Vec<usize>,
+    farthest: Vec<usize>,
     seen: HashSet<(Vec<u64>, Option<u64>)>,
 }
 
@@ -127,10 +171,15 @@ impl Search<'_> {
             }
             let Some(next) = apply(event.op, value) else { continue };
             self.done[n / 64] ^= 1 << (n % 64);
+            self.order.push(n);
+            if self.order.len() > self.farthest.len() {
+                self.farthest.clone_from(&self.order);
+            }
             let first = (first..self.events.len()).find(|n| !self.is_done(*n));
             if self.go(first.unwrap_or(self.events.len()), next) {
                 return true;
             }
+            self.order.pop();
             self.done[n / 64] ^= 1 << (n % 64);
         }
         false
@@ -165,7 +214,7 @@ mod tests {
             ],
         ];
         for list in good {
-            assert!(is_linearizable(&events(list)), "{list:?}");
+            assert_eq!(unexplained(&events(list)), None, "{list:?}");
         }
     }
 
@@ -189,7 +238,7 @@ mod tests {
             &[(Op::Put(1), 0, 1), (Op::Expire(1), 5, 5), (Op::Get(Some(1)), 6, 7)],
         ];
         for list in bad {
-            assert!(!is_linearizable(&events(list)), "{list:?}");
+            assert!(unexplained(&events(list)).is_some(), "{list:?}");
         }
     }
 
@@ -200,7 +249,9 @@ mod tests {
         history.add(1, Op::Put(5), times[0], times[0]);
         history.add(1, Op::Get(Some(5)), times[1], times[1]);
         history.add(1, Op::Get(None), times[2], times[3]);
-        history.expires(1, 5, 20, true);
+        history.expires(1, 5, Expiry::Server(120));
+        history.compare_clocks(105, 0, 10);
+        history.compare_clocks(110, 10, 20);
         assert_eq!(history.check(), Ok(()));
     }
 }

@@ -1,8 +1,7 @@
-//! A simulated client's program: random operations, each recorded in the history.
+//! A client's program: random operations, each recorded in the history.
 
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use doorbell::soft::sim::Prng;
 use doorbell_kv::caller::Caller;
@@ -10,24 +9,26 @@ use doorbell_kv::client::{Client, How, Outcome};
 use doorbell_kv::message::{self, Call};
 use doorbell_kv::slot::{HEAD, bytes_for};
 
-use crate::history::{History, Op};
-use crate::plan::Plan;
+use super::history::{Expiry, History, Op};
 
-thread_local! {
-    static NOW: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The server's clock is ahead of the virtual time by this.
-pub(crate) const AHEAD: u64 = 5_000_000_000;
-
-/// The virtual time of this thread's simulation, in nanoseconds.
-pub(crate) fn now() -> u64 {
-    NOW.get()
-}
-
-/// Sets it.
-pub(crate) fn set_now(now_ns: u64) {
-    NOW.set(now_ns);
+/// What an actor does. Odds are in 1024.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Habits {
+    pub(crate) slot_bytes: u32,
+    pub(crate) keys: u64,
+    /// Operations, and how many at a time.
+    pub(crate) operations: u64,
+    pub(crate) depth: u32,
+    /// A put has a lifetime; an operation is on a key that fills the table; a get goes by SEND; an
+    /// operation is started when it may.
+    pub(crate) mortal: u32,
+    pub(crate) filler: u32,
+    pub(crate) by_send: u32,
+    pub(crate) start: u32,
+    /// The longest lifetime, in nanoseconds.
+    pub(crate) ttl_max: u64,
+    /// The clock that all actors share.
+    pub(crate) clock: fn() -> u64,
 }
 
 /// What all clients share.
@@ -38,6 +39,8 @@ pub(crate) struct Book {
     pub(crate) values: u64,
     pub(crate) lost: u64,
     pub(crate) expired: u64,
+    /// Operations that have ended.
+    pub(crate) ended: u64,
     /// No new operations.
     pub(crate) still: bool,
 }
@@ -53,9 +56,9 @@ struct Started {
 }
 
 pub(crate) struct Actor {
-    pub(crate) book: Rc<RefCell<Book>>,
+    pub(crate) book: Arc<Mutex<Book>>,
     pub(crate) prng: Prng,
-    pub(crate) plan: Plan,
+    pub(crate) habits: Habits,
     pub(crate) number: u64,
     pub(crate) left: u64,
     started: BTreeMap<u64, Started>,
@@ -63,14 +66,26 @@ pub(crate) struct Actor {
 }
 
 impl Actor {
-    pub(crate) fn new(book: Rc<RefCell<Book>>, prng: Prng, plan: Plan, number: u64) -> Actor {
+    pub(crate) fn new(book: Arc<Mutex<Book>>, prng: Prng, habits: Habits, number: u64) -> Actor {
         let started = BTreeMap::new();
-        Actor { book, prng, plan, number, left: plan.operations, started, next: 0 }
+        Actor { book, prng, habits, number, left: habits.operations, started, next: 0 }
+    }
+
+    /// The book, also after another client has failed while it wrote there.
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(|broken| broken.into_inner())
+    }
+
+    /// Something happens: its number in the history, and the time.
+    fn tick(&self) -> (u64, u64) {
+        let mut book = self.book();
+        let now = (self.habits.clock)();
+        (book.history.tick(now), now)
     }
 
     /// Bytes of a value: its number, again and again, and its length from the number.
     fn value(&self, number: u64) -> Vec<u8> {
-        let most = self.plan.slot_bytes as usize - HEAD - 16;
+        let most = self.habits.slot_bytes as usize - HEAD - 16;
         let length = (8 + number as usize * 40 % most).min(most);
         let bytes = number.to_le_bytes().into_iter().cycle().take(length);
         bytes.collect()
@@ -86,8 +101,8 @@ impl Actor {
     }
 
     fn start(&mut self, client: &mut Client) {
-        let filler = self.prng.chance(self.plan.filler);
-        let key = (!filler).then(|| self.prng.below(self.plan.keys) as u32);
+        let filler = self.prng.chance(self.habits.filler);
+        let key = (!filler).then(|| self.prng.below(self.habits.keys) as u32);
         let name = match key {
             Some(key) => format!("key {key}"),
             None => format!("filler {}", self.prng.below(60)),
@@ -99,19 +114,22 @@ impl Actor {
             4..7 => message::Op::Put,
             _ => message::Op::Delete,
         };
-        let by_send = self.prng.chance(self.plan.by_send);
+        let by_send = self.prng.chance(self.habits.by_send);
         client.set_how(if by_send { How::Send } else { How::Read });
-        let mortal = op == message::Op::Put && self.prng.chance(self.plan.mortal);
-        let ttl = if mortal { self.prng.range(1, self.plan.ttl_max) } else { 0 };
-        let mut book = self.book.borrow_mut();
-        book.values += 1;
-        let value = book.values;
+        let mortal = op == message::Op::Put && self.prng.chance(self.habits.mortal);
+        let ttl = if mortal { self.prng.range(1, self.habits.ttl_max) } else { 0 };
+        let value = {
+            let mut book = self.book();
+            book.values += 1;
+            book.values
+        };
         let bytes = if op == message::Op::Put { self.value(value) } else { Vec::new() };
         let call = Call { op, ttl, key: name.as_bytes(), value: &bytes };
+        // Before the operation begins.
+        let (tick, clock) = self.tick();
         if !client.start(call, self.next) {
             return;
         }
-        let (tick, clock) = (book.history.tick(now()), now());
         self.started.insert(self.next, Started { key, op, value, ttl, tick, clock });
         self.next += 1;
         self.left -= 1;
@@ -120,9 +138,9 @@ impl Actor {
 
 impl Caller for Actor {
     fn next(&mut self, client: &mut Client) {
-        let still = self.book.borrow().still;
-        while client.is_ready() && self.left > 0 && !still && self.prng.chance(300) {
-            if client.open() >= self.plan.depth as usize {
+        let still = self.book().still;
+        while client.is_ready() && self.left > 0 && !still && self.prng.chance(self.habits.start) {
+            if client.open() >= self.habits.depth as usize {
                 return;
             }
             self.start(client);
@@ -131,7 +149,7 @@ impl Caller for Actor {
 
     fn ended(&mut self, token: u64, outcome: Outcome<'_>) {
         let Some(started) = self.started.remove(&token) else {
-            self.book.borrow_mut().failure = Some(format!("operation {token} ended twice"));
+            self.book().failure = Some(format!("operation {token} ended twice"));
             return;
         };
         let Started { key, op, value, ttl, tick, clock } = started;
@@ -139,8 +157,10 @@ impl Caller for Actor {
             Outcome::Value { value, .. } => Some(self.number_of(value)),
             _ => None,
         };
-        let mut book = self.book.borrow_mut();
-        let end = book.history.tick(now());
+        let mut book = self.book.lock().unwrap_or_else(|broken| broken.into_inner());
+        book.ended += 1;
+        let ended = (self.habits.clock)();
+        let end = book.history.tick(ended);
         let Some(key) = key else { return };
         let (what, to) = match (op, outcome) {
             (message::Op::Get, Outcome::Lost) => return,
@@ -152,7 +172,8 @@ impl Caller for Actor {
             },
             (message::Op::Put, Outcome::Done { expires, .. }) => {
                 if expires != 0 {
-                    book.history.expires(key, value, expires.saturating_sub(AHEAD), true);
+                    book.history.compare_clocks(expires.saturating_sub(ttl), clock, ended);
+                    book.history.expires(key, value, Expiry::Server(expires));
                     book.expired += 1;
                 }
                 (Op::Put(value), end)
@@ -160,7 +181,7 @@ impl Caller for Actor {
             (message::Op::Put, Outcome::Lost) => {
                 book.lost += 1;
                 if ttl != 0 {
-                    book.history.expires(key, value, clock + ttl, false);
+                    book.history.expires(key, value, Expiry::After(clock + ttl));
                 }
                 (Op::Put(value), u64::MAX)
             }
