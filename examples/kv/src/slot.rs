@@ -26,7 +26,7 @@
 //! A slot that was never used is all zero. Its head needs no seal: while its words are fetched as
 //! zero, nothing put there has been answered.
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Bytes in front of the key.
 pub const HEAD: usize = 32;
@@ -44,8 +44,9 @@ pub struct Place {
 }
 
 impl Place {
-    /// Where the hash of a seal begins, so that bytes of another slot or table have another seal.
-    fn seed(self) -> u64 {
+    /// What is added to the hash of a slot, so that its bytes have another seal in another slot or
+    /// table.
+    fn salt(self) -> u64 {
         self.generation.rotate_left(32) ^ self.slot as u64
     }
 }
@@ -126,7 +127,7 @@ pub enum Cover {
 /// The seal of these bytes of a slot.
 pub fn seal(bytes: &[u8], place: Place, cover: Cover) -> u64 {
     let end = if cover == Cover::Head { bytes.len().min(HEAD) } else { bytes.len() };
-    xxh3_64_with_seed(bytes.get(8..end).unwrap_or_default(), place.seed())
+    xxh3_64(bytes.get(8..end).unwrap_or_default()).wrapping_add(place.salt())
 }
 
 /// Writes a slot's words in the form above; `image` has their bytes afterwards.
