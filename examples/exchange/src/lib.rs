@@ -1,11 +1,15 @@
 //! An exchange over RDMA: order entry in OUCH 5.0, a matching engine, and market data in ITCH 5.0.
 #![doc = include_str!("../README.md")]
 
-#[path = "codec_tests.rs"]
-mod codec;
+pub mod book;
+mod codec_tests;
+pub mod engine;
+mod engine_tests;
 mod field;
+pub mod flow;
 pub mod itch;
 pub mod mold;
 pub mod ouch;
+pub mod view;
 
 pub use field::{Side, Symbol};
