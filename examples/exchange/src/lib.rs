@@ -5,6 +5,8 @@ pub mod book;
 mod codec_tests;
 pub mod engine;
 mod engine_tests;
+pub mod feed;
+mod feed_tests;
 mod field;
 pub mod flow;
 pub mod itch;
