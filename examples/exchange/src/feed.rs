@@ -43,26 +43,26 @@ impl Publisher {
 
     /// Makes the next packet of messages that have not gone out. False: there are none.
     pub fn next_packet(&mut self, packet: &mut Vec<u8>) -> bool {
-        let count = self.write(self.sent, self.ends.len(), packet);
+        let count = self.write(self.sent, self.ends.len(), self.packet_max, packet);
         self.sent += count;
         count > 0
     }
 
     /// Makes a packet without messages, which says what comes next.
     pub fn heartbeat(&self, packet: &mut Vec<u8>) {
-        self.write(self.sent, self.sent, packet);
+        self.write(self.sent, self.sent, self.packet_max, packet);
     }
 
-    /// Makes a packet with messages that were asked for, from the first one on, as many as fit.
-    /// False: none of them has gone out, or the session is another.
-    pub fn again(&self, request: &Head, packet: &mut Vec<u8>) -> bool {
+    /// Makes a packet of at most `most` bytes with messages that were asked for, from the first one
+    /// on, as many as fit. False: none of them has gone out, or the session is another.
+    pub fn again(&self, request: &Head, most: usize, packet: &mut Vec<u8>) -> bool {
         let first = usize::try_from(request.sequence.wrapping_sub(1)).unwrap_or(usize::MAX);
         let end = first.saturating_add(request.count.into()).min(self.sent);
-        request.session == self.session && first < end && self.write(first, end, packet) > 0
+        request.session == self.session && first < end && self.write(first, end, most, packet) > 0
     }
 
     /// Writes the messages from `first` on, up to `end`, and returns how many fitted.
-    fn write(&self, first: usize, end: usize, packet: &mut Vec<u8>) -> usize {
+    fn write(&self, first: usize, end: usize, most: usize, packet: &mut Vec<u8>) -> usize {
         let message = |n: usize| {
             let from = n.checked_sub(1).map_or(0, |before| self.ends[before]);
             &self.bytes[from..self.ends[n]]
@@ -70,7 +70,7 @@ impl Publisher {
         let (mut count, mut length) = (0, HEAD);
         while first + count < end && count < usize::from(u16::MAX) {
             length += 2 + message(first + count).len();
-            if length > self.packet_max {
+            if length > most {
                 break;
             }
             count += 1;

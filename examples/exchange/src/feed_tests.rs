@@ -79,7 +79,7 @@ fn run(seed: u64, recover: bool) -> (bool, u64) {
         if recover
             && prng.chance(100)
             && let Some(request) = client.arbiter.missing()
-            && out.0.again(&request, &mut packet)
+            && out.0.again(&request, 300, &mut packet)
         {
             asked += 1;
             client.take(&packet);
@@ -92,7 +92,7 @@ fn run(seed: u64, recover: bool) -> (bool, u64) {
     out.0.heartbeat(&mut packet);
     client.take(&packet);
     while recover && let Some(request) = client.arbiter.missing() {
-        assert!(out.0.again(&request, &mut packet), "seed {seed}: {request:?} is not there");
+        assert!(out.0.again(&request, 300, &mut packet), "seed {seed}: {request:?} is not there");
         asked += 1;
         client.take(&packet);
     }
@@ -123,14 +123,14 @@ fn a_request_for_what_is_not_there_gets_nothing() {
     let mut publisher = Publisher::new(SESSION, 100);
     let (mut packet, head) =
         (Vec::new(), crate::mold::Head { session: SESSION, sequence: 1, count: 1 });
-    assert!(!publisher.again(&head, &mut packet));
+    assert!(!publisher.again(&head, 300, &mut packet));
     publisher.push(&Message { locate: 0, time: 0, said: crate::itch::Said::System(b'O') });
-    assert!(!publisher.again(&head, &mut packet), "it has not gone out");
-    assert!(publisher.next_packet(&mut packet) && publisher.again(&head, &mut packet));
+    assert!(!publisher.again(&head, 300, &mut packet), "it has not gone out");
+    assert!(publisher.next_packet(&mut packet) && publisher.again(&head, 300, &mut packet));
     for (sequence, session) in
         [(0, SESSION), (2, SESSION), (u64::MAX, SESSION), (1, *b"other     ")]
     {
         let head = crate::mold::Head { session, sequence, count: 9 };
-        assert!(!publisher.again(&head, &mut packet), "{head:?}");
+        assert!(!publisher.again(&head, 300, &mut packet), "{head:?}");
     }
 }

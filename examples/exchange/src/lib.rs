@@ -5,6 +5,7 @@ pub mod book;
 mod codec_tests;
 pub mod engine;
 mod engine_tests;
+pub mod exchange;
 pub mod feed;
 mod feed_tests;
 mod field;
@@ -12,6 +13,8 @@ pub mod flow;
 pub mod itch;
 pub mod mold;
 pub mod ouch;
+pub mod trader;
 pub mod view;
+pub mod wire;
 
 pub use field::{Side, Symbol};
