@@ -1,5 +1,5 @@
-//! MoldUDP64, the framing of Nasdaq's feeds: numbered messages in packets, and the request for those
-//! that are missing.
+//! MoldUDP64, the framing of Nasdaq's feeds: numbered messages in packets, and the request for
+//! those that are missing.
 //!
 //! A packet has the session (10 bytes), the number of its first message (8), the count of its
 //! messages (2), and for each its length (2) and its bytes. A packet without messages says which
