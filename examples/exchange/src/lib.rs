@@ -1,6 +1,7 @@
 //! An exchange over RDMA: order entry in OUCH 5.0, a matching engine, and market data in ITCH 5.0.
 #![doc = include_str!("../README.md")]
 
+pub mod accounts;
 pub mod book;
 mod codec_tests;
 pub mod engine;
@@ -11,6 +12,7 @@ mod feed_tests;
 mod field;
 pub mod flow;
 pub mod itch;
+pub mod log;
 pub mod mold;
 pub mod ouch;
 pub mod trader;

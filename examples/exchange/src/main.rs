@@ -5,10 +5,14 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Parser, Subcommand};
+use doorbell::alloc::MapRequest;
 use doorbell::prelude::*;
+use doorbell::worker::PeerData;
 use doorbell::{UdParam, clock_ns};
 use doorbell_exchange::exchange::{Exchange, PACKET_MAX};
+use doorbell_exchange::log::{RECORD, STAGE};
 use doorbell_exchange::trader::{Plan, Trader};
+use doorbell_exchange::wire::GREETING;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -45,7 +49,11 @@ struct Place {
 #[derive(Subcommand)]
 enum What {
     /// Be the exchange, until SIGINT or SIGTERM.
-    Serve,
+    Serve {
+        /// Be the standby of the exchange at this port.
+        #[arg(long)]
+        standby_of: Option<u16>,
+    },
     /// Send orders, follow the feed, and compare the books at the end.
     Trade {
         /// Orders, cancels and replacements.
@@ -57,9 +65,12 @@ enum What {
         /// Datagrams in a thousand to drop, on each line.
         #[arg(long, default_value_t = 0)]
         drop: u32,
-        /// Of the flow of orders.
+        /// Of the flow of orders; also the number of the user.
         #[arg(long, default_value_t = 1)]
         seed: u64,
+        /// The port of the standby.
+        #[arg(long)]
+        standby: Option<u16>,
     },
 }
 
@@ -81,11 +92,12 @@ impl Program for Line {
     fn run<F: Fabric>(self, nic: F) -> Self::Output {
         let place = &self.place;
         match self.what {
-            What::Serve => serve(&nic, place),
-            What::Trade { orders, rate, drop, seed } => {
+            What::Serve { standby_of } => serve(&nic, place, standby_of),
+            What::Trade { orders, rate, drop, seed, standby } => {
                 let every = 1_000_000_000 / rate.max(1);
-                let plan = Plan { symbols: place.symbols, orders, every, drop, seed };
-                trade(&nic, place, plan)
+                let welcomed = |n| println!("welcome {n}");
+                let plan = Plan { symbols: place.symbols, orders, every, drop, seed, welcomed };
+                trade(&nic, place, plan, standby)
             }
         }
     }
@@ -102,19 +114,32 @@ fn lines<F: Fabric>(
     Ok((port, ways))
 }
 
-fn serve<F: Fabric>(nic: &F, place: &Place) -> Result<(), Failure> {
+fn serve<F: Fabric>(nic: &F, place: &Place, standby_of: Option<u16>) -> Result<(), Failure> {
     let mut runtime = Runtime::new(nic, &config());
-    runtime.add(Exchange::new(place.symbols, since_midnight))?;
+    let stop = runtime.stopper();
+    runtime.add(Exchange::new(place.symbols, since_midnight, stop))?;
     let (_port, ways) = lines(nic, place, &runtime.intakes()[0].clone())?;
     let worker = &mut runtime.workers()[0];
     let mut groups = Vec::new();
     for way in &ways {
         groups.push(worker.outbox().resolve(&way.to, way.qp_num, way.qkey)?);
     }
+    let stage = worker.adopt_own(nic, Mapping::plain(STAGE as usize * RECORD)?)?;
     worker.handler_mut().publish_on(groups);
+    worker.handler_mut().send_log_from(stage);
     worker.outbox().set_timer(0, 0);
-    let bound = runtime.listen(SocketAddr::new(place.addr, place.port))?;
-    println!("listening on {bound}");
+    let mut listener = Listener::bind(nic, SocketAddr::new(place.addr, place.port))?;
+    let greeting = PeerData::new(GREETING).unwrap_or_default();
+    listener.on_request(move |_| Answer::accept().with_data(greeting));
+    if let Some(primary) = standby_of {
+        let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let memory = MapRequest::new(Exchange::log_bytes() as usize).shared(true).map()?;
+        let region = worker.adopt(nic.register(memory, rights)?);
+        worker.handler_mut().follow(region);
+        runtime.dial(SocketAddr::new(place.addr, primary))?;
+    }
+    println!("listening on {}", listener.local_addr().ok_or("the listener has no address")?);
+    runtime.add_listener(listener);
     runtime.stop_on_signals()?;
     runtime.run()?;
     let handler = runtime.workers()[0].handler();
@@ -122,19 +147,26 @@ fn serve<F: Fabric>(nic: &F, place: &Place) -> Result<(), Failure> {
     Ok(())
 }
 
-fn trade<F: Fabric>(nic: &F, place: &Place, plan: Plan) -> Result<(), Failure> {
+fn trade<F: Fabric>(
+    nic: &F,
+    place: &Place,
+    plan: Plan,
+    standby: Option<u16>,
+) -> Result<(), Failure> {
     let mut runtime = Runtime::new(nic, &config());
     let stop = runtime.stopper();
     runtime.add(Trader::new(plan, clock_ns, stop))?;
     let (_port, _) = lines(nic, place, &runtime.intakes()[0].clone())?;
-    runtime.dial(SocketAddr::new(place.addr, place.port))?;
+    for port in [Some(place.port), standby].into_iter().flatten() {
+        runtime.dial(SocketAddr::new(place.addr, port))?;
+    }
     runtime.stop_on_signals()?;
     runtime.run()?;
     let (results, seen) = runtime.workers()[0].handler().results();
     let us = |share: f64| results.order_to_ack.quantile(share) as f64 / 1000.0;
     println!(
-        "{} requests, {} orders answered, {} executions",
-        results.sent, results.answered, results.executions
+        "{} requests, {} orders answered, {} executions, welcomed {} times",
+        results.sent, results.answered, results.executions, results.welcomes
     );
     println!(
         "order to ack from the intended time, in us: p50 {:.2}, p99 {:.2}, p99.9 {:.2}",
@@ -149,10 +181,10 @@ fn trade<F: Fabric>(nic: &F, place: &Place, plan: Plan) -> Result<(), Failure> {
     match (&results.wrong, results.equal) {
         (Some(wrong), _) => Err(wrong.clone().into()),
         (None, Some(true)) => {
-            println!("the books are equal");
+            println!("the books are equal, and every answer came once");
             Ok(())
         }
-        (None, Some(false)) => Err("the books differ".into()),
+        (None, Some(false)) => Err("the books or the answers differ".into()),
         (None, None) => Err(format!("it ended too early: {:?}", results.down).into()),
     }
 }

@@ -1,7 +1,10 @@
 //! A client's handler: it sends orders at a rate, follows the feed on both lines, and compares its
-//! books with the exchange's at the end.
+//! books and its answers with the exchange's at the end.
+//!
+//! It is connected with the primary and with the standby. If the primary is gone, it says to the
+//! standby how many answers it has, and sends again each request whose fate it does not know.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use doorbell::latency::Latency;
 use doorbell::prelude::*;
@@ -13,10 +16,13 @@ use crate::flow::Flow;
 use crate::itch;
 use crate::ouch::{Answer, Request, Told};
 use crate::view::View;
-use crate::wire::{Channel, Digest, SESSION, symbols};
+use crate::wire::{Answers, Channel, Digest, Login, LoginAnswer, SESSION, symbols};
 
 /// Nanoseconds between two looks at gaps, in which the other line may fill them.
 const LOOK: u64 = 200_000;
+
+/// Looks after which it asks for the digest again.
+const DIGEST_LOOKS: u32 = 250;
 
 /// What a trader does.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +37,8 @@ pub struct Plan {
     pub drop: u32,
     /// Of its flow.
     pub seed: u64,
+    /// Called with the number of each welcome by an exchange, the first one's 1.
+    pub welcomed: fn(u64),
 }
 
 /// What a trader has seen.
@@ -52,7 +60,9 @@ pub struct Results {
     pub equal: Option<bool>,
     /// Something that must not be.
     pub wrong: Option<String>,
-    /// Why the connection ended.
+    /// Exchanges that it was welcomed by, and why the last connection ended.
+    pub welcomes: u64,
+    /// See `welcomes`.
     pub down: Option<DownReason>,
 }
 
@@ -63,18 +73,27 @@ pub struct Trader {
     symbols: Vec<Symbol>,
     arbiter: Arbiter,
     view: View,
+    /// The exchange in charge.
     exchange: Option<PeerId>,
-    /// The request that found no room, and when it should have gone out.
-    waiting: Option<Request>,
+    /// Requests that may not have been taken: with the number of their order, if they have an
+    /// answer of their own. The first `sent` have gone to this exchange.
+    unsure: VecDeque<(Option<u32>, Vec<u8>)>,
+    sent: usize,
     next_at: u64,
+    answers: Answers,
     /// When each order that has no answer should have gone out.
     open: HashMap<u32, u64>,
     digest: Option<Digest>,
     digest_asked: bool,
+    looks: u32,
     /// The sum of its own books at the number of the digest.
     sum: Option<u64>,
     clock: fn() -> u64,
     drops: u64,
+    /// Its timer is set.
+    ticks: bool,
+    /// Exchanges that it is connected with.
+    peers: u32,
     message: Vec<u8>,
     results: Results,
     stop: Stop,
@@ -90,14 +109,19 @@ impl Trader {
             arbiter: Arbiter::new(SESSION),
             view: View::default(),
             exchange: None,
-            waiting: None,
+            unsure: VecDeque::new(),
+            sent: 0,
             next_at: 0,
+            answers: Answers::default(),
             open: HashMap::new(),
             digest: None,
             digest_asked: false,
+            looks: 0,
             sum: None,
             clock,
             drops: plan.seed,
+            ticks: false,
+            peers: 0,
             message: Vec::new(),
             results: Results::default(),
             stop,
@@ -113,29 +137,76 @@ impl Trader {
     /// Sends the orders that are due.
     fn trade<P: Provider>(&mut self, out: &mut Outbox<'_, P>) {
         let Some(exchange) = self.exchange else { return };
-        while self.results.sent < self.plan.orders {
-            let now = (self.clock)();
-            if now < self.next_at {
+        loop {
+            while let Some((_, message)) = self.unsure.get(self.sent) {
+                if out.send_now(exchange, message).is_err() {
+                    return;
+                }
+                self.sent += 1;
+            }
+            if self.results.sent == self.plan.orders {
+                break;
+            }
+            if (self.clock)() < self.next_at {
                 return;
             }
-            let request = self.waiting.take().unwrap_or_else(|| self.flow.next_request());
-            Channel::Orders.begin(&mut self.message);
-            request.write(&mut self.message);
-            if out.send_now(exchange, &self.message).is_err() {
-                self.waiting = Some(request);
-                return;
-            }
-            self.results.sent += 1;
-            // A cancel of what is gone has no answer.
-            let user_ref = match request {
-                Request::Enter(enter) => Some(enter.user_ref),
-                Request::Replace(replace) => Some(replace.user_ref),
-                Request::Cancel { .. } => None,
-            };
-            self.open.extend(user_ref.map(|user_ref| (user_ref, self.next_at)));
-            self.next_at += self.plan.every;
+            self.make_request();
         }
-        self.ask_digest(exchange, out);
+        if self.open.is_empty() {
+            self.ask_digest(exchange, out);
+        }
+    }
+
+    /// Makes the next request of the flow, to be sent.
+    fn make_request(&mut self) {
+        let request = self.flow.next_request();
+        let mut message = Vec::new();
+        Channel::Orders.begin(&mut message);
+        request.write(&mut message);
+        // A cancel of what is gone has no answer.
+        let user_ref = match request {
+            Request::Enter(enter) => Some(enter.user_ref),
+            Request::Replace(replace) => Some(replace.user_ref),
+            Request::Cancel { .. } => None,
+        };
+        self.unsure.push_back((user_ref, message));
+        self.open.extend(user_ref.map(|user_ref| (user_ref, self.next_at)));
+        self.results.sent += 1;
+        self.next_at += self.plan.every;
+    }
+
+    /// Says who it is, and how many answers it has.
+    fn login<P: Provider>(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+        let (user, answers) = (self.plan.seed as u32, self.answers.count);
+        Channel::Login.begin(&mut self.message);
+        Login { user, answers }.write(&mut self.message);
+        if out.send(peer, &self.message).is_err() {
+            self.results.wrong.get_or_insert("a new peer has no room for a login".into());
+        }
+    }
+
+    /// An exchange answers a login.
+    fn welcome<P: Provider>(
+        &mut self,
+        peer: PeerId,
+        answer: Option<LoginAnswer>,
+        out: &mut Outbox<'_, P>,
+    ) {
+        match answer {
+            Some(LoginAnswer::Again) => {
+                // What the old one has said and was not taken yet comes again from the new one.
+                self.exchange = None;
+                self.login(peer, out);
+            }
+            Some(LoginAnswer::Welcome) => {
+                (self.exchange, self.sent, self.digest_asked) = (Some(peer), 0, false);
+                (self.digest, self.sum) = (None, None);
+                self.results.welcomes += 1;
+                (self.plan.welcomed)(self.results.welcomes);
+                self.next_at = self.next_at.max((self.clock)());
+            }
+            None => drop(self.results.wrong.get_or_insert("a damaged login".into())),
+        }
     }
 
     /// At the end: asks for the sum of the exchange's books.
@@ -151,11 +222,23 @@ impl Trader {
     fn answered(&mut self, user_ref: u32) {
         if let Some(intended) = self.open.remove(&user_ref) {
             self.results.answered += 1;
+            // The exchange takes requests in order: it has taken all before this one.
+            while let Some((known, _)) = self.unsure.pop_front() {
+                self.sent = self.sent.saturating_sub(1);
+                if known == Some(user_ref) {
+                    break;
+                }
+            }
             self.results.order_to_ack.record((self.clock)().saturating_sub(intended));
         }
     }
 
-    fn hear(&mut self, answer: &Answer) {
+    fn hear(&mut self, bytes: &[u8]) {
+        let Some(answer) = Answer::read(bytes) else {
+            self.results.wrong.get_or_insert("an answer is damaged".into());
+            return;
+        };
+        self.answers.add(bytes);
         match answer.told {
             Told::Accepted(accepted) => self.answered(accepted.order.user_ref),
             Told::Replaced { new, .. } => self.answered(new.order.user_ref),
@@ -163,6 +246,7 @@ impl Trader {
             Told::Executed { .. } => self.results.executions += 1,
             Told::Canceled { .. } | Told::System(_) => {}
         }
+        self.compare();
     }
 
     /// Takes a packet of the feed.
@@ -181,19 +265,22 @@ impl Trader {
         self.compare();
     }
 
-    /// Compares the books, if both sums are of the same moment.
+    /// Compares books and answers, if both sides know them at the same moment.
     fn compare(&mut self) {
-        let Some(Digest { sequence, sum }) = self.digest else { return };
+        let Some(Digest { sequence, sum, answers }) = self.digest else { return };
         if self.arbiter.next_sequence() == sequence && self.sum.is_none() {
             let view = &self.view;
             self.sum = Some(Digest::sum(&self.symbols, |symbol, side| view.book(symbol, side)));
         }
-        if let Some(own) = self.sum {
-            self.results.equal = Some(own == sum);
+        let behind = self.sum.is_none() && self.arbiter.next_sequence() > sequence;
+        if behind || self.answers.count > answers.count {
+            // Others trade on: the feed or an answer was faster than the digest.
+            (self.digest, self.sum, self.digest_asked) = (None, None, false);
+        } else if let Some(own) = self.sum
+            && self.answers.count == answers.count
+        {
+            self.results.equal = Some(own == sum && self.answers == answers);
             self.stop.stop();
-        } else if self.arbiter.next_sequence() > sequence {
-            // Others trade on: the feed was faster than the digest.
-            (self.digest, self.digest_asked) = (None, false);
         }
     }
 
@@ -209,23 +296,29 @@ impl Trader {
 
 impl<P: Provider> Handler<P> for Trader {
     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
-        self.exchange = Some(peer);
-        self.next_at = (self.clock)();
-        out.set_timer(out.now() + LOOK, 0);
+        self.peers += 1;
+        self.login(peer, out);
+        if !std::mem::replace(&mut self.ticks, true) {
+            out.set_timer(out.now() + LOOK, 0);
+        }
     }
 
     fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+        let peer = message.peer();
+        let in_charge = self.exchange == Some(peer);
         match Channel::split(message.bytes()) {
-            Some((Channel::Orders, bytes)) => match Answer::read(bytes) {
-                Some(answer) => self.hear(&answer),
-                None => drop(self.results.wrong.get_or_insert("an answer is damaged".into())),
-            },
+            Some((Channel::Orders, bytes)) if in_charge => self.hear(bytes),
             Some((Channel::Recovery, packet)) => self.follow(packet),
-            Some((Channel::Digest, bytes)) => {
-                self.digest = Digest::read(bytes);
+            Some((Channel::Digest, bytes)) if in_charge => {
+                (self.digest, self.sum) = (Digest::read(bytes), None);
                 self.compare();
             }
-            None => drop(self.results.wrong.get_or_insert("a message of no channel".into())),
+            Some((Channel::Login, bytes)) => self.welcome(peer, LoginAnswer::read(bytes), out),
+            // The last words of an exchange that is gone.
+            Some((Channel::Orders | Channel::Digest, _)) => {}
+            Some((Channel::Standby, _)) | None => {
+                self.results.wrong.get_or_insert("a message of no channel".into());
+            }
         }
         self.trade(out);
         Verdict::Done
@@ -243,6 +336,10 @@ impl<P: Provider> Handler<P> for Trader {
             request.write(&mut self.message);
             self.results.asked += u64::from(out.send(exchange, &self.message).is_ok());
         }
+        self.looks += 1;
+        if self.looks.is_multiple_of(DIGEST_LOOKS) && self.digest.is_none() {
+            self.digest_asked = false;
+        }
         out.set_timer(out.now() + LOOK, 0);
         self.trade(out);
     }
@@ -251,8 +348,12 @@ impl<P: Provider> Handler<P> for Trader {
         self.trade(out);
     }
 
-    fn on_peer_down(&mut self, _: PeerId, why: DownReason, _out: &mut Outbox<'_, P>) {
-        (self.exchange, self.results.down) = (None, Some(why));
-        self.stop.stop();
+    fn on_peer_down(&mut self, peer: PeerId, why: DownReason, _out: &mut Outbox<'_, P>) {
+        self.results.down = Some(why);
+        self.peers -= 1;
+        if self.peers == 0 {
+            self.stop.stop();
+        }
+        self.exchange.take_if(|exchange| *exchange == peer);
     }
 }

@@ -5,6 +5,8 @@
 mod process;
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use doorbell::prelude::*;
 use doorbell::prng::Prng;
@@ -32,9 +34,12 @@ struct Served {
 
 impl Served {
     fn start() -> Served {
-        let lines = lines();
+        Served::with(lines(), &[])
+    }
+
+    fn with(lines: String, more: &[&str]) -> Served {
         let words = ["serve", "--port", "0", "--lines", &lines];
-        let mut server = Running::start(exchange().args(words));
+        let mut server = Running::start(exchange().args(words).args(more));
         let port = server.port();
         Served { server, port, lines }
     }
@@ -65,6 +70,33 @@ fn books_are_equal_although_the_lines_lose_datagrams() {
     late.ends_with_all(0, &["the books are equal", "500 requests"]);
     let said = served.end();
     assert!(said.contains("damaged: 0"), "{said}");
+}
+
+/// Kills the primary in the middle of its work. The standby takes over, and the trader's books and
+/// answers are those of the standby: nothing that it was told is lost, and nothing came twice.
+/// `DOORBELL_EXCHANGE_KILLS` says how often.
+#[test]
+fn a_standby_has_every_order_that_was_answered() {
+    let kills = std::env::var("DOORBELL_EXCHANGE_KILLS").ok();
+    let kills = kills.map_or(4, |kills| kills.parse().expect("a number"));
+    let mut prng = Prng::new(doorbell::clock_ns());
+    let (mut welcomed, mut followed) = (0, 0);
+    for round in 0..kills {
+        let primary = Served::start();
+        let standby = Served::with(primary.lines.clone(), &["--standby-of", &primary.port[1]]);
+        let words = ["--orders", "4000", "--rate", "8000", "--drop", "10"];
+        let more = ["--standby", &standby.port[1]];
+        let mut trader = primary.trader(&[&words[..], &more[..]].concat());
+        trader.says("welcome 1");
+        thread::sleep(Duration::from_millis(prng.range(20, 700)));
+        drop(primary); // kills it
+        let said = trader.ends_with_all(0, &["every answer came once", "4000 requests"]);
+        println!("round {round}: {}", said.lines().next().unwrap_or_default());
+        welcomed += u32::from(said.contains("welcomed 2 times"));
+        let said = standby.end();
+        followed += u32::from(!said.contains("followed: 0"));
+    }
+    assert!(welcomed > 0 && followed > 0, "no kill came in the middle of the work");
 }
 
 /// Sends one damaged message, and waits for the end of the connection.
