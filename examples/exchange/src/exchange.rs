@@ -73,6 +73,8 @@ struct Following {
     primary: Option<PeerId>,
     /// Records that the primary had when it took this standby: with fewer it may not take over.
     needs: Option<u64>,
+    /// To be called when it may take over.
+    ready: Option<fn()>,
     told: u64,
     /// Users who wait for the takeover.
     waiting: Vec<PeerId>,
@@ -133,10 +135,12 @@ impl Exchange {
     }
 
     /// Makes it a standby, whose primary writes its log to this memory, [`Exchange::log_bytes`]
-    /// long.
-    pub fn follow(&mut self, memory: RegionId) {
+    /// long. `ready` is called when it has all that the primary had at its coming: from then on it
+    /// may take over.
+    pub fn follow(&mut self, memory: RegionId, ready: fn()) {
         let (primary, needs, told, waiting) = (None, None, 0, Vec::new());
-        self.following = Some(Following { memory, primary, needs, told, waiting });
+        let ready = Some(ready);
+        self.following = Some(Following { memory, primary, needs, ready, told, waiting });
     }
 
     /// Bytes of a standby's memory for the log.
@@ -273,7 +277,14 @@ impl Exchange {
             self.counts.followed += 1;
         }
         self.advance(out);
-        let Some(Following { primary, told, .. }) = &mut self.following else { return };
+        let Some(Following { primary, needs, ready, told, .. }) = &mut self.following else {
+            return;
+        };
+        if needs.is_some_and(|needs| self.applied >= needs)
+            && let Some(ready) = ready.take()
+        {
+            ready();
+        }
         if let Some(primary) = *primary
             && self.applied >= *told + TELL
         {

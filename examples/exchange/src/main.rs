@@ -135,7 +135,7 @@ fn serve<F: Fabric>(nic: &F, place: &Place, standby_of: Option<u16>) -> Result<(
         let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let memory = MapRequest::new(Exchange::log_bytes() as usize).shared(true).map()?;
         let region = worker.adopt(nic.register(memory, rights)?);
-        worker.handler_mut().follow(region);
+        worker.handler_mut().follow(region, || println!("ready to take over"));
         runtime.dial(SocketAddr::new(place.addr, primary))?;
     }
     println!("listening on {}", listener.local_addr().ok_or("the listener has no address")?);

@@ -22,7 +22,8 @@ fn exchange() -> std::process::Command {
 fn lines() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let (id, n) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let group = |line: u32| format!("239.{}.{}.{}", 64 + 2 * n + line, id >> 8 & 255, id & 255);
+    let group =
+        |line: u32| format!("239.{}.{}.{}", 64 + (2 * n + line) % 128, id >> 8 & 255, id & 255);
     format!("{},{}", group(0), group(1))
 }
 
@@ -83,7 +84,9 @@ fn a_standby_has_every_order_that_was_answered() {
     let (mut welcomed, mut followed) = (0, 0);
     for round in 0..kills {
         let primary = Served::start();
-        let standby = Served::with(primary.lines.clone(), &["--standby-of", &primary.port[1]]);
+        let more = ["--standby-of", &primary.port[1]];
+        let mut standby = Served::with(primary.lines.clone(), &more);
+        standby.server.says("ready to take over");
         let words = ["--orders", "4000", "--rate", "8000", "--drop", "10"];
         let more = ["--standby", &standby.port[1]];
         let mut trader = primary.trader(&[&words[..], &more[..]].concat());
