@@ -46,6 +46,8 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("doorbell-top", &["doorbell"]),
     ("doorbell-bench", &["doorbell", "doorbell-tune"]),
     ("doorbell-examples", &["doorbell", "doorbell-tokio", "doorbell-tune"]),
+    ("doorbell-exchange", &["doorbell"]),
+    ("doorbell-kv", &["doorbell"]),
     ("xtask", &[]),
 ];
 

@@ -30,6 +30,7 @@ const CEILINGS: &[(&str, usize, usize)] = &[
     ("doorbell-cm", 8, 12),
     ("doorbell-engine", 10, 5),
     ("doorbell-examples", 2, 0),
+    ("doorbell-kv", 1, 0),
     ("doorbell-seam", 8, 0),
     ("doorbell-soft", 20, 27),
     ("doorbell-tokio", 1, 1),

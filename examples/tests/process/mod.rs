@@ -34,14 +34,20 @@ impl Running {
         Running { child, out }
     }
 
-    /// Waits for the address that a server prints; the words for its client.
-    pub(crate) fn port(&mut self) -> [String; 2] {
+    /// Waits for a line that begins so.
+    pub(crate) fn says(&mut self, words: &str) -> String {
         let mut line = String::new();
         let out = self.out.as_mut().expect("its output is piped");
-        while !line.starts_with("listening on ") {
+        while !line.starts_with(words) {
             line.clear();
-            assert!(out.read_line(&mut line).expect("a line") > 0, "it does not listen");
+            assert!(out.read_line(&mut line).expect("a line") > 0, "it does not say `{words}`");
         }
+        line
+    }
+
+    /// Waits for the address that a server prints; the words for its client.
+    pub(crate) fn port(&mut self) -> [String; 2] {
+        let line = self.says("listening on ");
         let port = line.trim_end().rsplit(':').next().expect("a port");
         ["--port".to_owned(), port.to_owned()]
     }

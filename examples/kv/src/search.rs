@@ -1,0 +1,40 @@
+//! What a client concludes from the slots that it has read.
+
+use crate::slot::{Cover, Entry, View, parse};
+use crate::table::Geometry;
+
+/// Slots that a client reads for a key before it asks the server.
+pub const PROBES: usize = 3;
+
+/// What a slot says about a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// Here it is.
+    Here(Entry<'a>),
+    /// It was absent at some moment of the search.
+    Absent,
+    /// Read the next slot.
+    Next,
+    /// Read this slot again: it was being written.
+    Again,
+    /// Only the server knows.
+    Ask,
+}
+
+/// Judges the bytes of a slot, which the `probe`th READ for a key has brought; probes count from 0.
+pub fn judge<'a>(
+    bytes: &'a [u8],
+    geometry: &Geometry,
+    (slot, probe): (usize, usize),
+    key: &[u8],
+    cover: Cover,
+) -> Verdict<'a> {
+    match parse(bytes, geometry.place(slot), cover) {
+        Err(_) => Verdict::Again,
+        Ok(View::Free) => Verdict::Absent,
+        Ok(View::Live(entry)) if entry.key == key => Verdict::Here(entry),
+        Ok(View::Moved) => Verdict::Ask,
+        Ok(View::Live(_) | View::Deleted) if probe + 1 >= PROBES => Verdict::Ask,
+        Ok(View::Live(_) | View::Deleted) => Verdict::Next,
+    }
+}
