@@ -46,6 +46,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("doorbell-top", &["doorbell"]),
     ("doorbell-bench", &["doorbell", "doorbell-tune"]),
     ("doorbell-examples", &["doorbell", "doorbell-tokio", "doorbell-tune"]),
+    ("doorbell-nvmf", &["doorbell"]),
     ("xtask", &[]),
 ];
 
