@@ -47,6 +47,7 @@ const MACHINE: &[Need] = &[Need::Machine];
 const PEERS: &[Need] = &[Need::Peers];
 const HEADERS: &[Need] = &[Need::Verbs, Need::Compare];
 const TESTS: &[Need] = &[Need::Tests];
+const DISKS: &[Need] = &[Need::Tests, Need::Machine];
 const RECORDED: &[Need] = &[Need::Recorded];
 
 const fn package(
@@ -79,6 +80,11 @@ const PACKAGES: &[Package] = &[
     package(TESTS, "valgrind", Sign::Program("valgrind"), "counts instructions"),
     package(TESTS, "util-linux", Sign::Program("taskset"), "runs a program on one core"),
     package(TESTS, "binutils", Sign::Program("nm"), "lists the functions of a library"),
+    package(DISKS, "fio", Sign::Program("fio"), "writes to disks and checks them"),
+    package(TESTS, "libnbd-bin", Sign::Program("nbdcopy"), "a client of the NBD gateway"),
+    package(TESTS, "qemu-utils", Sign::Program("qemu-img"), "a client of the NBD gateway"),
+    package(MACHINE, "nvme-cli", Sign::Program("nvme"), "connects the kernel to a target"),
+    package(MACHINE, "e2fsprogs", Sign::Program("mkfs.ext4"), "makes a file system"),
     package(RECORDED, "hwloc-nox", Sign::Program("lstopo-no-graphics"), "reads recorded machines"),
     package(RECORDED, "bzip2", Sign::Program("bzip2"), "unpacks them"),
     package(MACHINE, "procps", Sign::Program("pgrep"), "finds the processes of a benchmark"),

@@ -193,6 +193,7 @@ impl Pass {
             Some(path) => Listen::unix(&path)?,
             None => Listen::tcp(self.listen)?,
         };
+        nbd::probe(fabric, &export, stop)?;
         println!("NBD on {listen}, for {nqn} at {target}");
         nbd::serve(fabric, listen, &export, stop)?;
         Ok(())

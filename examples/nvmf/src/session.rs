@@ -100,6 +100,9 @@ pub enum Step {
     Hold,
     /// The host breaks the protocol: the queue ends.
     Breach,
+    /// The controller has ended, and the queue with it: an error would reach the host's programs,
+    /// an ended connection is made again.
+    Gone,
 }
 
 enum Role {
@@ -168,6 +171,9 @@ impl Session {
 
     /// Takes a capsule.
     pub fn take(&mut self, capsule: &[u8]) -> Step {
+        if self.controller().is_some_and(|controller| controller.is_ended()) {
+            return Step::Gone;
+        }
         let Some(command) = Command::read(capsule) else { return Step::Breach };
         self.head = (self.head + 1) % self.depth.max(1);
         let extra = capsule.get(COMMAND_BYTES..).unwrap_or_default();

@@ -17,8 +17,8 @@ use crate::wire::status::Status;
 
 /// How long a client may take for the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Bytes that one read of the socket brings at most, and that wait for parsing.
-const INPUT: usize = 1 << 18;
+/// Bytes of the buffer for what the client sends; it holds a command's data and more.
+const INPUT: usize = 1 << 19;
 /// Bytes of replies that wait for the client before its requests do.
 const OUTPUT: usize = 4 << 20;
 /// Empty rounds with commands in flight before the loop begins to sleep, and how long it sleeps.
@@ -52,9 +52,10 @@ struct Cutting {
 struct Connection<'a, F: Fabric> {
     stream: Stream,
     disk: Disk<'a, F>,
+    /// What the client sends; the bytes from `used` to `filled` wait for parsing.
     input: Vec<u8>,
-    /// Bytes of the input that were used.
     used: usize,
+    filled: usize,
     output: Vec<u8>,
     /// Bytes of the output that were sent.
     sent: usize,
@@ -79,8 +80,9 @@ pub(super) fn serve<F: Fabric>(
     let mut connection = Connection {
         stream,
         disk,
-        input: Vec::new(),
+        input: vec![0; INPUT],
         used: 0,
+        filled: 0,
         output: Vec::new(),
         sent: 0,
         pending: Vec::new(),
@@ -125,17 +127,23 @@ impl<F: Fabric> Connection<'_, F> {
         Ok(())
     }
 
+    /// What the client has sent and nobody has parsed.
+    fn unused(&self) -> &[u8] {
+        self.input.get(self.used..self.filled).unwrap_or_default()
+    }
+
     /// Reads what the client has sent.
     fn receive(&mut self) -> Result<bool, Failure> {
-        let unused = self.input.len() - self.used;
-        if self.closing || unused >= INPUT || self.output.len() > OUTPUT {
+        if self.closing || self.output.len() > OUTPUT {
             return Ok(false);
         }
-        self.input.drain(..self.used);
-        self.used = 0;
-        self.input.resize(unused + INPUT, 0);
-        let read = self.stream.read(self.input.get_mut(unused..).unwrap_or_default());
-        self.input.truncate(unused + read.as_ref().copied().unwrap_or(0));
+        if self.used == self.filled || self.filled == INPUT {
+            self.input.copy_within(self.used..self.filled, 0);
+            (self.used, self.filled) = (0, self.filled - self.used);
+        }
+        let Some(room @ [_, ..]) = self.input.get_mut(self.filled..) else { return Ok(false) };
+        let read = self.stream.read(room);
+        self.filled += read.as_ref().copied().unwrap_or(0);
         match read {
             Ok(0) => {
                 self.closing = true;
@@ -170,8 +178,7 @@ impl<F: Fabric> Connection<'_, F> {
 
     /// Begins the next request; false if it has not come yet.
     fn begin(&mut self) -> Result<bool, Failure> {
-        let unused = self.input.get(self.used..).unwrap_or_default();
-        let Some(header) = unused.first_chunk::<REQUEST_BYTES>() else { return Ok(false) };
+        let Some(header) = self.unused().first_chunk::<REQUEST_BYTES>() else { return Ok(false) };
         let request = Request::read(header).ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, "the NBD client sent no request")
         })?;
@@ -202,7 +209,7 @@ impl<F: Fabric> Connection<'_, F> {
         let Some(cutting) = &mut self.cutting else { return false };
         let len =
             if cutting.request.kind == Kind::Write { u64::from(cutting.request.len) } else { 0 };
-        let here = (self.input.len() - self.used).min((len - cutting.done) as usize);
+        let here = (self.filled - self.used).min((len - cutting.done) as usize);
         self.used += here;
         cutting.done += here as u64;
         if cutting.done < len {
@@ -227,7 +234,7 @@ impl<F: Fabric> Connection<'_, F> {
         };
         let len = if op == Op::Flush { 0 } else { u64::from(request.len) };
         let count = (len - cutting.done).min(self.disk.part_bytes(op));
-        let missing = op == Op::Write && self.input.len() - self.used < count as usize;
+        let missing = op == Op::Write && self.filled - self.used < count as usize;
         if missing || !self.disk.has_room() {
             return Ok(false);
         }
@@ -269,11 +276,10 @@ impl<F: Fabric> Connection<'_, F> {
             pending.error =
                 if done.status == Status::CAPACITY { errno::ENOSPC } else { errno::EIO };
         } else if done.part.op == Op::Read {
-            let len = pending.request.len as usize;
+            let (len, start) = (pending.request.len as usize, done.part.offset);
             pending.data.resize(len, 0);
-            let end = done.part.offset + done.part.len as usize;
-            let to = pending.data.get_mut(done.part.offset..end).unwrap_or_default();
-            self.disk.read(&done, to)?;
+            let to = pending.data.get_mut(start..start + done.part.len as usize);
+            self.disk.read(&done, to.unwrap_or_default())?;
         } else if done.part.op == Op::Trim && done.part.force {
             // Dataset Management has no FUA, so a flush follows.
             let part = Part { op: Op::Flush, force: false, len: 0, ..done.part };

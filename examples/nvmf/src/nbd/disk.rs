@@ -106,14 +106,15 @@ impl<F: Fabric> Link<F> {
 }
 
 impl<'a, F: Fabric> Disk<'a, F> {
-    /// Connects to the namespace.
+    /// Connects to the namespace; tries again for `patience` if the target cannot be reached.
     pub(super) fn open(
         fabric: &F,
         export: &'a Export,
         host: Host,
         stop: &'a AtomicBool,
+        patience: Duration,
     ) -> Result<Disk<'a, F>, Error> {
-        let (link, blocks) = Link::new(fabric, export, &host)?;
+        let (link, blocks) = patiently(fabric, export, &host, stop, patience)?;
         let (flying, again) = (HashMap::new(), VecDeque::new());
         let fabric = fabric.clone();
         Ok(Disk { fabric, export, host, stop, link, blocks, flying, again, open: None })
@@ -156,7 +157,7 @@ impl<'a, F: Fabric> Disk<'a, F> {
             }
             Err(error) if error.is_lost() => {
                 self.again.push_back(part);
-                self.reconnect(error)
+                self.reconnect()
             }
             Err(error) => Err(error),
         }
@@ -203,7 +204,7 @@ impl<'a, F: Fabric> Disk<'a, F> {
                 self.open = Some(tag);
                 Ok(Some(Done { part, status: response.status, tag }))
             }
-            Err(error) if error.is_lost() => self.reconnect(error).map(|()| None),
+            Err(error) if error.is_lost() => self.reconnect().map(|()| None),
             Err(error) => Err(error),
         }
     }
@@ -217,30 +218,40 @@ impl<'a, F: Fabric> Disk<'a, F> {
     pub(super) fn tend(&mut self) -> Result<(), Error> {
         let looked = self.link.queue.look();
         match looked.and_then(|()| self.link.controller.keep_alive_after(HEARTBEAT)) {
-            Err(error) if error.is_lost() => self.reconnect(error),
+            Err(error) if error.is_lost() => self.reconnect(),
             other => other,
         }
     }
 
     /// Connects again, and sends again what was in flight: each part does the same however often
     /// it is done, and nobody has heard that it was.
-    fn reconnect(&mut self, lost: Error) -> Result<(), Error> {
-        let end = Instant::now() + self.export.patience;
+    fn reconnect(&mut self) -> Result<(), Error> {
         self.open = None;
         self.again.extend(self.flying.drain().map(|(_, part)| part));
-        let mut last = lost;
-        // Relaxed: the flag guards no other memory.
-        while Instant::now() < end && !self.stop.load(Ordering::Relaxed) {
-            match Link::new(&self.fabric, self.export, &self.host) {
-                Ok((link, blocks)) if blocks == self.blocks => {
-                    self.link = link;
-                    return Ok(());
-                }
-                Ok(_) => return Err(Error::Unfit("the namespace has another size now")),
-                Err(error) => last = error,
-            }
-            thread::sleep(RETRY);
+        let patience = self.export.patience;
+        let (link, blocks) = patiently(&self.fabric, self.export, &self.host, self.stop, patience)?;
+        if blocks != self.blocks {
+            return Err(Error::Unfit("the namespace has another size now"));
         }
-        Err(last)
+        self.link = link;
+        Ok(())
+    }
+}
+
+/// Connects, and tries again for a time.
+fn patiently<F: Fabric>(
+    fabric: &F,
+    export: &Export,
+    host: &Host,
+    stop: &AtomicBool,
+    patience: Duration,
+) -> Result<(Link<F>, u64), Error> {
+    let end = Instant::now() + patience;
+    loop {
+        match Link::new(fabric, export, host) {
+            // Relaxed: the flag guards no other memory.
+            Err(_) if Instant::now() < end && !stop.load(Ordering::Relaxed) => thread::sleep(RETRY),
+            done => return done,
+        }
     }
 }

@@ -18,7 +18,7 @@ pub use self::disk::Export;
 pub use self::socket::Listen;
 
 use self::disk::Disk;
-use crate::initiator::Host;
+use crate::initiator::{Error, Host};
 
 /// A failure of a client's connection or of the target.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -26,11 +26,19 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// How long the gateway waits for a client before it looks whether it has to stop.
 const WAIT: Duration = Duration::from_millis(100);
 
+/// Looks once whether the target has the namespace.
+///
+/// # Errors
+/// The target cannot be reached, or lacks it.
+pub fn probe<F: Fabric>(fabric: &F, export: &Export, stop: &AtomicBool) -> Result<(), Error> {
+    Disk::open(fabric, export, Host::default(), stop, Duration::ZERO).map(drop)
+}
+
 /// Serves clients until `stop`. A client whose connection fails ends alone, with a line on standard
 /// error.
 ///
 /// # Errors
-/// The target cannot be reached at the beginning, or the listening socket fails.
+/// The listening socket fails.
 pub fn serve<F: Fabric>(
     fabric: &F,
     listen: Listen,
@@ -48,14 +56,13 @@ pub fn serve<F: Fabric>(
         }
         host
     };
-    drop(Disk::open(fabric, export, host(), stop)?);
     thread::scope(|scope| {
         // Relaxed: the flag guards no other memory.
         while !stop.load(Ordering::Relaxed) {
             let Some(stream) = listen.accept(WAIT)? else { continue };
             let host = host();
             thread::Builder::new().name("nvmf-nbd".to_owned()).spawn_scoped(scope, move || {
-                let opened = Disk::open(fabric, export, host, stop);
+                let opened = Disk::open(fabric, export, host, stop, export.patience);
                 let served = opened
                     .map_err(Failure::from)
                     .and_then(|disk| connection::serve(stream, disk, stop));

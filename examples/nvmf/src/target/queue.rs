@@ -192,6 +192,7 @@ impl<F: Fabric> Queue<F> {
         let step = self.session.take(buffer.get(..len).unwrap_or_default());
         match step {
             Step::Breach => return Err(End::Breach),
+            Step::Gone => return Err(End::Gone),
             Step::Hold => {}
             Step::Answers(answers) => {
                 self.in_flight += answers.len();
