@@ -57,7 +57,7 @@ files() {
 
 # verified OPTION...: fio writes, and finds what it wrote.
 verified() {
-    timeout -k 5 200 fio --name=verify --filename=/dev/nvme0n1 --ioengine=libaio --direct=1 \
+    timeout -k 5 600 fio --name=verify --filename=/dev/nvme0n1 --ioengine=libaio --direct=1 \
         --verify=crc32c --do_verify=1 --verify_fatal=1 "$@"
 }
 
@@ -78,10 +78,11 @@ silence() {
 
 # kill -9 in the middle of verified writes: the kernel connects again, and what it heard of is there.
 killed() {
-    verified --rw=randwrite --bsrange=512-64k --iodepth=16 --size=8M --fsync=16 --rate_iops=60 &
+    # Eight seconds of writes, more than pass between the starts and the kills.
+    verified --rw=randwrite --bs=32k --iodepth=16 --size=4M --fsync=16 --rate_iops=16 &
     local fio=$! kills
     for kills in 1 2; do
-        sleep 3
+        sleep 2
         kill -0 $fio || { echo "fio ended before kill $kills"; return 1; }
         kill -KILL $target
         wait $target

@@ -1,12 +1,15 @@
 //! One queue pair to a target: commands go out, responses come in, in any order.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use doorbell::error::Code;
 use doorbell::provider::Access;
 use doorbell::wr::{PostCause, SendFlags, SendOp};
 use doorbell::{
-    AddrInfo, Buffer, ConnParam, Endpoint, Exposed, Fabric, Hints, Id, QpInit, SendRequest,
+    AddrInfo, Buffer, CmError, Completion, CompletionQueue, ConnParam, Endpoint, Exposed, Fabric,
+    Hints, Id, QpInit, SendRequest, message_memory,
 };
 
 use super::error::Error;
@@ -18,8 +21,10 @@ use crate::wire::{CAPSULE_BYTES, COMMAND_BYTES};
 
 /// Empty polls between two looks whether the target is still there.
 const LOOK: u32 = 1 << 12;
-/// Empty polls before a wait begins to sleep, and how long it sleeps.
-const SPINS: u32 = 2000;
+/// Empty polls before a wait begins to sleep, and how long it sleeps until it looks again, on a
+/// device that wakes it and on another.
+const SPINS: u32 = 256;
+const SLEEP: Duration = Duration::from_millis(10);
 const NAP: Duration = Duration::from_micros(50);
 
 /// A command in flight, by its number.
@@ -61,11 +66,14 @@ pub struct Queue<F: Fabric> {
     slots: Vec<Slot>,
     free: Vec<u16>,
     capsules: Vec<Buffer<F>>,
+    cq: CompletionQueue<F>,
     list: Vec<SendRequest<F>>,
     inline: usize,
     /// Bytes of data that go in the capsule instead.
     in_capsule: usize,
     empty: u32,
+    /// Responses that came just before a sleep.
+    early: VecDeque<Completion<F>>,
 }
 
 impl<F: Fabric> Queue<F> {
@@ -84,13 +92,15 @@ impl<F: Fabric> Queue<F> {
         let depth = u32::from(count);
         let inline = (fabric.caps().inline_max as usize).min(COMMAND_BYTES);
         let init = QpInit::rc().send_wr(depth * 2).recv_wr(depth * 2).inline(inline as u32);
+        let cq = CompletionQueue::new(fabric, depth * 4)?;
+        let init = init.send_cq(&cq).recv_cq(&cq);
         let info = AddrInfo::of(addr, &Hints::active());
         let mut id = Endpoint::create(fabric, &info, Some(&init))?.into_id();
         let mut responses = Buffer::many(fabric, usize::from(count) * 2, RESPONSE_BYTES)?;
-        id.queues().post_recvs(&mut responses).map_err(doorbell::CmError::from)?;
+        id.queues().post_recvs(&mut responses).map_err(CmError::from)?;
         let rights = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let memory = Exposed::new(fabric, usize::from(count) * slot_bytes, rights)?;
-        let capsules = Buffer::many(fabric, usize::from(count) * 2, CAPSULE_BYTES)?;
+        let capsules = capsules(fabric, usize::from(count) * 2)?;
         let param = ConnParam { private_data: &request.bytes(), ..ConnParam::default() };
         if let Err(error) = id.connect(&param) {
             let reason = Reject::read(id.private_data());
@@ -103,10 +113,12 @@ impl<F: Fabric> Queue<F> {
             slots: vec![Slot::Free; usize::from(count)],
             free: (0..count).rev().collect(),
             capsules,
+            cq,
             list: Vec::new(),
             inline,
             in_capsule: 0,
             empty: 0,
+            early: VecDeque::new(),
         })
     }
 
@@ -197,7 +209,7 @@ impl<F: Fabric> Queue<F> {
     /// `Lost`; `Unfit` for a response to no command.
     pub fn poll(&mut self) -> Result<Option<(Tag, Response)>, Error> {
         self.flush()?;
-        let Some(done) = self.id.queues().poll_recv() else {
+        let Some(done) = self.receive() else {
             self.empty = self.empty.wrapping_add(1);
             if self.empty.is_multiple_of(LOOK) {
                 self.look()?;
@@ -257,9 +269,31 @@ impl<F: Fabric> Queue<F> {
                     return Err(Error::TimedOut(what));
                 }
                 self.look()?;
-                std::thread::sleep(NAP);
+                self.sleep(SLEEP)?;
             }
         }
+    }
+
+    /// Sleeps until a response may have come, or the time is over.
+    ///
+    /// # Errors
+    /// As for [`Queue::poll`]; the system's error.
+    pub fn sleep(&mut self, limit: Duration) -> Result<(), Error> {
+        self.flush()?;
+        if self.cq.arm(false).is_err() {
+            std::thread::sleep(limit.min(NAP));
+            return Ok(());
+        }
+        // A response that came before the queue was armed wakes nobody.
+        match self.receive() {
+            Some(done) => self.early.push_back(done),
+            None => drop(self.cq.wait(Some(limit))?),
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Option<Completion<F>> {
+        self.early.pop_front().or_else(|| self.id.queues().poll_recv())
     }
 
     /// Copies data of an answered command out.
@@ -291,6 +325,15 @@ impl<F: Fabric> Queue<F> {
         }
         Ok(())
     }
+}
+
+/// Buffers for command capsules, from memory that a device may read where it is.
+fn capsules<F: Fabric>(fabric: &F, count: usize) -> Result<Vec<Buffer<F>>, CmError> {
+    let memory = message_memory(fabric, count * CAPSULE_BYTES).map_err(|error| {
+        let asked = format!("{count} command capsules");
+        CmError::new(Code::from_errno(error.errno()), asked, error.to_string())
+    })?;
+    Buffer::over(fabric, memory, count, CAPSULE_BYTES)
 }
 
 impl<F: Fabric> Drop for Queue<F> {

@@ -2,7 +2,6 @@
 
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell::Fabric;
@@ -21,9 +20,10 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const INPUT: usize = 1 << 19;
 /// Bytes of replies that wait for the client before its requests do.
 const OUTPUT: usize = 4 << 20;
-/// Empty rounds with commands in flight before the loop begins to sleep, and how long it sleeps.
-const SPINS: u32 = 2000;
-const NAP: Duration = Duration::from_micros(50);
+/// Empty rounds with commands in flight before the loop sleeps until the target answers, or it has
+/// to look whether the client has sent more.
+const SPINS: u32 = 64;
+const SLEEP: Duration = Duration::from_millis(1);
 /// How long an idle loop waits for the client, and how often the controller is tended.
 const IDLE: Duration = Duration::from_millis(250);
 /// Requests in flight at most.
@@ -120,8 +120,8 @@ impl<F: Fabric> Connection<'_, F> {
                     self.stream.wait(!self.output.is_empty(), IDLE)?;
                     idle = 0;
                 }
-                1..SPINS => thread::yield_now(),
-                _ => thread::sleep(NAP),
+                1..SPINS => std::hint::spin_loop(),
+                _ => self.disk.sleep(SLEEP)?,
             }
         }
         Ok(())

@@ -209,6 +209,14 @@ impl<'a, F: Fabric> Disk<'a, F> {
         }
     }
 
+    /// Sleeps until an answer may have come, or the time is over.
+    pub(super) fn sleep(&mut self, limit: Duration) -> Result<(), Error> {
+        match self.link.queue.sleep(limit) {
+            Err(error) if error.is_lost() => self.reconnect(),
+            other => other,
+        }
+    }
+
     /// Copies the bytes of an answered read.
     pub(super) fn read(&self, done: &Done, to: &mut [u8]) -> Result<(), Error> {
         self.link.queue.read(done.tag, to)

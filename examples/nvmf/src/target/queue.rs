@@ -81,6 +81,8 @@ pub(super) struct Queue<F: Fabric> {
     list: Vec<SendRequest<F>>,
     /// Commands without a posted answer.
     in_flight: usize,
+    /// Commands that a thread has.
+    jobs: usize,
     born: Instant,
 }
 
@@ -104,6 +106,7 @@ impl<F: Fabric> Queue<F> {
             answers: VecDeque::new(),
             list: Vec::new(),
             in_flight: 0,
+            jobs: 0,
             born: Instant::now(),
         })
     }
@@ -116,6 +119,11 @@ impl<F: Fabric> Queue<F> {
     /// Commands of the queue at most.
     pub(super) fn depth(&self) -> usize {
         self.depth
+    }
+
+    /// True while a thread carries out a command.
+    pub(super) fn has_jobs(&self) -> bool {
+        self.jobs > 0
     }
 
     /// Looks after limits of time.
@@ -284,7 +292,10 @@ impl<F: Fabric> Queue<F> {
         let mut job = Job { queue, request, buffer, status: Status::SUCCESS, _controller };
         match jobs {
             Some(jobs) if !quick => match jobs.give(job) {
-                Ok(()) => Ok(()),
+                Ok(()) => {
+                    self.jobs += 1;
+                    Ok(())
+                }
                 Err(mut job) => {
                     job.status = Status::INTERNAL;
                     self.finish(job)
@@ -297,8 +308,14 @@ impl<F: Fabric> Queue<F> {
         }
     }
 
+    /// Takes a job back that a thread has done.
+    pub(super) fn take_back(&mut self, job: Job<F>) -> Result<(), End> {
+        self.jobs = self.jobs.saturating_sub(1);
+        self.finish(job)
+    }
+
     /// Answers a request that was carried out.
-    pub(super) fn finish(&mut self, job: Job<F>) -> Result<(), End> {
+    fn finish(&mut self, job: Job<F>) -> Result<(), End> {
         let Job { request, buffer, status, .. } = job;
         let len = request.data_len();
         let to_host = match request.place {

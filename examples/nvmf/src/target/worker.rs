@@ -26,12 +26,14 @@ use crate::wire::response::RESPONSE_BYTES;
 const RECEIVES: usize = 2048;
 /// Threads that wait for files.
 const JOBS: usize = 4;
-/// Turns without work before the loop begins to sleep, and how long it then sleeps.
-const SPINS: u32 = 4000;
+/// Turns without work before the loop sleeps until the device wakes it.
+const SPINS: u32 = 256;
+/// How long it sleeps: until it has to look at other things, at a job for a file, or again on a
+/// device that cannot wake it.
+const SLEEP: Duration = Duration::from_millis(10);
 const NAP: Duration = Duration::from_micros(50);
-/// Naps before they become longer, to leave an idle machine alone.
-const NAPS: u32 = 2000;
-const LONG_NAP: Duration = Duration::from_millis(1);
+/// Completions that may wait for the loop: of a receive, and of four requests, for each command.
+const COMPLETIONS: usize = RECEIVES * 5;
 /// The peer's wait while no receive is posted: code 12 is 0.64 ms.
 const RNR_TIMER: u8 = 12;
 /// Time between two looks at limits of time.
@@ -58,6 +60,7 @@ pub(super) struct Worker<F: Fabric> {
     common: Arc<Common>,
     news: Receiver<News<F>>,
     load: Arc<AtomicUsize>,
+    cq: CompletionQueue<F>,
     srq: SharedReceive<F>,
     queues: HashMap<IdKey, Queue<F>>,
     refill: Vec<Buffer<F>>,
@@ -81,14 +84,18 @@ impl<F: Fabric> Worker<F> {
                     .map_err(|error| CmError::from_io("start threads for files", &error))?,
             ),
         };
+        let most = fabric.caps().cqe_max.min(COMPLETIONS as u32);
+        let cq = CompletionQueue::new(fabric, most)?;
         let srq = SharedReceive::new(fabric, RECEIVES as u32)?;
         let asked = || format!("{RECEIVES} receives of {CAPSULE_BYTES} bytes");
         let memory = message_memory(fabric, RECEIVES * CAPSULE_BYTES).map_err(|error| {
             CmError::new(Code::from_errno(error.errno()), asked(), error.to_string())
         })?;
         let refill = Buffer::over(fabric, memory, RECEIVES, CAPSULE_BYTES)?;
+        // Queues may have as many commands as there are completions for.
+        let free = RECEIVES.min(most as usize / 5);
         let (fabric, queues) = (fabric.clone(), HashMap::new());
-        Ok(Worker { fabric, common, news, load, srq, queues, refill, free: RECEIVES, jobs })
+        Ok(Worker { fabric, common, news, load, cq, srq, queues, refill, free, jobs })
     }
 
     /// Runs until the target stops.
@@ -102,16 +109,28 @@ impl<F: Fabric> Worker<F> {
                 tick = Instant::now();
                 self.tick(tick);
             }
-            if self.queues.is_empty() || idle > SPINS + NAPS {
-                thread::sleep(LONG_NAP);
-            } else if idle > SPINS {
-                thread::sleep(NAP);
+            if idle > SPINS {
+                self.sleep()?;
             } else if !busy {
-                thread::yield_now();
+                std::hint::spin_loop();
             }
         }
         let keys: Vec<IdKey> = self.queues.keys().copied().collect();
         keys.into_iter().for_each(|key| self.remove(key, &End::Gone));
+        Ok(())
+    }
+
+    /// Sleeps until there may be something to do: arms, looks again, and then waits.
+    fn sleep(&mut self) -> Result<(), CmError> {
+        if self.cq.arm(false).is_err() {
+            thread::sleep(NAP);
+            return Ok(());
+        }
+        if !self.turn()? {
+            // No device wakes the loop for a job that is done.
+            let working = self.queues.values().any(Queue::has_jobs);
+            self.cq.wait(Some(if working { NAP } else { SLEEP }))?;
+        }
         Ok(())
     }
 
@@ -125,7 +144,7 @@ impl<F: Fabric> Worker<F> {
             busy = true;
             if let Some(queue) = self.queues.get_mut(&job.queue) {
                 // A failure shows in the queue's own turn.
-                let _ = queue.finish(job);
+                let _ = queue.take_back(job);
             }
         }
         let mut ended = Vec::new();
@@ -208,9 +227,8 @@ impl<F: Fabric> Worker<F> {
         let inline = self.fabric.caps().inline_max.min(RESPONSE_BYTES as u32);
         // READs, WRITEs and responses, and those that have not completed yet.
         let sends = (depth * 4).min(self.fabric.caps().qp_wr_max);
-        let cq = CompletionQueue::new(&self.fabric, sends + RECEIVES as u32)?;
         let init = QpInit::rc().send_wr(sends).recv_wr(depth).inline(inline).srq(&self.srq);
-        let init = init.send_cq(&cq).recv_cq(&cq);
+        let init = init.send_cq(&self.cq).recv_cq(&self.cq);
         let made = id.create_qp(&init);
         if let Err(error) = made {
             let _ = id.reject(&Reject::NoResources.bytes());
