@@ -284,11 +284,11 @@ impl<F: Fabric> Queue<F> {
             std::thread::sleep(limit.min(NAP));
             return Ok(());
         }
-        // A response that came before the queue was armed wakes nobody.
-        match self.receive() {
-            Some(done) => self.early.push_back(done),
-            None => drop(self.cq.wait(Some(limit))?),
-        }
+        // A response that came before the queue was armed wakes nobody; the wait then only ends
+        // what arming has begun.
+        let early = self.receive();
+        self.cq.wait(Some(if early.is_some() { Duration::ZERO } else { limit }))?;
+        self.early.extend(early);
         Ok(())
     }
 

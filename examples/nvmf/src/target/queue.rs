@@ -83,6 +83,8 @@ pub(super) struct Queue<F: Fabric> {
     in_flight: usize,
     /// Commands that a thread has.
     jobs: usize,
+    /// Requests that were posted and have not completed.
+    sending: usize,
     born: Instant,
 }
 
@@ -107,6 +109,7 @@ impl<F: Fabric> Queue<F> {
             list: Vec::new(),
             in_flight: 0,
             jobs: 0,
+            sending: 0,
             born: Instant::now(),
         })
     }
@@ -121,9 +124,10 @@ impl<F: Fabric> Queue<F> {
         self.depth
     }
 
-    /// True while a thread carries out a command.
-    pub(super) fn has_jobs(&self) -> bool {
-        self.jobs > 0
+    /// True while it waits for what wakes nobody: a thread that carries out a command, or room in
+    /// the send queue.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.jobs > 0 || self.sending > 0 || !self.list.is_empty() || !self.answers.is_empty()
     }
 
     /// Looks after limits of time.
@@ -167,6 +171,7 @@ impl<F: Fabric> Queue<F> {
         let mut busy = false;
         while let Some(done) = self.id.queues().poll_send() {
             busy = true;
+            self.sending = self.sending.saturating_sub(1);
             if !done.status.is_ok() {
                 return Err(End::Gone);
             }
@@ -381,7 +386,13 @@ impl<F: Fabric> Queue<F> {
         if self.list.is_empty() {
             return Ok(());
         }
-        match self.id.queues().post_sends(&mut self.list) {
+        let signaled = |list: &[SendRequest<F>]| {
+            list.iter().filter(|request| request.flags.contains(SendFlags::SIGNALED)).count()
+        };
+        let before = signaled(&self.list);
+        let posted = self.id.queues().post_sends(&mut self.list);
+        self.sending += before - signaled(&self.list);
+        match posted {
             Ok(()) => Ok(()),
             // The rest goes with a later turn.
             Err(failed) if failed.cause == PostCause::Full => Ok(()),

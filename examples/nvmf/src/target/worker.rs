@@ -126,11 +126,14 @@ impl<F: Fabric> Worker<F> {
             thread::sleep(NAP);
             return Ok(());
         }
-        if !self.turn()? {
-            // No device wakes the loop for a job that is done.
-            let working = self.queues.values().any(Queue::has_jobs);
-            self.cq.wait(Some(if working { NAP } else { SLEEP }))?;
-        }
+        let limit = if self.turn()? {
+            Duration::ZERO // The wait only ends what arming has begun.
+        } else if self.queues.values().any(Queue::is_waiting) {
+            NAP
+        } else {
+            SLEEP
+        };
+        self.cq.wait(Some(limit))?;
         Ok(())
     }
 
