@@ -366,7 +366,7 @@ impl<F: Fabric> Queue<F> {
     }
 
     /// Posts what is ready, with one doorbell: each answer right behind its data, which the
-    /// connection keeps in this order.
+    /// connection keeps in this order. The data need not wait for earlier answers.
     fn post(&mut self) -> Result<(), End> {
         while !self.answers.is_empty() {
             let Some(mut buffer) = self.pool.response() else { break };
@@ -374,7 +374,7 @@ impl<F: Fabric> Queue<F> {
             if let Some((buffer, keyed)) = data {
                 let (len, remote) =
                     (keyed.len as usize, Remote { addr: keyed.addr, rkey: keyed.key });
-                let (op, flags) = (SendOp::Write(remote), SendFlags::empty());
+                let (op, flags) = (SendOp::Write(remote), SendFlags::UNORDERED);
                 self.list.push(SendRequest { buffer, len, op, flags });
             }
             buffer.copy_from_slice(&self.session.response(&answer).bytes());
