@@ -108,7 +108,8 @@ impl ConnectData {
     /// Reads the data.
     ///
     /// # Errors
-    /// Data SGL Length Invalid: it is too short. Connect Invalid Parameters: a name has no end, or is no text.
+    /// Data SGL Length Invalid: it is too short. Connect Invalid Parameters: a name has no end, or
+    /// is no text.
     pub fn read(bytes: &[u8]) -> Result<ConnectData, Refusal> {
         if bytes.len() < CONNECT_BYTES {
             return Err(Status::SGL_LENGTH.into());

@@ -1,5 +1,5 @@
-//! What goes over the wire, as plain values: no I/O, no state. A builder writes bytes, a parser reads them, and
-//! bytes that make no sense give the NVMe status for them.
+//! What goes over the wire, as plain values: no I/O, no state. A builder writes bytes, a parser
+//! reads them, and bytes that make no sense give the NVMe status for them.
 //!
 //! Sources: NVM Express Base 1.4 and 2.0, NVM Express over Fabrics 1.1, and the RDMA Transport.
 
