@@ -58,7 +58,7 @@ files() {
 # verified OPTION...: fio writes, and finds what it wrote.
 verified() {
     timeout -k 5 600 fio --name=verify --filename=/dev/nvme0n1 --ioengine=libaio --direct=1 \
-        --verify=crc32c --do_verify=1 --verify_fatal=1 "$@"
+        --verify=crc32c --do_verify=1 --verify_fatal=1 --verify_state_save=0 "$@"
 }
 
 discards() {

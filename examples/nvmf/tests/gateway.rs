@@ -2,9 +2,9 @@
 
 mod process;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use process::{Folder, Running, fill, have, port, run};
+use process::{Folder, LIMIT, Running, fill, have, port, run};
 
 /// A target and a gateway, and the address of the gateway.
 struct Bed {
@@ -31,7 +31,7 @@ impl Bed {
 fn verified(uri: &str, rest: &[&str]) -> Vec<String> {
     let uri = format!("--uri={uri}");
     let words = ["--name=verify", "--ioengine=nbd", &uri, "--verify=crc32c", "--do_verify=1"];
-    let more = ["--verify_fatal=1", "--group_reporting"];
+    let more = ["--verify_fatal=1", "--verify_state_save=0", "--group_reporting"];
     words.iter().chain(&more).chain(rest).map(|word| (*word).to_owned()).collect()
 }
 
@@ -102,7 +102,9 @@ fn a_killed_target_loses_nothing_on_a_file() {
     let out = bed.folder.file("fio.out");
     let mut fio = Running::other("fio", &words, &out);
     let mut kills = 0;
+    let end = Instant::now() + LIMIT;
     while fio.runs() {
+        assert!(Instant::now() < end, "fio waits for a reply after {kills} kills");
         std::thread::sleep(Duration::from_millis(if kills < 5 { 300 } else { 50 }));
         if kills == 5 || !fio.runs() {
             continue;
