@@ -91,8 +91,8 @@
 //! - `ibv_cq_ex_to_cq`: needless: an extended one is a completion queue
 //! - `ibv_modify_cq`: not there
 //! - `ibv_resize_cq`: [`CompletionQueue::resize`], [`ResizeCq::resize_cq`]
-//! - `ibv_poll_cq`: [`Poller::poll`]; of one queue pair [`Queues::next_send`],
-//!   [`Queues::next_recv`]
+//! - `ibv_poll_cq`: [`Poller::poll`]; of one queue pair [`Queues::poll_send`],
+//!   [`Queues::poll_recv`], and with a wait [`Queues::next_send`], [`Queues::next_recv`]
 //! - `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll`: [`PollerEx::next`],
 //!   [`Completion::extended`]: each is read whole, into a [`WcEx`]
 //! - `ibv_wc_read_opcode`, `ibv_wc_read_vendor_err`, `ibv_wc_read_byte_len`,

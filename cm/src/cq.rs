@@ -1,6 +1,6 @@
 //! Completion queues of Layer 0, which ids may share.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -35,9 +35,11 @@ struct Queue<F: Fabric> {
 /// yet.
 struct Reader<F: Fabric> {
     poller: Source<F>,
-    inboxes: HashMap<u32, Inbox>,
+    /// Each poll looks here. Few queue pairs share a queue, and a tree finds one of few with less
+    /// work than a hash.
+    inboxes: BTreeMap<u32, Inbox>,
     /// Receives of shared queues that complete here, whichever queue pair took them.
-    shared: HashMap<u64, VecDeque<Polled>>,
+    shared: BTreeMap<u64, VecDeque<Polled>>,
 }
 
 /// The poller that a reader uses.
@@ -130,7 +132,8 @@ impl<F: Fabric> CompletionQueue<F> {
             let (cq, poller) = device.create_cq_on(depth, Sharing::Shared, init.comp_vector)?;
             (cq, Source::Plain(poller))
         };
-        let reader = Mutex::new(Reader { poller, inboxes: HashMap::new(), shared: HashMap::new() });
+        let reader =
+            Mutex::new(Reader { poller, inboxes: BTreeMap::new(), shared: BTreeMap::new() });
         Ok(CompletionQueue(Arc::new(Queue { cq, depth: AtomicU32::new(depth), reader })))
     }
 
@@ -215,7 +218,7 @@ impl<F: Fabric> CompletionQueue<F> {
     /// The oldest completion of a queue pair's sends or receives.
     pub(crate) fn take(&self, qp: u32, receive: bool) -> Option<Polled> {
         let reader = &mut *lock(&self.0.reader);
-        let waiting = |inboxes: &mut HashMap<u32, Inbox>| {
+        let waiting = |inboxes: &mut BTreeMap<u32, Inbox>| {
             let inbox = inboxes.get_mut(&qp)?;
             if receive { inbox.receives.pop_front() } else { inbox.sends.pop_front() }
         };

@@ -123,9 +123,14 @@ impl<P: Provider> Exposed<P> {
     /// # Errors
     /// `Invalid`: past the end.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), CmError> {
-        let bytes = self.bytes(offset, to.len())?;
-        for (to, byte) in to.iter_mut().zip(bytes) {
+        let (head, words, tail) = in_words(self.bytes(offset, to.len())?);
+        let (first, rest) = to.split_at_mut(head.len());
+        let (middle, last) = rest.split_at_mut(words.len() * 8);
+        for (to, byte) in first.iter_mut().chain(last).zip(head.iter().chain(tail)) {
             *to = byte.load(Ordering::Relaxed);
+        }
+        for (to, word) in middle.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
         }
         Ok(())
     }
@@ -135,9 +140,16 @@ impl<P: Provider> Exposed<P> {
     /// # Errors
     /// `Invalid`: past the end.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), CmError> {
-        let bytes = self.bytes(offset, from.len())?;
-        for (byte, from) in bytes.iter().zip(from) {
+        let (head, words, tail) = in_words(self.bytes(offset, from.len())?);
+        let (first, rest) = from.split_at(head.len());
+        let (middle, last) = rest.split_at(words.len() * 8);
+        for (byte, from) in head.iter().chain(tail).zip(first.iter().chain(last)) {
             byte.store(*from, Ordering::Relaxed);
+        }
+        for (word, from) in words.iter().zip(middle.chunks_exact(8)) {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(from);
+            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
         }
         Ok(())
     }
@@ -167,8 +179,42 @@ impl<P: Provider> Exposed<P> {
     }
 }
 
+/// The same bytes with aligned words in the middle, which move at once what bytes move one by one.
+fn in_words(bytes: &[AtomicU8]) -> (&[AtomicU8], &[AtomicU64], &[AtomicU8]) {
+    // SAFETY: a word of atomic bytes is valid as an atomic word, and the call aligns it.
+    unsafe { bytes.align_to::<AtomicU64>() }
+}
+
 impl<P: Provider> fmt::Debug for Exposed<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Exposed").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use doorbell_soft::SoftDevice;
+
+    use super::*;
+
+    #[test]
+    fn bytes_are_copied_in_and_out_at_any_offset_and_length() {
+        let device = SoftDevice::open().unwrap();
+        let memory = Exposed::new(&device, 64, Access::REMOTE_READ).unwrap();
+        let data: Vec<u8> = (1..=40).collect();
+        for offset in 0..17 {
+            for len in 0..=40 {
+                memory.write(0, &[0xee; 64]).unwrap();
+                memory.write(offset, &data[..len]).unwrap();
+                let mut whole = [0; 64];
+                memory.read(0, &mut whole).unwrap();
+                assert_eq!(whole[offset..offset + len], data[..len]);
+                assert!(whole[..offset].iter().chain(&whole[offset + len..]).all(|b| *b == 0xee));
+                let mut back = vec![0; len];
+                memory.read(offset, &mut back).unwrap();
+                assert_eq!(back, data[..len]);
+            }
+        }
+        assert!(memory.write(60, &data[..5]).is_err());
     }
 }

@@ -48,6 +48,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("doorbell-examples", &["doorbell", "doorbell-tokio", "doorbell-tune"]),
     ("doorbell-exchange", &["doorbell"]),
     ("doorbell-kv", &["doorbell"]),
+    ("doorbell-nvmf", &["doorbell"]),
     ("xtask", &[]),
 ];
 

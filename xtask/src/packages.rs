@@ -47,6 +47,7 @@ const MACHINE: &[Need] = &[Need::Machine];
 const PEERS: &[Need] = &[Need::Peers];
 const HEADERS: &[Need] = &[Need::Verbs, Need::Compare];
 const TESTS: &[Need] = &[Need::Tests];
+const DISKS: &[Need] = &[Need::Tests, Need::Machine];
 const RECORDED: &[Need] = &[Need::Recorded];
 
 const fn package(
@@ -82,6 +83,11 @@ const PACKAGES: &[Package] = &[
     package(TESTS, "openmpi-bin", Sign::Program("mpirun"), "starts ranks of the benchmark"),
     package(TESTS, "slurm-wlm", Sign::Program("slurmctld"), "starts ranks of the benchmark"),
     package(TESTS, "munge", Sign::Program("munged"), "Slurm needs it"),
+    package(DISKS, "fio", Sign::Program("fio"), "writes to disks and checks them"),
+    package(TESTS, "libnbd-bin", Sign::Program("nbdcopy"), "a client of the NBD gateway"),
+    package(TESTS, "qemu-utils", Sign::Program("qemu-img"), "a client of the NBD gateway"),
+    package(MACHINE, "nvme-cli", Sign::Program("nvme"), "connects the kernel to a target"),
+    package(MACHINE, "e2fsprogs", Sign::Program("mkfs.ext4"), "makes a file system"),
     package(RECORDED, "hwloc-nox", Sign::Program("lstopo-no-graphics"), "reads recorded machines"),
     package(RECORDED, "bzip2", Sign::Program("bzip2"), "unpacks them"),
     package(MACHINE, "procps", Sign::Program("pgrep"), "finds the processes of a benchmark"),

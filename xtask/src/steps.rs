@@ -174,6 +174,13 @@ pub(crate) const STEPS: &[Step] = &[
     )
     .beside(Lane::Machine),
     step(
+        "vm-nvmf",
+        "the kernel's NVMe initiator uses a disk of the target, which may be killed",
+        &[Need::Verbs],
+        Work::Own(suite::nvmf),
+    )
+    .beside(Lane::Machine),
+    step(
         "vm-wire",
         "two machines whose wire loses one packet in a hundred still finish",
         &[Need::Verbs],

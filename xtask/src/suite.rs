@@ -68,6 +68,13 @@ pub(crate) fn check() -> Outcome<Report> {
     .run()
 }
 
+/// The kernel's NVMe initiator with the target.
+pub(crate) fn nvmf() -> Outcome<Report> {
+    let (programs, features) = (&[Program::Bin("nvmf")], &["--features", "verbs"]);
+    let machine = Machine { hugepages: 0, ..vm::usual(SILENCE) };
+    Suite { script: "nvmf.sh", programs, features, machine }.run()
+}
+
 /// Placement and limits on a machine with two nodes.
 pub(crate) fn numa() -> Outcome<Report> {
     // Each node holds the kernel's own data and a whole free GiB.

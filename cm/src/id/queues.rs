@@ -220,6 +220,18 @@ impl<F: Fabric> Queues<'_, F> {
         })
     }
 
+    /// The next completed send, if there is one: for loops that never wait. The id's channel, or
+    /// [`Id::peer_left`](super::Id::peer_left), tells when the peer has gone.
+    pub fn poll_send(&mut self) -> Option<Completion<F>> {
+        self.qp.as_mut()?.poll_send()
+    }
+
+    /// The next completed receive of the id's queue pair, if there is one; as
+    /// [`Queues::poll_send`].
+    pub fn poll_recv(&mut self) -> Option<Completion<F>> {
+        self.qp.as_mut()?.poll_recv()
+    }
+
     /// Takes the buffers of unsignalled sends whose slots are free again (SQ-2).
     pub fn take_retired(&mut self) -> Vec<Buffer<F>> {
         self.qp.as_mut().map(|qp| qp.take_retired()).unwrap_or_default()

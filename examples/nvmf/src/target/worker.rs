@@ -1,0 +1,257 @@
+//! One poll loop: its queues, and the shared receive queue that their capsules arrive in.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::Receiver;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use doorbell::error::Code;
+use doorbell::wr::PostCause;
+use doorbell::{
+    Buffer, CmError, CompletionQueue, ConnParam, Fabric, Id, IdKey, QpInit, SharedReceive,
+    message_memory,
+};
+
+use super::queue::{End, Job, Queue};
+use crate::session::Session;
+use crate::store::Jobs;
+use crate::subsystem::{Counters, Subsystem};
+use crate::wire::CAPSULE_BYTES;
+use crate::wire::cm::{QueueRequest, Reject, accept_bytes};
+use crate::wire::response::RESPONSE_BYTES;
+
+/// Receives of a worker: the depths of its queues together do not exceed them.
+const RECEIVES: usize = 2048;
+/// Threads that wait for files.
+const JOBS: usize = 4;
+/// Turns without work before the loop sleeps until the device wakes it.
+const SPINS: u32 = 256;
+/// How long it sleeps: until it has to look at other things, at a job for a file, or again on a
+/// device that cannot wake it.
+const SLEEP: Duration = Duration::from_millis(10);
+const NAP: Duration = Duration::from_micros(50);
+/// Completions that may wait for the loop: of a receive, and of four requests, for each command.
+const COMPLETIONS: usize = RECEIVES * 5;
+/// The peer's wait while no receive is posted: code 12 is 0.64 ms.
+const RNR_TIMER: u8 = 12;
+/// Time between two looks at limits of time.
+const TICK: Duration = Duration::from_millis(50);
+
+/// News from the thread that listens.
+pub(super) enum News<F: Fabric> {
+    /// A host wants to connect a queue.
+    Request(F::Id, Vec<u8>),
+    /// A connection is up.
+    Established(IdKey),
+    /// A connection has ended.
+    Ended(IdKey),
+}
+
+/// What a worker shares with the other threads.
+pub(super) struct Common {
+    pub(super) subsystem: Arc<Subsystem>,
+    pub(super) stop: AtomicBool,
+}
+
+pub(super) struct Worker<F: Fabric> {
+    fabric: F,
+    common: Arc<Common>,
+    news: Receiver<News<F>>,
+    load: Arc<AtomicUsize>,
+    cq: CompletionQueue<F>,
+    srq: SharedReceive<F>,
+    queues: HashMap<IdKey, Queue<F>>,
+    refill: Vec<Buffer<F>>,
+    /// Receives that no queue has claimed.
+    free: usize,
+    jobs: Option<Jobs<Job<F>>>,
+}
+
+impl<F: Fabric> Worker<F> {
+    pub(super) fn new(
+        fabric: &F,
+        common: Arc<Common>,
+        news: Receiver<News<F>>,
+        load: Arc<AtomicUsize>,
+    ) -> Result<Worker<F>, CmError> {
+        let quick = common.subsystem.namespaces().iter().all(|space| space.store().is_quick());
+        let jobs = match quick {
+            true => None,
+            false => Some(
+                Jobs::new(JOBS, Job::run)
+                    .map_err(|error| CmError::from_io("start threads for files", &error))?,
+            ),
+        };
+        let most = fabric.caps().cqe_max.min(COMPLETIONS as u32);
+        let cq = CompletionQueue::new(fabric, most)?;
+        let srq = SharedReceive::new(fabric, RECEIVES as u32)?;
+        let asked = || format!("{RECEIVES} receives of {CAPSULE_BYTES} bytes");
+        let memory = message_memory(fabric, RECEIVES * CAPSULE_BYTES).map_err(|error| {
+            CmError::new(Code::from_errno(error.errno()), asked(), error.to_string())
+        })?;
+        let refill = Buffer::over(fabric, memory, RECEIVES, CAPSULE_BYTES)?;
+        // Queues may have as many commands as there are completions for.
+        let free = RECEIVES.min(most as usize / 5);
+        let (fabric, queues) = (fabric.clone(), HashMap::new());
+        Ok(Worker { fabric, common, news, load, cq, srq, queues, refill, free, jobs })
+    }
+
+    /// Runs until the target stops.
+    pub(super) fn run(mut self) -> Result<(), CmError> {
+        let (mut idle, mut tick) = (0_u32, Instant::now());
+        // Relaxed: the flag guards no other memory.
+        while !self.common.stop.load(Ordering::Relaxed) {
+            let busy = self.turn()?;
+            idle = if busy { 0 } else { idle.saturating_add(1) };
+            if tick.elapsed() >= TICK {
+                tick = Instant::now();
+                self.tick(tick);
+            }
+            if idle > SPINS {
+                self.sleep()?;
+            } else if !busy {
+                std::hint::spin_loop();
+            }
+        }
+        let keys: Vec<IdKey> = self.queues.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.remove(key, &End::Gone));
+        Ok(())
+    }
+
+    /// Sleeps until there may be something to do: arms, looks again, and then waits.
+    fn sleep(&mut self) -> Result<(), CmError> {
+        if self.cq.arm(false).is_err() {
+            thread::sleep(NAP);
+            return Ok(());
+        }
+        let limit = if self.turn()? {
+            Duration::ZERO // The wait only ends what arming has begun.
+        } else if self.queues.values().any(Queue::is_waiting) {
+            NAP
+        } else {
+            SLEEP
+        };
+        self.cq.wait(Some(limit))?;
+        Ok(())
+    }
+
+    fn turn(&mut self) -> Result<bool, CmError> {
+        let mut busy = self.refill()?;
+        while let Ok(news) = self.news.try_recv() {
+            busy = true;
+            self.hear(news);
+        }
+        while let Some(job) = self.jobs.as_ref().and_then(Jobs::take) {
+            busy = true;
+            if let Some(queue) = self.queues.get_mut(&job.queue) {
+                // A failure shows in the queue's own turn.
+                let _ = queue.take_back(job);
+            }
+        }
+        let mut ended = Vec::new();
+        for (key, queue) in &mut self.queues {
+            match queue.turn(self.jobs.as_ref(), &mut self.refill) {
+                Ok(some) => busy |= some,
+                Err(end) => ended.push((*key, end)),
+            }
+        }
+        for (key, end) in ended {
+            self.remove(key, &end);
+        }
+        Ok(busy)
+    }
+
+    /// Posts the buffers of capsules again.
+    fn refill(&mut self) -> Result<bool, CmError> {
+        if self.refill.is_empty() {
+            return Ok(false);
+        }
+        match self.srq.post(&mut self.refill) {
+            Ok(()) => Ok(true),
+            // A queue that was just destroyed may still hold slots.
+            Err(failed) if failed.cause == PostCause::Full => Ok(true),
+            Err(failed) => Err(failed.into()),
+        }
+    }
+
+    fn tick(&mut self, now: Instant) {
+        let due = |(key, queue): (&IdKey, &Queue<F>)| Some((*key, queue.tick(now).err()?));
+        let ended: Vec<(IdKey, End)> = self.queues.iter().filter_map(due).collect();
+        for (key, end) in ended {
+            self.remove(key, &end);
+        }
+    }
+
+    fn hear(&mut self, news: News<F>) {
+        match news {
+            News::Request(request, data) => {
+                self.admit(Id::of_request(&self.fabric, request), &data)
+            }
+            News::Established(key) => {
+                if let Some(queue) = self.queues.get_mut(&key) {
+                    // Without it retries only take longer.
+                    let _ = queue.id().set_rnr_timer(RNR_TIMER);
+                }
+            }
+            News::Ended(key) => self.remove(key, &End::Gone),
+        }
+    }
+
+    /// Answers a connection request.
+    fn admit(&mut self, mut id: Id<F>, data: &[u8]) {
+        let admitted = QueueRequest::read(data).and_then(|request| {
+            let depth = usize::from(request.depth);
+            if depth > self.free {
+                return Err(Reject::NoResources);
+            }
+            Ok(request)
+        });
+        let request = match admitted {
+            Ok(request) => request,
+            Err(reason) => {
+                Counters::add(&self.common.subsystem.counters.breaches, 1);
+                // The host may have left meanwhile.
+                let _ = id.reject(&reason.bytes());
+                return;
+            }
+        };
+        let key = id.key();
+        if let Ok(queue) = self.connect(id, &request) {
+            self.free -= queue.depth();
+            self.load.fetch_add(1, Ordering::Relaxed);
+            self.queues.insert(key, queue);
+        }
+    }
+
+    fn connect(&self, mut id: Id<F>, request: &QueueRequest) -> Result<Queue<F>, CmError> {
+        let depth = u32::from(request.depth);
+        let inline = self.fabric.caps().inline_max.min(RESPONSE_BYTES as u32);
+        // READs, WRITEs and responses, and those that have not completed yet.
+        let sends = (depth * 4).min(self.fabric.caps().qp_wr_max);
+        let init = QpInit::rc().send_wr(sends).recv_wr(depth).inline(inline).srq(&self.srq);
+        let init = init.send_cq(&self.cq).recv_cq(&self.cq);
+        let made = id.create_qp(&init);
+        if let Err(error) = made {
+            let _ = id.reject(&Reject::NoResources.bytes());
+            return Err(error);
+        }
+        let addr = id.local_addr().ok_or_else(|| {
+            CmError::new(Code::Invalid, "accept a queue", "its id has no local address")
+        })?;
+        let subsystem = self.common.subsystem.clone();
+        let session = Session::new(subsystem, request.queue, request.depth, addr);
+        let mut queue = Queue::new(&self.fabric, id, session, usize::from(request.depth))?;
+        let answer = accept_bytes(request.depth);
+        queue.id().accept(&ConnParam { private_data: &answer, ..ConnParam::default() })?;
+        Ok(queue)
+    }
+
+    fn remove(&mut self, key: IdKey, end: &End) {
+        let Some(queue) = self.queues.remove(&key) else { return };
+        self.free += queue.depth();
+        self.load.fetch_sub(1, Ordering::Relaxed);
+        queue.close(end, &mut self.refill);
+    }
+}

@@ -1,0 +1,113 @@
+# The kernel's NVMe initiator with the target of examples/nvmf, run by bash as root beside rxe0. NVMF
+# is the target's path. Each check is one test.
+
+. xtask/vm/up.sh
+. xtask/vm/harness.sh
+
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+address=192.168.77.1
+nqn=nqn.2026-11.rs.doorbell:vm
+log=$scratch/target
+where=(-t rdma -a $address -s 4420)
+
+# start STORE...: starts a target, and waits until it listens.
+start() {
+    : > "$log"
+    "$NVMF" target --device rxe0 --addr $address --nqn $nqn "$@" > "$log" 2>&1 &
+    target=$!
+    await 60 grep -q '^listening on' "$log" || { cat "$log"; return 1; }
+}
+
+# stop: ends the target, which must end well without having seen a breach.
+stop() {
+    kill -TERM $target && wait $target && cat "$log" && grep -q ' 0 breaches' "$log"
+}
+
+discover() {
+    timeout 60 nvme discover "${where[@]}" | tee "$scratch/found" && grep -q "$nqn" "$scratch/found"
+}
+
+disk() {
+    [ -b /dev/nvme0n1 ]
+}
+
+# connect OPTION...: connects, and waits for the disk.
+connect() {
+    timeout 100 nvme connect "${where[@]}" -n $nqn --nr-io-queues=2 "$@" && await 30 disk &&
+        grep -q '^3$' /sys/class/nvme/nvme0/queue_count
+}
+
+disconnect() {
+    timeout 60 nvme disconnect -n $nqn && ! disk
+}
+
+queries() {
+    nvme id-ctrl /dev/nvme0 | grep 'Doorbell' && nvme smart-log /dev/nvme0 | grep -i host_read &&
+        nvme list-ns /dev/nvme0 && nvme get-feature /dev/nvme0 -f 7 &&
+        nvme fw-log /dev/nvme0 && nvme error-log /dev/nvme0 | head -n 3
+}
+
+files() {
+    mkdir -p "$scratch/disk" && mkfs.ext4 -q -F /dev/nvme0n1 && mount /dev/nvme0n1 "$scratch/disk" &&
+        cp -r engine/soft "$scratch/disk/tree" && umount "$scratch/disk" &&
+        echo 3 > /proc/sys/vm/drop_caches && mount /dev/nvme0n1 "$scratch/disk" &&
+        diff -r engine/soft "$scratch/disk/tree" && umount "$scratch/disk" &&
+        fsck.ext4 -f -n /dev/nvme0n1
+}
+
+# verified OPTION...: fio writes, and finds what it wrote.
+verified() {
+    timeout -k 5 600 fio --name=verify --filename=/dev/nvme0n1 --ioengine=libaio --direct=1 \
+        --verify=crc32c --do_verify=1 --verify_fatal=1 --verify_state_save=0 "$@"
+}
+
+discards() {
+    dd if=/dev/urandom of=/dev/nvme0n1 bs=64k count=16 oflag=direct && blkdiscard /dev/nvme0n1 &&
+        cmp -n 1048576 /dev/nvme0n1 /dev/zero &&
+        dd if=/dev/urandom of=/dev/nvme0n1 bs=64k count=16 oflag=direct &&
+        blkdiscard -z /dev/nvme0n1 && cmp -n 1048576 /dev/nvme0n1 /dev/zero
+}
+
+# A target that has been told of 3 seconds without a sign of life has to hear one.
+silence() {
+    sleep 12
+    cat /sys/class/nvme/nvme0/state
+    grep -q live /sys/class/nvme/nvme0/state && dd if=/dev/nvme0n1 of=/dev/null bs=4k count=1 &&
+        ! dmesg | grep -q 'starting error recovery'
+}
+
+# kill -9 in the middle of verified writes: the kernel connects again, and what it heard of is there.
+killed() {
+    # Eight seconds of writes, more than pass between the starts and the kills.
+    verified --rw=randwrite --bs=32k --iodepth=16 --size=4M --fsync=16 --rate_iops=16 &
+    local fio=$! kills
+    for kills in 1 2; do
+        sleep 2
+        kill -0 $fio || { echo "fio ended before kill $kills"; return 1; }
+        kill -KILL $target
+        wait $target
+        start --file "$scratch/image" || return 1
+    done
+    wait $fio
+}
+
+modprobe nvme-rdma
+check "nvmf starts in memory" 0 start --memory 64M
+check "nvme discover finds it" 0 discover
+check "nvme connect gets two queues" 0 connect
+check "nvme asks about it" 0 queries
+check "a file system keeps a tree" 0 files
+check "fio at random, all sizes" 0 verified --rw=randwrite --bsrange=512-128k --iodepth=32 --size=8M
+check "fio in order, depth 64" 0 verified --rw=write --bs=128k --iodepth=64 --size=16M
+check "fio of single blocks" 0 verified --rw=randwrite --bs=512 --iodepth=1 --size=64k
+check "blkdiscard leaves zeros" 0 discards
+check "nvme disconnect" 0 disconnect
+check "nvmf ends well" 0 stop
+check "nvmf starts on a file" 0 start --file "$scratch/image" --size 64M
+check "nvme connect with a short keep-alive" 0 connect -k 3 --reconnect-delay=1
+check "silence with signs of life" 0 silence
+check "kill -9 of the target" 0 killed
+check "fio on the same connection" 0 verified --rw=randwrite --bs=4k --iodepth=8 --size=1M
+check "nvme disconnect from the file" 0 disconnect
+check "nvmf ends well again" 0 stop
+result
