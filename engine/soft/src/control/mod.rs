@@ -28,6 +28,9 @@ mod id;
 mod links;
 mod neighbours;
 mod place;
+mod rendezvous;
+#[cfg(test)]
+mod rendezvous_tests;
 mod sidr;
 mod sys;
 #[cfg(test)]
@@ -58,6 +61,7 @@ pub use self::carrier::{Carrier, CarrierEnd};
 pub use self::channel::SoftChannel;
 pub use self::device::{SOFT_DEVICE, SoftDevice};
 pub use self::id::SoftId;
+pub use self::rendezvous::Parting;
 
 use self::channel::Inner;
 use doorbell_fabric::AddrInfo;

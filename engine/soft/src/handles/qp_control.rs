@@ -94,6 +94,12 @@ impl QpControl {
         self.domain.command(Command::Fail { num: self.num, lost: true });
     }
 
+    /// The peer has left for good. If it has not taken all sends, they end as in
+    /// [`QpControl::fail_lost`]; otherwise nothing happens.
+    pub fn peer_left(&self) {
+        self.domain.command(Command::PeerLeft { num: self.num });
+    }
+
     /// Moves the queue pair to ERR (SM-2). Does nothing if it is gone.
     pub fn fail(&self) {
         self.domain.command(Command::Fail { num: self.num, lost: false });

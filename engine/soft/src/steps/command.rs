@@ -31,6 +31,10 @@ pub(crate) enum Command {
         num: u32,
         lost: bool,
     },
+    /// The peer of the queue pair has left: sends that it has not taken end.
+    PeerLeft {
+        num: u32,
+    },
     /// Sets the key of a UD queue pair.
     SetQkey {
         num: u32,

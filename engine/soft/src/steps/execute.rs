@@ -29,6 +29,7 @@ impl DomainState {
                 }
             }
             Command::Fail { num, lost } => self.fail(num, lost),
+            Command::PeerLeft { num } => self.peer_left(num),
             Command::SetQkey { num, qkey } => {
                 let datagrams = qps.get_mut(num).and_then(|qp| qp.datagrams.as_mut());
                 if let Some(datagrams) = datagrams {
@@ -86,6 +87,21 @@ impl DomainState {
         let upto = self.links.acked_position(qp);
         res.fail_qp(qp, upto, lost.then_some(Status::RetryExceeded));
         self.links.ack_all();
+    }
+
+    /// The peer has left and takes nothing more. Without sends on their way the queue pair stays as
+    /// it is: nobody tells a device whose peer is silent that it is gone.
+    fn peer_left(&mut self, num: u32) {
+        let DomainState { links, transport, .. } = self;
+        let Some(link) = transport.qps.get_mut(num).map(|qp| qp.link) else { return };
+        if let Some(link) = links.get_mut(link) {
+            // What the peer acknowledged last may not have been read.
+            transport.look_around(link);
+        }
+        let Some(qp) = transport.qps.get_mut(num) else { return };
+        if qp.is_sending(links) {
+            self.fail(num, true);
+        }
     }
 
     fn connect(&mut self, connect: &Connect) {
