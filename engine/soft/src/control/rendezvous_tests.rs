@@ -124,7 +124,7 @@ fn either_side_may_come_first_and_need_not_wait() {
         let wc = next_of(&mut one);
         let received = if wc.wr_id == 1 { next_of(&mut one) } else { wc };
         assert_eq!(received.wr_id, 2);
-        assert_eq!(next_of(&mut two).wr_id, 1);
+        assert_eq!(next(&mut two, &mut one).wr_id, 1);
     }
 }
 
