@@ -117,7 +117,8 @@ impl DomainState {
         qp.peer = connect.peer;
         let mut flags = RecordFlags::FIRST | RecordFlags::LAST;
         let reliable = !qp.kind.is_unreliable();
-        flags.set(RecordFlags::ACK_REQ, qp.signal_all && reliable);
+        // On UC too: the flag also says that the sender wants a completion.
+        flags.set(RecordFlags::ACK_REQ, qp.signal_all);
         flags.set(RecordFlags::UNRELIABLE, !reliable);
         qp.common = Header::new(KIND_SEND, flags, 0, connect.peer).0;
         qp.rnr_retry = connect.rnr_retry;
