@@ -1,0 +1,29 @@
+//! The C interface of libibverbs over the soft device: load this library before the real one
+//! (`LD_PRELOAD`), and programs for RDMA run as they are, without a NIC, a kernel module or root.
+//!
+//! A call comes in through a symbol of the library, or through a table of functions in the context.
+//! Each looks up its object ([`abi`] has the structures that programs see), and passes the call to
+//! the device. A call that the device does not support returns EOPNOTSUPP.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `abi` | the structures of the C header |
+//! | `border` | objects by address, errno, panics |
+//! | `device`, `memory`, `cq`, `qp`, `srq`, `ah` | calls by noun; `attr`, `post`: of queue pairs |
+//! | `events` | queues that a program waits for |
+//! | `progress` | the thread that polls where the program does not |
+//! | `absent` | calls that are not supported |
+
+pub mod abi;
+mod absent;
+mod ah;
+mod attr;
+mod border;
+mod cq;
+mod device;
+mod events;
+mod memory;
+mod post;
+mod progress;
+mod qp;
+mod srq;

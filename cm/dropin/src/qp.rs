@@ -1,0 +1,319 @@
+//! Queue pairs: making, changing, querying and destroying them.
+#![expect(unsafe_code, reason = "the C interface")]
+
+use std::ffi::c_void;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use doorbell_fabric::{Fabric, QpAttr, QpAttrEx, QpFields, QpState};
+use doorbell_seam::provider::{Gid, Multicast, Qp as _, QpCaps, QpType};
+use doorbell_soft::SoftQp;
+use libc::c_int;
+
+use crate::abi::*;
+use crate::ah::gid_at;
+use crate::attr;
+use crate::border::{ABSENT, Errno, INVALID, Noun, Object, code, given, lock, object, pointer, take};
+use crate::cq::Cq;
+use crate::device::zeroed;
+use crate::memory::Pd;
+use crate::progress::Progress;
+use crate::srq::Srq;
+
+pub(crate) use crate::post::{post_recv, post_send};
+
+/// A queue pair.
+pub(crate) struct Qp {
+    pub(crate) inner: Mutex<Inner>,
+    num: u32,
+    kind: QpType,
+    signal_all: bool,
+    progress: &'static Progress,
+    /// The peer of a connection by number has left.
+    pub(crate) lost: AtomicBool,
+}
+
+/// What changes about a queue pair.
+pub(crate) struct Inner {
+    pub(crate) qp: SoftQp,
+    pub(crate) state: QpState,
+    /// The fields set last, for queries.
+    set: QpFields,
+}
+
+impl Noun for Qp {
+    type C = ibv_qp;
+    const TAG: u64 = 0x6462_5f71_7000_0006;
+}
+
+impl Qp {
+    /// A request has failed.
+    pub(crate) fn has_failed(&self) {
+        let state = if self.kind.is_unreliable() { QpState::Sqe } else { QpState::Err };
+        lock(&self.inner).state = state;
+    }
+
+    pub(crate) fn peer_left(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn kind(&self) -> QpType {
+        self.kind
+    }
+}
+
+/// The type of a queue pair that programs can make.
+fn kind_of(raw: c_int) -> Result<QpType, Errno> {
+    match raw {
+        2 => Ok(QpType::Rc),
+        3 => Ok(QpType::Uc),
+        4 => Ok(QpType::Ud),
+        // Raw packets, extended connections, a driver's own.
+        8 | 9 | 10 | 0xff => Err(ABSENT),
+        _ => Err(INVALID),
+    }
+}
+
+/// What is asked for; a queue of nothing becomes one of one.
+fn caps_of(cap: &ibv_qp_cap) -> QpCaps {
+    QpCaps {
+        send_wr: cap.max_send_wr.max(1),
+        recv_wr: cap.max_recv_wr.max(1),
+        send_sge: cap.max_send_sge.max(1),
+        recv_sge: cap.max_recv_sge.max(1),
+        inline: cap.max_inline_data,
+    }
+}
+
+fn cap_of(caps: &QpCaps) -> ibv_qp_cap {
+    ibv_qp_cap {
+        max_send_wr: caps.send_wr,
+        max_recv_wr: caps.recv_wr,
+        max_send_sge: caps.send_sge,
+        max_recv_sge: caps.recv_sge,
+        max_inline_data: caps.inline,
+    }
+}
+
+/// Makes a queue pair, in RESET.
+///
+/// # Safety
+/// The domain and what the attributes name are the program's.
+pub(crate) unsafe fn create(
+    at: *mut ibv_pd,
+    attr: &ibv_qp_init_attr,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: as the caller says.
+    let (pd, send_cq, recv_cq) =
+        unsafe { (object::<Pd>(at)?, object::<Cq>(attr.send_cq)?, object::<Cq>(attr.recv_cq)?) };
+    let srq = match attr.srq.is_null() {
+        true => None,
+        // SAFETY: as the caller says.
+        false => Some(unsafe { object::<Srq>(attr.srq) }?),
+    };
+    let kind = kind_of(attr.qp_type)?;
+    let signal_all = attr.sq_sig_all != 0;
+    let made = Fabric::create_qp(
+        &pd.own.device,
+        &QpAttr {
+            kind,
+            send_cq: &send_cq.own.cq,
+            recv_cq: &recv_cq.own.cq,
+            srq: srq.map(|srq| &srq.own.srq),
+            caps: caps_of(&attr.cap),
+            signal_all,
+            ex: QpAttrEx::default(),
+        },
+    )?;
+    let (num, progress) = (made.num(), send_cq.own.progress());
+    let c = ibv_qp {
+        // SAFETY: alive.
+        context: unsafe { (*at).context },
+        qp_context: attr.qp_context,
+        pd: at,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        handle: num,
+        qp_num: num,
+        state: QpState::Reset as c_int,
+        qp_type: attr.qp_type,
+        mutex: zeroed(),
+        cond: zeroed(),
+        events_completed: 0,
+    };
+    let inner = Inner { qp: made, state: QpState::Reset, set: QpFields::default() };
+    let (inner, lost) = (Mutex::new(inner), AtomicBool::new(false));
+    let given = Object::give(c, Qp { inner, num, kind, signal_all, progress, lost });
+    for cq in [send_cq, recv_cq] {
+        cq.own.users.fetch_add(1, Ordering::SeqCst);
+    }
+    if let Some(srq) = srq {
+        srq.own.users.fetch_add(1, Ordering::SeqCst);
+    }
+    lock(&progress.qps).insert(num, given as usize);
+    Ok(given)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the program's attributes and what they name.
+        unsafe {
+            let made = create(pd, given(attr)?)?;
+            (*attr).cap = cap_of(&lock(&object::<Qp>(made)?.own.inner).qp.caps());
+            Ok(made)
+        }
+    })
+}
+
+/// `IBV_QP_INIT_ATTR_PD`, the only extension that is known.
+const ATTR_PD: u32 = 1;
+
+/// `create_qp_ex` of a context.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the program's attributes and what they name.
+        unsafe {
+            let asked = given(attr)?;
+            match asked.comp_mask {
+                ATTR_PD => {}
+                mask if mask & ATTR_PD == 0 => return Err(INVALID),
+                _ => return Err(ABSENT),
+            }
+            let plain = ibv_qp_init_attr {
+                qp_context: asked.qp_context,
+                send_cq: asked.send_cq,
+                recv_cq: asked.recv_cq,
+                srq: asked.srq,
+                cap: asked.cap,
+                qp_type: asked.qp_type,
+                sq_sig_all: asked.sq_sig_all,
+            };
+            let made = create(asked.pd, &plain)?;
+            (*attr).cap = cap_of(&lock(&object::<Qp>(made)?.own.inner).qp.caps());
+            Ok(made)
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_qp_to_qp_ex(_qp: *mut ibv_qp) -> *mut c_void {
+    pointer(|| Err(ABSENT))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_qp(at: *mut ibv_qp) -> c_int {
+    code(|| {
+        // SAFETY: the program's queue pair, which it no longer uses, and what it was made of.
+        unsafe {
+            let qp = object::<Qp>(at)?;
+            let (num, progress) = (qp.own.num, qp.own.progress);
+            lock(&progress.qps).remove(&num);
+            let (send_cq, recv_cq, srq) = ((*at).send_cq, (*at).recv_cq, (*at).srq);
+            let parting = progress.device.part(num);
+            drop(take::<Qp>(at)?);
+            drop(parting);
+            for cq in [send_cq, recv_cq] {
+                object::<Cq>(cq)?.own.users.fetch_sub(1, Ordering::SeqCst);
+            }
+            if !srq.is_null() {
+                object::<Srq>(srq)?.own.users.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_modify_qp(
+    at: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    code(|| {
+        // SAFETY: the program's queue pair and attributes.
+        let (qp, attr) = unsafe { (object::<Qp>(at)?, given(attr)?) };
+        let fields = attr::fields(attr, mask.cast_unsigned())?;
+        let mut inner = lock(&qp.own.inner);
+        let inner = &mut *inner;
+        let to = fields.check(qp.own.kind, inner.state)?;
+        qp.own.progress.device.modify_qp(&mut inner.qp, inner.state, &fields)?;
+        inner.state = to;
+        inner.set = match to {
+            QpState::Reset => QpFields::default(),
+            _ => fields.or(inner.set),
+        };
+        if to == QpState::Reset {
+            qp.own.lost.store(false, Ordering::Relaxed);
+        }
+        // SAFETY: alive.
+        unsafe { (*at).state = to as c_int };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp(
+    at: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    code(|| {
+        // SAFETY: the program's queue pair, and room for the answers.
+        unsafe {
+            let qp = object::<Qp>(at)?;
+            if attr.is_null() || init.is_null() {
+                return Err(INVALID);
+            }
+            let inner = lock(&qp.own.inner);
+            let cap = cap_of(&inner.qp.caps());
+            let mut answer = attr::attributes(&QpFields { state: Some(inner.state), ..inner.set });
+            answer.cap = cap;
+            attr.write(answer);
+            (*at).state = inner.state as c_int;
+            init.write(ibv_qp_init_attr {
+                qp_context: (*at).qp_context,
+                send_cq: (*at).send_cq,
+                recv_cq: (*at).recv_cq,
+                srq: (*at).srq,
+                cap,
+                qp_type: (*at).qp_type,
+                sq_sig_all: qp.own.signal_all.into(),
+            });
+        }
+        Ok(())
+    })
+}
+
+/// Changes the groups of a queue pair.
+unsafe fn change_group(
+    at: *mut ibv_qp,
+    gid: *const ibv_gid,
+    change: impl FnOnce(&mut SoftQp, Gid) -> Result<(), Errno>,
+) -> c_int {
+    code(|| {
+        // SAFETY: the program's queue pair and GID.
+        let (qp, gid) = unsafe { (object::<Qp>(at)?, gid_at(gid)?) };
+        change(&mut lock(&qp.own.inner).qp, gid)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_attach_mcast(at: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+    // SAFETY: as the program vouches.
+    unsafe { change_group(at, gid, |qp, gid| Ok(qp.attach_mcast(gid)?)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_detach_mcast(at: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+    // SAFETY: as the program vouches.
+    unsafe { change_group(at, gid, |qp, gid| Ok(qp.detach_mcast(gid)?)) }
+}
