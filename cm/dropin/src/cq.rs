@@ -17,10 +17,16 @@ use crate::events::Queue;
 use crate::progress::{POLLS, Progress};
 use crate::qp::Qp;
 
+/// Polls in vain after which a poll begins to yield, and how often it does.
+const PATIENCE: u32 = 1024;
+const YIELD_EVERY: u32 = 32;
+
 /// A completion queue.
 pub(crate) struct Cq {
     pub(crate) cq: SoftCq,
     poller: Mutex<SoftPoller>,
+    /// Polls in a row that found nothing.
+    empty: AtomicU32,
     progress: &'static Progress,
     id: u64,
     /// The program waits for it.
@@ -51,6 +57,14 @@ impl Noun for Channel {
 impl Cq {
     pub(crate) fn progress(&self) -> &'static Progress {
         self.progress
+    }
+
+    /// After many polls in vain, lets others have the core: the peer may wait for it.
+    fn yield_now_and_then(&self) {
+        let empty = self.empty.fetch_add(1, Ordering::Relaxed);
+        if empty >= PATIENCE && empty.is_multiple_of(YIELD_EVERY) {
+            std::thread::yield_now();
+        }
     }
 
     /// A notifier has rung: gives the program its event, if the awaited entry has come.
@@ -130,6 +144,7 @@ unsafe extern "C" fn ibv_create_cq(
         let own = Cq {
             cq,
             poller: Mutex::new(poller),
+            empty: AtomicU32::new(0),
             progress,
             id,
             armed: AtomicBool::new(false),
@@ -269,6 +284,11 @@ pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut i
             if count < wanted {
                 break;
             }
+        }
+        drop(poller);
+        match done {
+            0 => cq.own.yield_now_and_then(),
+            _ => cq.own.empty.store(0, Ordering::Relaxed),
         }
         Ok(done as c_int)
     })
