@@ -84,7 +84,7 @@ impl Cq {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_comp_channel(at: *mut ibv_context) -> *mut ibv_comp_channel {
+pub(crate) unsafe extern "C" fn ibv_create_comp_channel(at: *mut ibv_context) -> *mut ibv_comp_channel {
     pointer(|| {
         // SAFETY: the program's context.
         unsafe { context(at) }?;
@@ -95,7 +95,7 @@ unsafe extern "C" fn ibv_create_comp_channel(at: *mut ibv_context) -> *mut ibv_c
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_comp_channel(at: *mut ibv_comp_channel) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(at: *mut ibv_comp_channel) -> c_int {
     code(|| {
         // SAFETY: the program's channel, which it no longer uses.
         unsafe {
@@ -108,7 +108,7 @@ unsafe extern "C" fn ibv_destroy_comp_channel(at: *mut ibv_comp_channel) -> c_in
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_cq(
+pub(crate) unsafe extern "C" fn ibv_create_cq(
     at: *mut ibv_context,
     cqe: c_int,
     cq_context: *mut c_void,
@@ -159,7 +159,7 @@ unsafe extern "C" fn ibv_create_cq(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_cq(at: *mut ibv_cq) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_destroy_cq(at: *mut ibv_cq) -> c_int {
     code(|| {
         // SAFETY: the program's queue, which it no longer uses.
         let cq = unsafe { object::<Cq>(at) }?;

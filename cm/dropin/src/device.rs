@@ -89,7 +89,7 @@ fn listed() -> *mut ibv_device {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     if !count.is_null() {
         // SAFETY: the program gives room for a number.
         unsafe { count.write(1) };
@@ -148,7 +148,7 @@ pub(crate) fn zeroed<T>() -> T {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_open_device(at: *mut ibv_device) -> *mut ibv_context {
+pub(crate) unsafe extern "C" fn ibv_open_device(at: *mut ibv_device) -> *mut ibv_context {
     pointer(|| {
         if at != listed() {
             return Err(Errno(libc::ENODEV));

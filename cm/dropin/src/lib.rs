@@ -12,6 +12,7 @@
 //! | `device`, `memory`, `cq`, `qp`, `srq`, `ah` | calls by noun; `attr`, `post`: of queue pairs |
 //! | `events` | queues that a program waits for |
 //! | `progress` | the thread that polls where the program does not |
+//! | `cm` | the calls of librdmacm |
 //! | `absent` | calls that are not supported |
 
 pub mod abi;
@@ -19,6 +20,7 @@ mod absent;
 mod ah;
 mod attr;
 mod border;
+pub mod cm;
 mod cq;
 mod device;
 mod events;

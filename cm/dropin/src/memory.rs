@@ -37,7 +37,7 @@ impl Noun for Mr {
 const OPTIONAL: c_uint = 0x3ff0_0000;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_alloc_pd(at: *mut ibv_context) -> *mut ibv_pd {
+pub(crate) unsafe extern "C" fn ibv_alloc_pd(at: *mut ibv_context) -> *mut ibv_pd {
     pointer(|| {
         // SAFETY: the program's context.
         let device = unsafe { context(at) }?.own.device().alloc_pd()?;

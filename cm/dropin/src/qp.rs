@@ -5,9 +5,9 @@ use std::ffi::c_void;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use doorbell_fabric::{Fabric, QpAttr, QpAttrEx, QpFields, QpState};
+use doorbell_fabric::{CmError, Fabric, QpAttr, QpAttrEx, QpFields, QpState};
 use doorbell_seam::provider::{Gid, Multicast, Qp as _, QpCaps, QpType};
-use doorbell_soft::SoftQp;
+use doorbell_soft::{SoftDevice, SoftQp};
 use libc::c_int;
 
 use crate::abi::*;
@@ -53,6 +53,11 @@ impl Qp {
         lock(&self.inner).state = state;
     }
 
+    /// The connection manager has moved it to another state.
+    pub(crate) fn moved(&self, state: QpState) {
+        lock(&self.inner).state = state;
+    }
+
     pub(crate) fn peer_left(&self) {
         self.lost.store(true, Ordering::Relaxed);
     }
@@ -85,7 +90,7 @@ fn caps_of(cap: &ibv_qp_cap) -> QpCaps {
     }
 }
 
-fn cap_of(caps: &QpCaps) -> ibv_qp_cap {
+fn granted(caps: &QpCaps) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: caps.send_wr,
         max_recv_wr: caps.recv_wr,
@@ -95,13 +100,33 @@ fn cap_of(caps: &QpCaps) -> ibv_qp_cap {
     }
 }
 
-/// Makes a queue pair, in RESET.
+/// What a queue pair was granted.
+///
+/// # Safety
+/// It is alive.
+pub(crate) unsafe fn cap_of(at: *mut ibv_qp) -> Result<ibv_qp_cap, Errno> {
+    // SAFETY: as the caller says.
+    Ok(granted(&lock(&unsafe { object::<Qp>(at) }?.own.inner).qp.caps()))
+}
+
+/// Makes a queue pair of the device, in RESET.
 ///
 /// # Safety
 /// The domain and what the attributes name are the program's.
-pub(crate) unsafe fn create(
+unsafe fn create(at: *mut ibv_pd, attr: &ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: as the caller says.
+    unsafe { create_by(at, attr, QpState::Reset, Fabric::create_qp) }
+}
+
+/// Makes a queue pair by that call, which leaves it in that state.
+///
+/// # Safety
+/// The domain and what the attributes name are the program's.
+pub(crate) unsafe fn create_by(
     at: *mut ibv_pd,
     attr: &ibv_qp_init_attr,
+    state: QpState,
+    make: impl FnOnce(&SoftDevice, &QpAttr<'_, SoftDevice>) -> Result<SoftQp, CmError>,
 ) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: as the caller says.
     let (pd, send_cq, recv_cq) =
@@ -113,7 +138,7 @@ pub(crate) unsafe fn create(
     };
     let kind = kind_of(attr.qp_type)?;
     let signal_all = attr.sq_sig_all != 0;
-    let made = Fabric::create_qp(
+    let made = make(
         &pd.own.device,
         &QpAttr {
             kind,
@@ -136,13 +161,13 @@ pub(crate) unsafe fn create(
         srq: attr.srq,
         handle: num,
         qp_num: num,
-        state: QpState::Reset as c_int,
+        state: state as c_int,
         qp_type: attr.qp_type,
         mutex: zeroed(),
         cond: zeroed(),
         events_completed: 0,
     };
-    let inner = Inner { qp: made, state: QpState::Reset, set: QpFields::default() };
+    let inner = Inner { qp: made, state, set: QpFields::default() };
     let (inner, lost) = (Mutex::new(inner), AtomicBool::new(false));
     let given = Object::give(c, Qp { inner, num, kind, signal_all, progress, lost });
     for cq in [send_cq, recv_cq] {
@@ -164,7 +189,7 @@ unsafe extern "C" fn ibv_create_qp(
         // SAFETY: the program's attributes and what they name.
         unsafe {
             let made = create(pd, given(attr)?)?;
-            (*attr).cap = cap_of(&lock(&object::<Qp>(made)?.own.inner).qp.caps());
+            (*attr).cap = cap_of(made)?;
             Ok(made)
         }
     })
@@ -172,6 +197,19 @@ unsafe extern "C" fn ibv_create_qp(
 
 /// `IBV_QP_INIT_ATTR_PD`, the only extension that is known.
 const ATTR_PD: u32 = 1;
+
+/// The attributes without their extensions.
+pub(crate) fn plain(attr: &ibv_qp_init_attr_ex) -> ibv_qp_init_attr {
+    ibv_qp_init_attr {
+        qp_context: attr.qp_context,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        cap: attr.cap,
+        qp_type: attr.qp_type,
+        sq_sig_all: attr.sq_sig_all,
+    }
+}
 
 /// `create_qp_ex` of a context.
 pub(crate) unsafe extern "C" fn create_qp_ex(
@@ -187,17 +225,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
                 mask if mask & ATTR_PD == 0 => return Err(INVALID),
                 _ => return Err(ABSENT),
             }
-            let plain = ibv_qp_init_attr {
-                qp_context: asked.qp_context,
-                send_cq: asked.send_cq,
-                recv_cq: asked.recv_cq,
-                srq: asked.srq,
-                cap: asked.cap,
-                qp_type: asked.qp_type,
-                sq_sig_all: asked.sq_sig_all,
-            };
-            let made = create(asked.pd, &plain)?;
-            (*attr).cap = cap_of(&lock(&object::<Qp>(made)?.own.inner).qp.caps());
+            let made = create(asked.pd, &plain(asked))?;
+            (*attr).cap = cap_of(made)?;
             Ok(made)
         }
     })
@@ -209,7 +238,7 @@ extern "C" fn ibv_qp_to_qp_ex(_qp: *mut ibv_qp) -> *mut c_void {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_qp(at: *mut ibv_qp) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(at: *mut ibv_qp) -> c_int {
     code(|| {
         // SAFETY: the program's queue pair, which it no longer uses, and what it was made of.
         unsafe {
@@ -274,7 +303,7 @@ unsafe extern "C" fn ibv_query_qp(
                 return Err(INVALID);
             }
             let inner = lock(&qp.own.inner);
-            let cap = cap_of(&inner.qp.caps());
+            let cap = granted(&inner.qp.caps());
             let mut answer = attr::attributes(&QpFields { state: Some(inner.state), ..inner.set });
             answer.cap = cap;
             attr.write(answer);

@@ -57,7 +57,7 @@ unsafe fn create(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_srq(
+pub(crate) unsafe extern "C" fn ibv_create_srq(
     pd: *mut ibv_pd,
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
@@ -130,7 +130,7 @@ unsafe extern "C" fn ibv_query_srq(at: *mut ibv_srq, attr: *mut ibv_srq_attr) ->
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_srq(at: *mut ibv_srq) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_destroy_srq(at: *mut ibv_srq) -> c_int {
     code(|| {
         // SAFETY: the program's queue, which it no longer uses.
         unsafe {
