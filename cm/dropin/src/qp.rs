@@ -54,8 +54,9 @@ impl Qp {
     }
 
     /// The connection manager has moved it to another state.
-    pub(crate) fn moved(&self, state: QpState) {
-        lock(&self.inner).state = state;
+    pub(crate) fn moved(&self, state: QpState, fields: QpFields) {
+        let mut inner = lock(&self.inner);
+        (inner.state, inner.set) = (state, fields.or(inner.set));
     }
 
     pub(crate) fn peer_left(&self) {
@@ -115,17 +116,17 @@ pub(crate) unsafe fn cap_of(at: *mut ibv_qp) -> Result<ibv_qp_cap, Errno> {
 /// The domain and what the attributes name are the program's.
 unsafe fn create(at: *mut ibv_pd, attr: &ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: as the caller says.
-    unsafe { create_by(at, attr, QpState::Reset, Fabric::create_qp) }
+    unsafe { create_by(at, attr, QpFields::to(QpState::Reset), Fabric::create_qp) }
 }
 
-/// Makes a queue pair by that call, which leaves it in that state.
+/// Makes a queue pair by that call, which sets those fields.
 ///
 /// # Safety
 /// The domain and what the attributes name are the program's.
 pub(crate) unsafe fn create_by(
     at: *mut ibv_pd,
     attr: &ibv_qp_init_attr,
-    state: QpState,
+    set: QpFields,
     make: impl FnOnce(&SoftDevice, &QpAttr<'_, SoftDevice>) -> Result<SoftQp, CmError>,
 ) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: as the caller says.
@@ -137,6 +138,7 @@ pub(crate) unsafe fn create_by(
         false => Some(unsafe { object::<Srq>(attr.srq) }?),
     };
     let kind = kind_of(attr.qp_type)?;
+    let state = set.state.unwrap_or(QpState::Reset);
     let signal_all = attr.sq_sig_all != 0;
     let made = make(
         &pd.own.device,
@@ -167,7 +169,7 @@ pub(crate) unsafe fn create_by(
         cond: zeroed(),
         events_completed: 0,
     };
-    let inner = Inner { qp: made, state, set: QpFields::default() };
+    let inner = Inner { qp: made, state, set };
     let (inner, lost) = (Mutex::new(inner), AtomicBool::new(false));
     let given = Object::give(c, Qp { inner, num, kind, signal_all, progress, lost });
     for cq in [send_cq, recv_cq] {

@@ -295,8 +295,9 @@ pub(crate) unsafe fn note_state(at: *mut rdma_cm_id, state: QpState) {
     // SAFETY: as the caller says; its queue pair is NULL or alive.
     unsafe {
         let qp = (*at).qp;
-        if let Ok(own) = object::<Qp>(qp) {
-            own.own.moved(state);
+        if let (Ok(own), Ok(id)) = (object::<Qp>(qp), object::<Id>(at)) {
+            let fields = lock(&id.own.id).query_qp().unwrap_or_default();
+            own.own.moved(state, fields);
             (*qp).state = state as c_int;
         }
     }

@@ -3,7 +3,7 @@
 
 use std::ptr;
 
-use doorbell_fabric::{CmId, QpState};
+use doorbell_fabric::{CmId, QpFields, QpState, UDP_QKEY};
 use libc::c_int;
 
 use crate::abi::*;
@@ -106,9 +106,13 @@ pub(crate) unsafe fn create(
         if attr.srq.is_null() {
             attr.srq = (*at).srq;
         }
-        let state = if attr.qp_type == UD { QpState::Rts } else { QpState::Init };
+        let set = match attr.qp_type {
+            UD => QpFields { qkey: Some(UDP_QKEY), ..QpFields::to(QpState::Rts) },
+            _ => QpFields::to(QpState::Init),
+        };
+        let set = QpFields { port: Some(1), ..set };
         let done = add_queues(at, attr).and_then(|()| {
-            create_by(pd, attr, state, |device, attr| lock(&id.own.id).create_qp(device, attr))
+            create_by(pd, attr, set, |device, attr| lock(&id.own.id).create_qp(device, attr))
         });
         match done {
             Ok(qp) => {
