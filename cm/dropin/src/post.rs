@@ -133,6 +133,8 @@ pub(crate) unsafe extern "C" fn post_send(
         if qp.own.lost.load(Ordering::Relaxed) {
             inner.qp.fail_lost();
         }
+        drop(inner);
+        qp.own.progress().posted();
         Ok(())
     });
     if result != 0 && !bad.is_null() {
@@ -210,7 +212,12 @@ pub(crate) unsafe extern "C" fn post_recv(
                 return Err(INVALID);
             }
             // SAFETY: the program keeps the buffers, by the contract of `ibv_post_recv`.
-            post_receives(&mut next, |list| inner.qp.post_recv(list))
+            post_receives(&mut next, |list| inner.qp.post_recv(list))?;
+            if inner.state == QpState::Err {
+                drop(inner);
+                qp.own.progress().posted();
+            }
+            Ok(())
         }
     });
     if result != 0 && !bad.is_null() {

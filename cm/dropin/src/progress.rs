@@ -158,6 +158,14 @@ impl Progress {
         self.armed.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// The program has posted something. Its completion may come without a peer, who would wake
+    /// this process: if the program waits for it, it must be made now.
+    pub(crate) fn posted(&self) {
+        if self.armed.load(Ordering::SeqCst) > 0 {
+            self.work();
+        }
+    }
+
     /// Does the work that there is.
     pub(crate) fn work(&self) {
         lock(&self.own).poll(&mut []);

@@ -63,6 +63,10 @@ impl Qp {
         self.lost.store(true, Ordering::Relaxed);
     }
 
+    pub(crate) fn progress(&self) -> &'static Progress {
+        self.progress
+    }
+
     pub(crate) fn kind(&self) -> QpType {
         self.kind
     }
@@ -80,6 +84,10 @@ fn kind_of(raw: c_int) -> Result<QpType, Errno> {
     }
 }
 
+/// Inline bytes that every queue pair has, as with drivers that keep room for the pieces: programs
+/// send a few bytes inline without having asked for it.
+const INLINE_MIN: u32 = 64;
+
 /// What is asked for; a queue of nothing becomes one of one.
 fn caps_of(cap: &ibv_qp_cap) -> QpCaps {
     QpCaps {
@@ -87,7 +95,7 @@ fn caps_of(cap: &ibv_qp_cap) -> QpCaps {
         recv_wr: cap.max_recv_wr.max(1),
         send_sge: cap.max_send_sge.max(1),
         recv_sge: cap.max_recv_sge.max(1),
-        inline: cap.max_inline_data,
+        inline: cap.max_inline_data.max(INLINE_MIN),
     }
 }
 

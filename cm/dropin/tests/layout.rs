@@ -5,6 +5,7 @@ use std::process::Command;
 use std::{env, fs, process};
 
 use doorbell_dropin::abi::*;
+use doorbell_dropin::cm::abi::*;
 
 /// A size or an offset: what to ask C, and what Rust says.
 type Fact = (&'static str, usize);
@@ -13,6 +14,7 @@ fn facts() -> Vec<Fact> {
     let mut all = sizes();
     all.extend(offsets());
     all.extend(offsets_of_contexts());
+    all.extend(of_the_manager());
     all
 }
 
@@ -134,11 +136,32 @@ fn offsets_of_contexts() -> Vec<Fact> {
     ]
 }
 
+fn of_the_manager() -> Vec<Fact> {
+    vec![
+        ("sizeof(struct rdma_cm_id)", size_of::<rdma_cm_id>()),
+        ("offsetof(struct rdma_cm_id, route)", offset_of!(rdma_cm_id, route)),
+        ("offsetof(struct rdma_cm_id, ps)", offset_of!(rdma_cm_id, ps)),
+        ("offsetof(struct rdma_cm_id, send_cq)", offset_of!(rdma_cm_id, send_cq)),
+        ("offsetof(struct rdma_cm_id, qp_type)", offset_of!(rdma_cm_id, qp_type)),
+        ("sizeof(struct rdma_conn_param)", size_of::<rdma_conn_param>()),
+        ("offsetof(struct rdma_conn_param, qp_num)", offset_of!(rdma_conn_param, qp_num)),
+        ("sizeof(struct rdma_ud_param)", size_of::<rdma_ud_param>()),
+        ("offsetof(struct rdma_ud_param, qp_num)", offset_of!(rdma_ud_param, qp_num)),
+        ("sizeof(struct rdma_cm_event)", size_of::<rdma_cm_event>()),
+        ("offsetof(struct rdma_cm_event, param)", offset_of!(rdma_cm_event, param)),
+        ("sizeof(struct rdma_addrinfo)", size_of::<rdma_addrinfo>()),
+        ("offsetof(struct rdma_addrinfo, ai_route)", offset_of!(rdma_addrinfo, ai_route)),
+        ("sizeof(struct rdma_cm_join_mc_attr_ex)", size_of::<rdma_cm_join_mc_attr_ex>()),
+    ]
+}
+
 #[test]
 fn structures_have_the_layout_of_the_header() {
-    if !std::path::Path::new("/usr/include/infiniband/verbs.h").exists() {
-        println!("skipped: the header infiniband/verbs.h is not installed");
-        return;
+    for header in ["infiniband/verbs.h", "rdma/rdma_cma.h"] {
+        if !std::path::Path::new("/usr/include").join(header).exists() {
+            println!("skipped: the header {header} is not installed");
+            return;
+        }
     }
     let folder = env::temp_dir().join(format!("doorbell-layout-{}", process::id()));
     fs::create_dir_all(&folder).unwrap();
@@ -147,6 +170,7 @@ fn structures_have_the_layout_of_the_header() {
         facts.iter().map(|(ask, _)| format!("printf(\"%zu\\n\", {ask});")).collect();
     let text = format!(
         "#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\n\
+         #include <rdma/rdma_cma.h>\n\
          int main(void) {{\n{}\nreturn 0; }}\n",
         lines.join("\n")
     );

@@ -50,6 +50,14 @@ pub struct rdma_cm_id {
     pub qp_type: c_int,
 }
 
+/// An id, and room for what librdmacm keeps behind its own. Its rsockets look there for a device of
+/// librdmacm; they find none.
+#[repr(C)]
+pub struct cma_id_private {
+    pub id: rdma_cm_id,
+    pub none: [usize; 32],
+}
+
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_conn_param {

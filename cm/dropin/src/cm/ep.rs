@@ -8,12 +8,12 @@ use doorbell_fabric::{CmId, Fabric, PortSpace};
 use libc::c_int;
 
 use crate::abi::{ibv_pd, ibv_qp_init_attr};
-use crate::border::{Errno, INVALID, given, lock, number, object, put};
+use crate::border::{Errno, INVALID, given, lock, number, put};
 use crate::device::device;
 
 use super::abi::{rdma_addrinfo, rdma_cm_id};
 use super::addr::{PASSIVE, read};
-use super::id::{Id, give, rdma_destroy_id, show_device};
+use super::id::{give, id_at, rdma_destroy_id, show_device};
 use super::qp::{create, rdma_destroy_qp, rdma_destroy_srq};
 
 /// The limit of librdmacm for each step of resolving.
@@ -78,7 +78,7 @@ unsafe fn add_qp(
         }
         if passive {
             let attr = ibv_qp_init_attr { qp_type: kind, ..*attr };
-            *lock(&object::<Id>(at)?.own.saved) = Some(Saved { pd, attr });
+            *lock(&id_at(at)?.own.saved) = Some(Saved { pd, attr });
             return Ok(());
         }
         (*attr).qp_type = kind;
@@ -103,7 +103,7 @@ unsafe extern "C" fn rdma_get_request(
 ) -> c_int {
     // SAFETY: the program's listener, and room for a pointer.
     number(|| unsafe {
-        let own = object::<Id>(listener)?;
+        let own = id_at(listener)?;
         let request = lock(&own.own.id).get_request(None)?;
         let saved = *lock(&own.own.saved);
         let at = give(request, ptr::null_mut(), (*listener).context);

@@ -14,7 +14,7 @@ use crate::border::{Errno, Noun, Object, lock, number, object, pointer, put, tak
 use crate::device::device;
 
 use super::abi::*;
-use super::id::{IDS, Id, give, note_state, show_device};
+use super::id::{IDS, give, id_at, note_state, show_device};
 
 /// An event channel.
 pub(crate) struct Channel {
@@ -133,7 +133,7 @@ fn translate(mut event: Event<SoftDevice>) -> Option<*mut rdma_cm_event> {
                 note_state(at, QpState::Err);
             }
             EventKind::MulticastJoin | EventKind::MulticastError => {
-                let user = object::<Id>(at).map_or(0, |id| *lock(&id.own.joined));
+                let user = id_at(at).map_or(0, |id| *lock(&id.own.joined));
                 all.ud.private_data = ptr::with_exposed_provenance(user);
             }
             _ => {}

@@ -37,7 +37,7 @@ pub(crate) struct Id {
 }
 
 impl Noun for Id {
-    type C = rdma_cm_id;
+    type C = cma_id_private;
     const TAG: u64 = 0x6462_5f69_6400_0009;
 }
 
@@ -108,7 +108,8 @@ pub(crate) fn give(
         ..zeroed()
     };
     let (id, saved, joined) = (Mutex::new(id), Mutex::default(), Mutex::default());
-    let at = Object::give(c, Id { id, key, saved, joined });
+    let c = cma_id_private { id: c, none: [0; 32] };
+    let at = Object::give(c, Id { id, key, saved, joined }).cast();
     // SAFETY: new.
     unsafe { show_addresses(at, local, remote) };
     lock(&IDS).insert(key, at as usize);
@@ -155,13 +156,22 @@ pub(crate) unsafe fn show_device(at: *mut rdma_cm_id) {
     }
 }
 
+/// The id at an address that the program gave.
+///
+/// # Safety
+/// As for [`object`].
+pub(crate) unsafe fn id_at<'a>(at: *mut rdma_cm_id) -> Result<&'a Object<Id>, Errno> {
+    // SAFETY: as the caller says; an id lies at the front of what was given.
+    unsafe { object::<Id>(at.cast()) }
+}
+
 /// Runs a call on an id, and shows its addresses.
 unsafe fn on_id(
     at: *mut rdma_cm_id,
     call: impl FnOnce(&mut SoftId) -> Result<(), CmError>,
 ) -> Result<(), Errno> {
     // SAFETY: the program's id.
-    let id = unsafe { object::<Id>(at) }?;
+    let id = unsafe { id_at(at) }?;
     let (local, remote) = {
         let mut id = lock(&id.own.id);
         call(&mut id)?;
@@ -201,9 +211,9 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(at: *mut rdma_cm_id) -> c_int {
     number(|| {
         // SAFETY: the program's id, which it no longer uses.
         unsafe {
-            let key = object::<Id>(at)?.own.key;
+            let key = id_at(at)?.own.key;
             lock(&IDS).remove(&key);
-            drop(take::<Id>(at)?);
+            drop(take::<Id>(at.cast())?);
         }
         Ok(0)
     })
@@ -275,7 +285,7 @@ unsafe fn meet(
 ) -> Result<(), Errno> {
     // SAFETY: the program's id and parameters.
     let (id, param, has_qp) =
-        unsafe { (object::<Id>(at)?, param_of(param), !(*at).qp.is_null()) };
+        unsafe { (id_at(at)?, param_of(param), !(*at).qp.is_null()) };
     let mut id = lock(&id.own.id);
     if has_qp || id.space().is_datagram() {
         return Ok(own(&mut id, &param)?);
@@ -295,7 +305,7 @@ pub(crate) unsafe fn note_state(at: *mut rdma_cm_id, state: QpState) {
     // SAFETY: as the caller says; its queue pair is NULL or alive.
     unsafe {
         let qp = (*at).qp;
-        if let (Ok(own), Ok(id)) = (object::<Qp>(qp), object::<Id>(at)) {
+        if let (Ok(own), Ok(id)) = (object::<Qp>(qp), id_at(at)) {
             let fields = lock(&id.own.id).query_qp().unwrap_or_default();
             own.own.moved(state, fields);
             (*qp).state = state as c_int;
@@ -379,7 +389,7 @@ unsafe extern "C" fn rdma_migrate_id(
             true => None,
             false => Some(&object::<Channel>(channel)?.own.channel),
         };
-        lock(&object::<Id>(at)?.own.id).migrate(soft)?;
+        lock(&id_at(at)?.own.id).migrate(soft)?;
         (*at).channel = channel;
         Ok(0)
     })
@@ -421,7 +431,7 @@ unsafe extern "C" fn rdma_init_qp_attr(
     number(|| unsafe {
         let state = given(attr)?.qp_state.cast_unsigned();
         let state = QpState::from_raw(state).ok_or(INVALID)?;
-        let fields = lock(&object::<Id>(at)?.own.id).init_qp_attr(state)?;
+        let fields = lock(&id_at(at)?.own.id).init_qp_attr(state)?;
         let fields = QpFields { state: Some(state), ..fields };
         put(attr, attributes(&fields))?;
         put(mask, fields.mask().bits().cast_signed())?;
@@ -433,7 +443,7 @@ unsafe fn join(at: *mut rdma_cm_id, addr: *const sockaddr, how: Join, user: *mut
     // SAFETY: the program's id and address.
     number(|| unsafe {
         let group = read(addr)?.ip();
-        *lock(&object::<Id>(at)?.own.joined) = user as usize;
+        *lock(&id_at(at)?.own.joined) = user as usize;
         on_id(at, |id| id.join_multicast(group, how)).map(|()| 0)
     })
 }
@@ -478,7 +488,7 @@ unsafe extern "C" fn rdma_leave_multicast(at: *mut rdma_cm_id, addr: *mut sockad
 /// A port, in network byte order.
 unsafe fn port(at: *mut rdma_cm_id, of: fn(&SoftId) -> Option<std::net::SocketAddr>) -> u16 {
     // SAFETY: the program's id.
-    let Ok(id) = (unsafe { object::<Id>(at) }) else { return 0 };
+    let Ok(id) = (unsafe { id_at(at) }) else { return 0 };
     of(&lock(&id.own.id)).map_or(0, |addr| addr.port().to_be())
 }
 

@@ -7,7 +7,7 @@ use doorbell_fabric::{CmId, QpFields, QpState, UDP_QKEY};
 use libc::c_int;
 
 use crate::abi::*;
-use crate::border::{ABSENT, Errno, INVALID, given, lock, number, object};
+use crate::border::{ABSENT, Errno, INVALID, given, lock, number};
 use crate::cq::{
     ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
 };
@@ -15,7 +15,7 @@ use crate::qp::{cap_of, create_by, ibv_destroy_qp, plain};
 use crate::srq::{ibv_create_srq, ibv_destroy_srq};
 
 use super::abi::rdma_cm_id;
-use super::id::{Id, home};
+use super::id::{home, id_at};
 
 const UD: c_int = 4;
 
@@ -98,7 +98,7 @@ pub(crate) unsafe fn create(
 ) -> Result<(), Errno> {
     // SAFETY: as the caller says.
     unsafe {
-        let id = object::<Id>(at)?;
+        let id = id_at(at)?;
         if (*at).verbs.is_null() || !(*at).qp.is_null() {
             return Err(INVALID);
         }
@@ -166,7 +166,7 @@ unsafe extern "C" fn rdma_create_qp_ex(
 pub(crate) unsafe extern "C" fn rdma_destroy_qp(at: *mut rdma_cm_id) {
     // SAFETY: the program's id; its queue pair is NULL or alive.
     unsafe {
-        if object::<Id>(at).is_ok() && !(*at).qp.is_null() {
+        if id_at(at).is_ok() && !(*at).qp.is_null() {
             ibv_destroy_qp((*at).qp);
             (*at).qp = ptr::null_mut();
             drop_queues(at);
@@ -182,7 +182,7 @@ unsafe extern "C" fn rdma_create_srq(
 ) -> c_int {
     // SAFETY: the program's id, domain and attributes.
     number(|| unsafe {
-        object::<Id>(at)?;
+        id_at(at)?;
         if (*at).verbs.is_null() || !(*at).srq.is_null() {
             return Err(INVALID);
         }
@@ -205,7 +205,7 @@ extern "C" fn rdma_create_srq_ex(
 pub(crate) unsafe extern "C" fn rdma_destroy_srq(at: *mut rdma_cm_id) {
     // SAFETY: the program's id; its queue is NULL or alive.
     unsafe {
-        if object::<Id>(at).is_ok() && !(*at).srq.is_null() && ibv_destroy_srq((*at).srq) == 0 {
+        if id_at(at).is_ok() && !(*at).srq.is_null() && ibv_destroy_srq((*at).srq) == 0 {
             (*at).srq = ptr::null_mut();
         }
     }

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a program may take that does not end by itself.
-const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// One program at a time: each has threads that spin.
 static TURN: Mutex<()> = Mutex::new(());
@@ -39,7 +39,7 @@ fn command(program: &str, args: &[&str]) -> Option<Command> {
 pub fn run(program: &str, args: &[&str]) -> Option<String> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let side = Side::start(command(program, args)?);
-    Some(side.end())
+    Some(side.end().success())
 }
 
 /// A program on both sides.
@@ -64,10 +64,82 @@ impl Pair<'_> {
         let client_args = [args.as_slice(), &["127.0.0.1"]].concat();
         let client = command(self.program, &client_args)?;
         server.wait_for(|| listens(port));
-        let text = Side::start(client).end();
-        server.end();
+        let text = Side::start(client).end().success();
+        server.end().success();
         Some(text)
     }
+}
+
+/// Two programs that find each other by the connection manager.
+pub struct CmPair<'a> {
+    /// The side that listens: the program and its arguments.
+    pub server: &'a [&'a str],
+    /// The side that connects.
+    pub client: &'a [&'a str],
+    /// Where they meet.
+    pub port: Port,
+}
+
+/// The port of a pair.
+#[derive(Clone, Copy)]
+pub enum Port {
+    /// A free one, which both take by that option.
+    By(&'static str),
+    /// The program's own.
+    Always(u16),
+}
+
+impl CmPair<'_> {
+    /// Runs both. Returns what they printed, the server first.
+    pub fn run(&self) -> Option<[String; 2]> {
+        let [server, client] = self.try_run()?;
+        Some([server.success(), client.success()])
+    }
+
+    /// The same, several times if the client fails and says this.
+    pub fn run_again_if(&self, excuse: &str) -> Option<[String; 2]> {
+        for _ in 0..20 {
+            let [server, client] = self.try_run()?;
+            if client.ok || !client.text.contains(excuse) {
+                return Some([server.success(), client.success()]);
+            }
+        }
+        panic!("{:?} failed 20 times with {excuse}", self.client);
+    }
+
+    fn try_run(&self) -> Option<[End; 2]> {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let port = match self.port {
+            Port::By(_) => free_port(),
+            Port::Always(port) => port,
+        };
+        let number = port.to_string();
+        let with_port = |args: &[&str]| {
+            let (program, args) = args.split_first().unwrap();
+            match self.port {
+                Port::By(option) => command(program, &[args, &[option, &number]].concat()),
+                Port::Always(_) => command(program, args),
+            }
+        };
+        let (server, client) = (with_port(self.server)?, with_port(self.client)?);
+        let server = Side::start(server);
+        server.wait_for(|| listens_on_soft(port));
+        let client = Side::start(client).end();
+        if !client.ok {
+            server.stop();
+        }
+        Some([server.end(), client])
+    }
+}
+
+/// True if an id of the soft device listens at that port.
+fn listens_on_soft(port: u16) -> bool {
+    let (device, end) = ("/soft0", format!(":{port}"));
+    fs::read_to_string("/proc/net/unix").unwrap().lines().any(|line| {
+        // The fourth word has the flag of a socket that takes connections.
+        let listens = line.split_whitespace().nth(3) == Some("00010000");
+        listens && line.contains(device) && line.ends_with(&end)
+    })
 }
 
 fn free_port() -> u16 {
@@ -125,8 +197,13 @@ impl Side {
         }
     }
 
-    /// Waits for its end, which must be a success, and returns what it printed.
-    fn end(mut self) -> String {
+    /// Ends it.
+    fn stop(&self) {
+        let _ = self.child.lock().unwrap().kill();
+    }
+
+    /// Waits for its end.
+    fn end(mut self) -> End {
         let until = Instant::now() + LIMIT;
         let status = loop {
             if let Some(status) = self.child.lock().unwrap().try_wait().unwrap() {
@@ -142,8 +219,23 @@ impl Side {
         }
         let text: String =
             self.readers.drain(..).map(|reader| reader.join().unwrap()).collect();
-        assert!(status.is_some_and(|status| status.success()), "{} {status:?}: {text}", self.name);
-        text
+        let ok = status.is_some_and(|status| status.success());
+        End { ok, text, what: format!("{} {status:?}", self.name) }
+    }
+}
+
+/// How a program ended.
+struct End {
+    ok: bool,
+    text: String,
+    what: String,
+}
+
+impl End {
+    /// What it printed; it must have succeeded.
+    fn success(self) -> String {
+        assert!(self.ok, "{}: {}", self.what, self.text);
+        self.text
     }
 }
 
