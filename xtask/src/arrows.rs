@@ -29,10 +29,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
             "doorbell-verbs",
         ],
     ),
-    (
-        "doorbell-dropin",
-        &["doorbell-alloc", "doorbell-seam", "doorbell-fabric", "doorbell-soft"],
-    ),
+    ("doorbell-dropin", &["doorbell-alloc", "doorbell-seam", "doorbell-fabric", "doorbell-soft"]),
     ("doorbell-tune", &[]),
     (
         "doorbell",

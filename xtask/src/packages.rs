@@ -44,6 +44,8 @@ const VERBS: &[Need] = &[Need::Verbs];
 const NUMA: &[Need] = &[Need::Numa];
 const BUILD: &[Need] = &[Need::Verbs, Need::Numa];
 const MACHINE: &[Need] = &[Need::Machine];
+/// Programs that run in the virtual machine, and over the drop-in on this one.
+const PROGRAMS: &[Need] = &[Need::Machine, Need::Tests];
 const PEERS: &[Need] = &[Need::Peers];
 const HEADERS: &[Need] = &[Need::Verbs, Need::Compare];
 const TESTS: &[Need] = &[Need::Tests];
@@ -102,9 +104,9 @@ const PACKAGES: &[Package] = &[
         Sign::File("/etc/libibverbs.d/rxe.driver"),
         "the device's driver",
     ),
-    package(MACHINE, "ibverbs-utils", Sign::Program("ibv_rc_pingpong"), "peers to talk to"),
-    package(MACHINE, "rdmacm-utils", Sign::Program("rdma_server"), "peers to talk to"),
-    package(MACHINE, "perftest", Sign::Program("ib_send_lat"), "peers to measure against"),
+    package(PROGRAMS, "ibverbs-utils", Sign::Program("ibv_rc_pingpong"), "peers to talk to"),
+    package(PROGRAMS, "rdmacm-utils", Sign::Program("rdma_server"), "peers to talk to"),
+    package(PROGRAMS, "perftest", Sign::Program("ib_send_lat"), "peers to measure against"),
     package(MACHINE, "strace", Sign::Program("strace"), "counts doorbells"),
     package(MACHINE, "numactl", Sign::Program("numactl"), "shows the nodes"),
     package(PEERS, "ucx-utils", Sign::Program("ucx_perftest"), "a peer to measure beside"),

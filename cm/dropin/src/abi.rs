@@ -436,12 +436,10 @@ pub struct ibv_context_ops {
         unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
     >,
     pub _compat_qp: [absent; 4],
-    pub post_send: Option<
-        unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
-    >,
-    pub post_recv: Option<
-        unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
-    >,
+    pub post_send:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
+    pub post_recv:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
     pub _compat_last: [absent; 5],
 }
 
@@ -457,12 +455,8 @@ pub struct ibv_context {
 }
 
 /// `query_device_ex` of [`verbs_context`].
-pub type query_device_ex_fn = unsafe extern "C" fn(
-    *mut ibv_context,
-    *const c_void,
-    *mut ibv_device_attr_ex,
-    usize,
-) -> c_int;
+pub type query_device_ex_fn =
+    unsafe extern "C" fn(*mut ibv_context, *const c_void, *mut ibv_device_attr_ex, usize) -> c_int;
 
 /// Lies in front of the context that programs know. Entries that are absent mean EOPNOTSUPP.
 #[repr(C)]

@@ -8,8 +8,10 @@ use libc::c_int;
 
 use crate::abi::{ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_pd, ibv_wc};
 use crate::attr::{address, address_attr};
-use crate::border::{Errno, INVALID, Noun, Object, code, given, number, object, pointer, put, take};
-use crate::device::context;
+use crate::border::{
+    Errno, INVALID, Noun, Object, code, given, number, object, pointer, put, take,
+};
+use crate::context::context;
 use crate::memory::Pd;
 
 /// An address handle.

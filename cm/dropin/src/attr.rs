@@ -1,17 +1,29 @@
-//! Attributes of queue pairs: those of C, and those of the device.
+//! Attributes of queue pairs and rights: those of C, and those of the device.
 
 use doorbell_fabric::{Mask, Mtu, QpFields, QpState};
-use doorbell_seam::provider::{AddressVector, Gid, GlobalRoute};
-use libc::c_int;
+use doorbell_seam::provider::{Access, AddressVector, Gid, GlobalRoute};
+use libc::{c_int, c_uint};
 
 use crate::abi::{gid_aligned, ibv_ah_attr, ibv_global_route, ibv_qp_attr};
 use crate::border::{ABSENT, Errno, INVALID};
-use crate::memory::access_of;
 
 /// The state that the program believes to be the current one.
 const CUR_STATE: u32 = 1 << 1;
 /// Alternate path, migration, capacities, rate.
 const NOT_HERE: u32 = 1 << 14 | 1 << 18 | 1 << 19 | 1 << 25;
+
+/// Flags that may be ignored (`IBV_ACCESS_OPTIONAL_RANGE`).
+const OPTIONAL: c_uint = 0x3ff0_0000;
+
+/// What a program may ask for memory.
+pub(crate) fn access_of(flags: c_uint) -> Result<Access, Errno> {
+    let flags = flags & !OPTIONAL;
+    if flags & !0xff != 0 {
+        return Err(INVALID);
+    }
+    // Zero-based, on demand, huge pages.
+    Access::from_bits(flags).ok_or(ABSENT)
+}
 
 /// The fields that a program sets.
 pub(crate) fn fields(attr: &ibv_qp_attr, mask: u32) -> Result<QpFields, Errno> {

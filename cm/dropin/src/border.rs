@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "programs name objects by address")]
 
 use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -185,4 +186,11 @@ pub(crate) fn text<const N: usize>(text: &str) -> [libc::c_char; N] {
         *to = from as libc::c_char;
     }
     bytes
+}
+
+/// A structure of C with all bits zero.
+pub(crate) fn zeroed<T>() -> T {
+    // SAFETY: used for numbers, pointers that may be null, and pthread's objects, for which glibc
+    // defines all zero as new ones.
+    unsafe { MaybeUninit::zeroed().assume_init() }
 }

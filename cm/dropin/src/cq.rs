@@ -10,12 +10,13 @@ use doorbell_seam::wc::{Wc, WcFlags};
 use doorbell_soft::{SoftCq, SoftPoller};
 use libc::{c_int, c_uint};
 
-use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_qp, ibv_wc};
-use crate::border::{Errno, INVALID, Noun, Object, code, lock, number, object, pointer, put, take};
-use crate::device::{context, zeroed};
-use crate::events::Queue;
-use crate::progress::{POLLS, Progress};
-use crate::qp::Qp;
+use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
+use crate::border::{
+    Errno, INVALID, Noun, Object, code, lock, number, object, pointer, put, take, zeroed,
+};
+use crate::context::context;
+use crate::progress::{Known, News, POLLS, Progress};
+use crate::queue::Queue;
 
 /// Polls in vain after which a poll begins to yield, and how often it does.
 const PATIENCE: u32 = 1024;
@@ -68,12 +69,12 @@ impl Cq {
     }
 
     /// A notifier has rung: gives the program its event, if the awaited entry has come.
-    pub(crate) fn wake(&self, at: *mut ibv_cq, progress: &Progress) {
+    fn wake(&self, at: *mut ibv_cq) {
         let fired = lock(&self.poller).woken();
         if !fired || !self.armed.swap(false, Ordering::SeqCst) {
             return;
         }
-        progress.disarm();
+        self.progress.disarm();
         // SAFETY: alive, as the caller knows; its channel outlives it.
         unsafe {
             if let Ok(channel) = object::<Channel>((*at).channel) {
@@ -83,8 +84,19 @@ impl Cq {
     }
 }
 
+/// The thread has news of a completion queue.
+fn tell(at: usize, news: News) {
+    let at = at as *mut ibv_cq;
+    // SAFETY: it leaves the list of the thread before it is destroyed.
+    if let (Ok(cq), News::Rang) = (unsafe { object::<Cq>(at) }, news) {
+        cq.own.wake(at);
+    }
+}
+
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_create_comp_channel(at: *mut ibv_context) -> *mut ibv_comp_channel {
+pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
+    at: *mut ibv_context,
+) -> *mut ibv_comp_channel {
     pointer(|| {
         // SAFETY: the program's context.
         unsafe { context(at) }?;
@@ -153,7 +165,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             acknowledged: Condvar::new(),
         };
         let given = Object::give(c, own);
-        lock(&progress.cqs).insert(id, given as usize);
+        lock(&progress.cqs).insert(id, Known { at: given as usize, context: at as usize, tell });
         Ok(given)
     })
 }
@@ -275,7 +287,7 @@ pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut i
             let count = poller.poll(&mut found[..wanted]);
             for wc in &found[..count] {
                 if !wc.status.is_ok() {
-                    note_failure(cq.own.progress, wc);
+                    cq.own.progress.tell_qp(wc.qp_num, News::Failed);
                 }
                 // SAFETY: the program gives room for `most` of them.
                 unsafe { put(to.wrapping_add(done), completion(wc)) }?;
@@ -292,18 +304,6 @@ pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut i
         }
         Ok(done as c_int)
     })
-}
-
-/// A failed request leaves its queue pair in another state.
-#[cold]
-fn note_failure(progress: &Progress, wc: &Wc) {
-    let qps = lock(&progress.qps);
-    if let Some(at) = qps.get(&wc.qp_num) {
-        // SAFETY: it leaves the list before it is destroyed, and the list is locked.
-        if let Ok(qp) = unsafe { object::<Qp>(*at as *mut ibv_qp) } {
-            qp.own.has_failed();
-        }
-    }
 }
 
 fn completion(wc: &Wc) -> ibv_wc {

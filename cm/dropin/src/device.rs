@@ -2,67 +2,19 @@
 #![expect(unsafe_code, reason = "the C interface")]
 
 use std::ffi::{c_char, c_void};
-use std::mem::{MaybeUninit, offset_of};
+use std::mem::offset_of;
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use doorbell_seam::provider::{Atomics, Caps, LinkLayer, PortAttr, Ports, Provider};
-use doorbell_soft::{SOFT_DEVICE, SoftDevice};
+use doorbell_soft::SOFT_DEVICE;
 use libc::{c_int, c_uint};
 
 use crate::abi::*;
-use crate::border::{Errno, INVALID, Noun, Object, code, lock, number, object, pointer, put, text};
-use crate::events::AsyncQueue;
-use crate::progress::{self, Progress};
-use crate::{cq, qp, srq};
-
-/// The device of this process, which all contexts share: their queue pairs can connect, and a
-/// region has one key.
-pub(crate) fn device() -> Result<&'static Progress, Errno> {
-    static DEVICE: OnceLock<Result<Progress, Errno>> = OnceLock::new();
-    let made = DEVICE.get_or_init(|| {
-        let device = SoftDevice::open()?;
-        device.connect_by_number()?;
-        Progress::new(device)
-    });
-    let progress = made.as_ref().map_err(|errno| *errno)?;
-    progress::start(progress);
-    Ok(progress)
-}
-
-/// An open device.
-pub(crate) struct Context {
-    progress: &'static Progress,
-    pub(crate) events: AsyncQueue,
-}
-
-impl Noun for Context {
-    type C = verbs_context;
-    const TAG: u64 = 0x6462_5f63_7478_0003;
-}
-
-impl Context {
-    pub(crate) fn device(&self) -> &SoftDevice {
-        &self.progress.device
-    }
-
-    pub(crate) fn progress(&self) -> &'static Progress {
-        self.progress
-    }
-}
-
-/// The context at an address that the program gave.
-///
-/// # Safety
-/// As for [`object`].
-pub(crate) unsafe fn context<'a>(at: *mut ibv_context) -> Result<&'a Object<Context>, Errno> {
-    if at.is_null() {
-        return Err(INVALID);
-    }
-    let outer = at.wrapping_byte_sub(offset_of!(verbs_context, context));
-    // SAFETY: the context lies in a `verbs_context` of ours.
-    unsafe { object::<Context>(outer.cast()) }
-}
+use crate::border::{Errno, INVALID, Object, code, lock, number, pointer, put, take, text, zeroed};
+use crate::context::{Context, context, device};
+use crate::queue::AsyncQueue;
+use crate::{cq, post, qp, srq};
 
 /// A list entry that lives for ever. A program compares devices by address.
 struct Listed(*mut ibv_device);
@@ -135,16 +87,10 @@ fn ops() -> ibv_context_ops {
         _compat_cq: [None; 7],
         post_srq_recv: Some(srq::post_srq_recv),
         _compat_qp: [None; 4],
-        post_send: Some(qp::post_send),
-        post_recv: Some(qp::post_recv),
+        post_send: Some(post::post_send),
+        post_recv: Some(post::post_recv),
         _compat_last: [None; 5],
     }
-}
-
-/// A lock that a C program may use; all zero is an unlocked one.
-pub(crate) fn zeroed<T>() -> T {
-    // SAFETY: used for pthread's objects, for which glibc defines all zero as new ones.
-    unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
 #[unsafe(no_mangle)]
@@ -154,7 +100,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(at: *mut ibv_device) -> *mut ibv
             return Err(Errno(libc::ENODEV));
         }
         let progress = device()?;
-        let events = AsyncQueue::new()?;
+        let events = Arc::new(AsyncQueue::new()?);
         let (async_fd, comp_vectors) = (events.fd(), progress.device.caps().comp_vectors);
         let inner = ibv_context {
             device: at,
@@ -186,9 +132,9 @@ pub(crate) unsafe extern "C" fn ibv_open_device(at: *mut ibv_device) -> *mut ibv
             sz: size_of::<verbs_context>(),
             context: inner,
         };
-        let outer = Object::give(c, Context { progress, events });
+        let outer = Object::give(c, Context { progress, events: events.clone() });
         let inner = outer.wrapping_byte_add(offset_of!(verbs_context, context)).cast();
-        lock(&progress.contexts).push(inner as usize);
+        lock(&progress.contexts).insert(inner as usize, events);
         Ok(inner)
     })
 }
@@ -200,12 +146,28 @@ unsafe extern "C" fn ibv_close_device(at: *mut ibv_context) -> c_int {
         unsafe {
             let open = context(at)?;
             // From here on no event comes to it.
-            lock(&open.own.progress.contexts).retain(|other| *other != at as usize);
-            crate::border::take::<Context>(open.c())?;
+            lock(&open.own.progress.contexts).remove(&(at as usize));
+            take::<Context>(open.c())?;
         }
         Ok(0)
     })
 }
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_async_event(
+    at: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
+    number(|| {
+        // SAFETY: the program's context, and room for an event.
+        unsafe { put(event, context(at)?.own.events.wait()?)? };
+        Ok(0)
+    })
+}
+
+/// An event holds nothing, and no destruction waits for it.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_ack_async_event(_event: *mut ibv_async_event) {}
 
 /// A limit, in C's type.
 fn limit(value: u32) -> c_int {

@@ -9,9 +9,10 @@
 //! |---|---|
 //! | `abi` | the structures of the C header |
 //! | `border` | objects by address, errno, panics |
-//! | `device`, `memory`, `cq`, `qp`, `srq`, `ah` | calls by noun; `attr`, `post`: of queue pairs |
-//! | `events` | queues that a program waits for |
+//! | `queue` | queues of events that a program waits for |
 //! | `progress` | the thread that polls where the program does not |
+//! | `context`, `memory`, `cq`, `srq`, `ah`, `qp`, `post`, `device` | calls by noun |
+//! | `attr`, `requests` | attributes and lists of requests |
 //! | `cm` | the calls of librdmacm |
 //! | `absent` | calls that are not supported |
 
@@ -21,11 +22,13 @@ mod ah;
 mod attr;
 mod border;
 pub mod cm;
+mod context;
 mod cq;
 mod device;
-mod events;
 mod memory;
 mod post;
 mod progress;
 mod qp;
+mod queue;
+mod requests;
 mod srq;

@@ -5,13 +5,14 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 
 use doorbell_alloc::{Mapping, Pages};
-use doorbell_seam::provider::{Access, ProtectionDomains, Provider, Region};
+use doorbell_seam::provider::{ProtectionDomains, Provider, Region};
 use doorbell_soft::{SoftDevice, SoftRegion};
 use libc::{c_int, c_uint};
 
 use crate::abi::{ibv_context, ibv_mr, ibv_pd};
+use crate::attr::access_of;
 use crate::border::{ABSENT, Errno, INVALID, Noun, Object, code, object, pointer, take};
-use crate::device::context;
+use crate::context::context;
 
 /// A protection domain: a handle on the device.
 pub(crate) struct Pd {
@@ -33,9 +34,6 @@ impl Noun for Mr {
     const TAG: u64 = 0x6462_5f6d_7200_0002;
 }
 
-/// Flags that may be ignored (`IBV_ACCESS_OPTIONAL_RANGE`).
-const OPTIONAL: c_uint = 0x3ff0_0000;
-
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(at: *mut ibv_context) -> *mut ibv_pd {
     pointer(|| {
@@ -56,16 +54,6 @@ unsafe extern "C" fn ibv_dealloc_pd(at: *mut ibv_pd) -> c_int {
             take::<Pd>(at).map(drop)
         }
     })
-}
-
-/// What a program may ask for memory.
-pub(crate) fn access_of(flags: c_uint) -> Result<Access, Errno> {
-    let flags = flags & !OPTIONAL;
-    if flags & !0xff != 0 {
-        return Err(INVALID);
-    }
-    // Zero-based, on demand, huge pages.
-    Access::from_bits(flags).ok_or(ABSENT)
 }
 
 /// True if all pages of that memory are mapped.
@@ -105,9 +93,7 @@ unsafe fn program_memory(addr: *mut c_void, length: usize) -> Result<Mapping, Er
     }
     // SAFETY: mapped, as just seen, and the program keeps it so. Nothing here has a reference to
     // it. The hook frees nothing.
-    Ok(unsafe {
-        Mapping::from_raw_parts(at, length, Pages::Plain, std::ptr::null_mut(), keep)
-    })
+    Ok(unsafe { Mapping::from_raw_parts(at, length, Pages::Plain, std::ptr::null_mut(), keep) })
 }
 
 unsafe fn register(

@@ -4,12 +4,12 @@
 //!
 //! While the program polls by itself, the thread only looks each millisecond whether it still does.
 //! Otherwise it sleeps until a peer rings, does the work, goes on for a moment, and sleeps again.
-#![expect(unsafe_code, reason = "epoll, and objects of the program")]
+#![expect(unsafe_code, reason = "epoll, signals, the end of the process")]
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, Once};
+use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
 use doorbell_seam::event::{AsyncEvent, Object as Subject};
@@ -17,12 +17,9 @@ use doorbell_seam::provider::{AsyncEvents, Poller, Provider, Sharing};
 use doorbell_soft::{SoftDevice, SoftPoller};
 use libc::c_int;
 
-use crate::abi::{ibv_async_event, ibv_context, ibv_cq, ibv_qp, ibv_srq};
-use crate::border::{Errno, lock, object};
-use crate::cq::Cq;
-use crate::device::context;
-use crate::events::{clear, eventfd, last, ring};
-use crate::qp::Qp;
+use crate::abi::{ibv_async_event, ibv_context};
+use crate::border::{Errno, lock, zeroed};
+use crate::queue::{AsyncQueue, clear, eventfd, last, ring};
 
 /// The polls of the program, all threads and queues.
 pub(crate) static POLLS: AtomicUsize = AtomicUsize::new(0);
@@ -57,11 +54,40 @@ pub(crate) struct Progress {
     driven: AtomicBool,
     /// Completion queues that a program waits for.
     armed: AtomicUsize,
-    /// Addresses of objects of the program.
-    pub(crate) contexts: Mutex<Vec<usize>>,
-    pub(crate) cqs: Mutex<HashMap<u64, usize>>,
-    pub(crate) qps: Mutex<HashMap<u32, usize>>,
-    pub(crate) srqs: Mutex<HashMap<u64, usize>>,
+    /// The events of each context, by its address.
+    pub(crate) contexts: Mutex<HashMap<usize, Arc<AsyncQueue>>>,
+    /// Objects of the program. Each leaves its list before it is destroyed, and is used only while
+    /// the list is locked.
+    pub(crate) cqs: Mutex<HashMap<u64, Known>>,
+    pub(crate) qps: Mutex<HashMap<u32, Known>>,
+    pub(crate) srqs: Mutex<HashMap<u64, Known>>,
+}
+
+/// An object of the program that there may be news of.
+pub(crate) struct Known {
+    pub(crate) at: usize,
+    /// The address of its context.
+    pub(crate) context: usize,
+    /// Tells the object at that address.
+    pub(crate) tell: fn(at: usize, news: News),
+}
+
+impl Known {
+    /// One that only events name.
+    pub(crate) fn silent(at: usize, context: *mut ibv_context) -> Known {
+        Known { at, context: context as usize, tell: |_, _| () }
+    }
+}
+
+/// What may have happened to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// The notifier of a completion queue has rung.
+    Rang,
+    /// The peer of a queue pair has left.
+    PeerLeft,
+    /// A request of a queue pair has failed.
+    Failed,
 }
 
 /// Watches descriptors, each under a key.
@@ -226,23 +252,22 @@ impl Progress {
 
     fn attend_peers(&self) {
         for num in self.device.rendezvous_step() {
-            let qps = lock(&self.qps);
-            let Some(at) = qps.get(&num) else { continue };
-            // SAFETY: it leaves the list before it is destroyed, and the list is locked.
-            if let Ok(qp) = unsafe { object::<Qp>(*at as *mut ibv_qp) } {
-                qp.own.peer_left();
-            }
+            self.tell_qp(num, News::PeerLeft);
+        }
+    }
+
+    /// Tells a queue pair.
+    #[cold]
+    pub(crate) fn tell_qp(&self, num: u32, news: News) {
+        if let Some(known) = lock(&self.qps).get(&num) {
+            (known.tell)(known.at, news);
         }
     }
 
     /// A completion queue that the program waits for may have an entry.
     fn attend_cq(&self, id: u64) {
-        let cqs = lock(&self.cqs);
-        let Some(at) = cqs.get(&id) else { return };
-        let at = *at as *mut ibv_cq;
-        // SAFETY: as in `attend_peers`.
-        if let Ok(cq) = unsafe { object::<Cq>(at) } {
-            cq.own.wake(at, self);
+        if let Some(known) = lock(&self.cqs).get(&id) {
+            (known.tell)(known.at, News::Rang);
         }
     }
 
@@ -252,48 +277,25 @@ impl Progress {
             match subject {
                 Subject::Device => self.raise_all(0, event_type),
                 Subject::Port(port) => self.raise_all(port.into(), event_type),
-                Subject::Qp(num) => {
-                    let qps = lock(&self.qps);
-                    let Some(at) = qps.get(&num) else { continue };
-                    // SAFETY: as in `attend_peers`; the program does not change its context.
-                    self.raise(unsafe { (*(*at as *mut ibv_qp)).context }, *at, event_type);
-                }
-                Subject::Cq(id) => {
-                    let cqs = lock(&self.cqs);
-                    let Some(at) = cqs.get(&id) else { continue };
-                    // SAFETY: as above.
-                    self.raise(unsafe { (*(*at as *mut ibv_cq)).context }, *at, event_type);
-                }
-                Subject::Srq(id) => {
-                    let srqs = lock(&self.srqs);
-                    let Some(at) = srqs.get(&id) else { continue };
-                    // SAFETY: as above.
-                    self.raise(unsafe { (*(*at as *mut ibv_srq)).context }, *at, event_type);
-                }
+                Subject::Qp(num) => self.raise(lock(&self.qps).get(&num), event_type),
+                Subject::Cq(id) => self.raise(lock(&self.cqs).get(&id), event_type),
+                Subject::Srq(id) => self.raise(lock(&self.srqs).get(&id), event_type),
                 _ => {}
             }
         }
     }
 
     fn raise_all(&self, element: usize, event_type: c_int) {
-        for at in lock(&self.contexts).iter() {
-            raise_in(*at as *mut ibv_context, element, event_type);
+        for events in lock(&self.contexts).values() {
+            events.push(ibv_async_event { element, event_type });
         }
     }
 
-    fn raise(&self, of: *mut ibv_context, element: usize, event_type: c_int) {
-        let contexts = lock(&self.contexts);
-        if contexts.contains(&(of as usize)) {
-            raise_in(of, element, event_type);
+    fn raise(&self, of: Option<&Known>, event_type: c_int) {
+        let Some(known) = of else { return };
+        if let Some(events) = lock(&self.contexts).get(&known.context) {
+            events.push(ibv_async_event { element: known.at, event_type });
         }
-    }
-}
-
-/// Queues an event for a context that is in the list, which is locked.
-fn raise_in(at: *mut ibv_context, element: usize, event_type: c_int) {
-    // SAFETY: it leaves the list before it is closed.
-    if let Ok(open) = unsafe { context(at) } {
-        open.own.events.push(ibv_async_event { element, event_type });
     }
 }
 
@@ -317,8 +319,8 @@ pub(crate) fn start(progress: &'static Progress) {
         *lock(&RUNNING) = Some(progress);
         // SAFETY: the function stays, and may run at any time.
         unsafe { libc::atexit(finish) };
-        let mut before: libc::sigset_t = crate::device::zeroed();
-        let mut all: libc::sigset_t = crate::device::zeroed();
+        let mut before: libc::sigset_t = zeroed();
+        let mut all: libc::sigset_t = zeroed();
         // SAFETY: both sets are alive. The thread inherits that it takes no signals: they are for
         // the threads of the program.
         unsafe {

@@ -13,14 +13,13 @@ use libc::c_int;
 use crate::abi::*;
 use crate::ah::gid_at;
 use crate::attr;
-use crate::border::{ABSENT, Errno, INVALID, Noun, Object, code, given, lock, object, pointer, take};
+use crate::border::{
+    ABSENT, Errno, INVALID, Noun, Object, code, given, lock, object, pointer, take, zeroed,
+};
 use crate::cq::Cq;
-use crate::device::zeroed;
 use crate::memory::Pd;
-use crate::progress::Progress;
+use crate::progress::{Known, News, Progress};
 use crate::srq::Srq;
-
-pub(crate) use crate::post::{post_recv, post_send};
 
 /// A queue pair.
 pub(crate) struct Qp {
@@ -48,7 +47,7 @@ impl Noun for Qp {
 
 impl Qp {
     /// A request has failed.
-    pub(crate) fn has_failed(&self) {
+    fn has_failed(&self) {
         let state = if self.kind.is_unreliable() { QpState::Sqe } else { QpState::Err };
         lock(&self.inner).state = state;
     }
@@ -59,7 +58,7 @@ impl Qp {
         (inner.state, inner.set) = (state, fields.or(inner.set));
     }
 
-    pub(crate) fn peer_left(&self) {
+    fn peer_left(&self) {
         self.lost.store(true, Ordering::Relaxed);
     }
 
@@ -69,6 +68,17 @@ impl Qp {
 
     pub(crate) fn kind(&self) -> QpType {
         self.kind
+    }
+}
+
+/// The thread, or a poll, has news of a queue pair.
+fn tell(at: usize, news: News) {
+    // SAFETY: it leaves the list of the thread before it is destroyed.
+    let Ok(qp) = (unsafe { object::<Qp>(at as *mut ibv_qp) }) else { return };
+    match news {
+        News::PeerLeft => qp.own.peer_left(),
+        News::Failed => qp.own.has_failed(),
+        News::Rang => {}
     }
 }
 
@@ -186,15 +196,14 @@ pub(crate) unsafe fn create_by(
     if let Some(srq) = srq {
         srq.own.users.fetch_add(1, Ordering::SeqCst);
     }
-    lock(&progress.qps).insert(num, given as usize);
+    // SAFETY: alive.
+    let context = unsafe { (*at).context } as usize;
+    lock(&progress.qps).insert(num, Known { at: given as usize, context, tell });
     Ok(given)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_qp(
-    pd: *mut ibv_pd,
-    attr: *mut ibv_qp_init_attr,
-) -> *mut ibv_qp {
+unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     pointer(|| {
         // SAFETY: the program's attributes and what they name.
         unsafe {
@@ -271,11 +280,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(at: *mut ibv_qp) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_modify_qp(
-    at: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
-    mask: c_int,
-) -> c_int {
+unsafe extern "C" fn ibv_modify_qp(at: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     code(|| {
         // SAFETY: the program's queue pair and attributes.
         let (qp, attr) = unsafe { (object::<Qp>(at)?, given(attr)?) };

@@ -8,11 +8,13 @@ use doorbell_soft::SoftSrq;
 use libc::c_int;
 
 use crate::abi::*;
-use crate::border::{ABSENT, Errno, INVALID, Noun, Object, code, given, lock, object, pointer, put, take};
-use crate::device::{context, zeroed};
+use crate::border::{
+    ABSENT, Errno, INVALID, Noun, Object, code, given, lock, object, pointer, put, take, zeroed,
+};
+use crate::context::context;
 use crate::memory::Pd;
-use crate::post::post_receives;
-use crate::progress::Progress;
+use crate::progress::{Known, Progress};
+use crate::requests::post_receives;
 
 /// A shared receive queue.
 pub(crate) struct Srq {
@@ -52,7 +54,7 @@ unsafe fn create(
     };
     let id = srq.id();
     let made = Object::give(c, Srq { srq, users: AtomicU32::new(0), progress });
-    lock(&progress.srqs).insert(id, made as usize);
+    lock(&progress.srqs).insert(id, Known::silent(made as usize, of));
     Ok(made)
 }
 

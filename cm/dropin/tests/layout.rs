@@ -103,7 +103,10 @@ fn offsets() -> Vec<Fact> {
         ("offsetof(struct ibv_qp, qp_num)", offset_of!(ibv_qp, qp_num)),
         ("offsetof(struct ibv_qp, events_completed)", offset_of!(ibv_qp, events_completed)),
         ("offsetof(struct ibv_cq, cqe)", offset_of!(ibv_cq, cqe)),
-        ("offsetof(struct ibv_cq, comp_events_completed)", offset_of!(ibv_cq, comp_events_completed)),
+        (
+            "offsetof(struct ibv_cq, comp_events_completed)",
+            offset_of!(ibv_cq, comp_events_completed),
+        ),
     ]
 }
 

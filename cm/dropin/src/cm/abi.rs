@@ -6,9 +6,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libc::{sockaddr, sockaddr_storage, socklen_t};
 
-use crate::abi::{
-    ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_srq,
-};
+use crate::abi::{ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_srq};
 
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -7,8 +7,7 @@ use std::ptr;
 
 use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
-use crate::border::{Errno, INVALID, number, put};
-use crate::device::zeroed;
+use crate::border::{Errno, INVALID, number, put, zeroed};
 
 use super::abi::rdma_addrinfo;
 

@@ -9,25 +9,15 @@ use libc::c_int;
 
 use crate::abi::{ibv_pd, ibv_qp_init_attr};
 use crate::border::{Errno, INVALID, given, lock, number, put};
-use crate::device::device;
+use crate::context::device;
 
 use super::abi::{rdma_addrinfo, rdma_cm_id};
 use super::addr::{PASSIVE, read};
-use super::id::{give, id_at, rdma_destroy_id, show_device};
+use super::id::{Saved, give, id_at, rdma_destroy_id, show_device};
 use super::qp::{create, rdma_destroy_qp, rdma_destroy_srq};
 
 /// The limit of librdmacm for each step of resolving.
 const LIMIT: Duration = Duration::from_secs(2);
-
-/// The domain and attributes of the queue pairs of requests.
-#[derive(Clone, Copy)]
-pub(crate) struct Saved {
-    pd: *mut ibv_pd,
-    attr: ibv_qp_init_attr,
-}
-
-// SAFETY: pointers of the program, which it may use on any thread.
-unsafe impl Send for Saved {}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_create_ep(

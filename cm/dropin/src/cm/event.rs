@@ -1,30 +1,20 @@
-//! Event channels, and the events of the connection manager.
+//! The events of the connection manager.
 #![expect(unsafe_code, reason = "the C interface")]
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::time::Duration;
 
-use doorbell_fabric::{Channel as _, Event, EventKind, Fabric, QpState};
-use doorbell_soft::{SoftChannel, SoftDevice};
+use doorbell_fabric::{Channel as _, Event, EventKind, QpState};
+use doorbell_soft::SoftDevice;
 use libc::c_int;
 
 use crate::attr::address_attr;
-use crate::border::{Errno, Noun, Object, lock, number, object, pointer, put, take};
-use crate::device::device;
+use crate::border::{Errno, Noun, Object, lock, number, object, put, take};
 
 use super::abi::*;
+use super::channel::Channel;
 use super::id::{IDS, give, id_at, note_state, show_device};
-
-/// An event channel.
-pub(crate) struct Channel {
-    pub(crate) channel: SoftChannel,
-}
-
-impl Noun for Channel {
-    type C = rdma_event_channel;
-    const TAG: u64 = 0x6462_5f65_6300_000a;
-}
 
 /// What an event points to: the private data of the peer.
 struct Taken {
@@ -38,21 +28,6 @@ impl Noun for Taken {
 
 /// A program that waits for ever is woken so often, to see whether it still wants to.
 const STEP: Duration = Duration::from_secs(1);
-
-#[unsafe(no_mangle)]
-extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
-    pointer(|| {
-        let channel = device()?.device.open_channel()?;
-        let c = rdma_event_channel { fd: channel.as_fd().as_raw_fd() };
-        Ok(Object::give(c, Channel { channel }))
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_destroy_event_channel(at: *mut rdma_event_channel) {
-    // SAFETY: the program's channel, which it no longer uses.
-    number(|| unsafe { take::<Channel>(at) }.map(|_| 0));
-}
 
 /// The next event of a channel. Waits, unless the program has made the descriptor not block.
 fn next(channel: &Channel) -> Result<Event<SoftDevice>, Errno> {

@@ -13,18 +13,18 @@ use doorbell_fabric::{
 use doorbell_soft::{SoftChannel, SoftId, SoftQp};
 use libc::{c_int, sockaddr};
 
-use crate::abi::{ibv_context, ibv_pd, ibv_qp, ibv_qp_attr};
+use crate::abi::{ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
 use crate::attr::attributes;
-use crate::border::{Errno, INVALID, Noun, Object, given, lock, number, object, put, take};
-use crate::device::{device, ibv_get_device_list, ibv_open_device, zeroed};
+use crate::border::{Errno, INVALID, Noun, Object, given, lock, number, object, put, take, zeroed};
+use crate::context::device;
+use crate::device::{ibv_get_device_list, ibv_open_device};
 use crate::memory::ibv_alloc_pd;
 use crate::progress::Progress;
 use crate::qp::Qp;
 
 use super::abi::*;
 use super::addr::{bytes, read, storage};
-use super::ep::Saved;
-use super::event::Channel;
+use super::channel::Channel;
 
 /// An id.
 pub(crate) struct Id {
@@ -40,6 +40,16 @@ impl Noun for Id {
     type C = cma_id_private;
     const TAG: u64 = 0x6462_5f69_6400_0009;
 }
+
+/// The domain and attributes of the queue pairs of requests.
+#[derive(Clone, Copy)]
+pub(crate) struct Saved {
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) attr: ibv_qp_init_attr,
+}
+
+// SAFETY: pointers of the program, which it may use on any thread.
+unsafe impl Send for Saved {}
 
 /// All ids, by key: events name them so.
 pub(crate) static IDS: LazyLock<Mutex<HashMap<IdKey, usize>>> = LazyLock::new(Mutex::default);
@@ -284,16 +294,15 @@ unsafe fn meet(
     with: fn(&mut SoftId, &SoftQp, &ConnParam<'_>) -> Result<(), CmError>,
 ) -> Result<(), Errno> {
     // SAFETY: the program's id and parameters.
-    let (id, param, has_qp) =
-        unsafe { (id_at(at)?, param_of(param), !(*at).qp.is_null()) };
+    let (id, param, has_qp) = unsafe { (id_at(at)?, param_of(param), !(*at).qp.is_null()) };
     let mut id = lock(&id.own.id);
     if has_qp || id.space().is_datagram() {
         return Ok(own(&mut id, &param)?);
     }
     let qps = lock(&progress()?.qps);
-    let found = qps.get(&param.qp_num).copied().ok_or(INVALID)?;
+    let found = qps.get(&param.qp_num).ok_or(INVALID)?;
     // SAFETY: in the list, which is locked, so it is alive.
-    let qp = unsafe { object::<Qp>(found as *mut ibv_qp) }?;
+    let qp = unsafe { object::<Qp>(found.at as *mut ibv_qp) }?;
     Ok(with(&mut id, &lock(&qp.own.inner).qp, &param)?)
 }
 

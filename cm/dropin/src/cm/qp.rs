@@ -8,9 +8,7 @@ use libc::c_int;
 
 use crate::abi::*;
 use crate::border::{ABSENT, Errno, INVALID, given, lock, number};
-use crate::cq::{
-    ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
-};
+use crate::cq::{ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq};
 use crate::qp::{cap_of, create_by, ibv_destroy_qp, plain};
 use crate::srq::{ibv_create_srq, ibv_destroy_srq};
 
@@ -194,10 +192,7 @@ unsafe extern "C" fn rdma_create_srq(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rdma_create_srq_ex(
-    _id: *mut rdma_cm_id,
-    _attr: *mut ibv_srq_init_attr_ex,
-) -> c_int {
+extern "C" fn rdma_create_srq_ex(_id: *mut rdma_cm_id, _attr: *mut ibv_srq_init_attr_ex) -> c_int {
     number(|| Err(ABSENT))
 }
 

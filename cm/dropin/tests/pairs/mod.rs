@@ -36,26 +36,26 @@ fn command(program: &str, args: &[&str]) -> Option<Command> {
 }
 
 /// Runs a program, and returns what it prints.
-pub fn run(program: &str, args: &[&str]) -> Option<String> {
+pub(crate) fn run(program: &str, args: &[&str]) -> Option<String> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let side = Side::start(command(program, args)?);
     Some(side.end().success())
 }
 
 /// A program on both sides.
-pub struct Pair<'a> {
+pub(crate) struct Pair<'a> {
     /// The program.
-    pub program: &'a str,
+    pub(crate) program: &'a str,
     /// Its arguments on both sides.
-    pub args: &'a [&'a str],
+    pub(crate) args: &'a [&'a str],
     /// Further ones.
-    pub more: &'a [&'a str],
+    pub(crate) more: &'a [&'a str],
 }
 
 impl Pair<'_> {
     /// Runs a server and a client that exchange their parameters over a TCP port. Returns what the
     /// client printed.
-    pub fn run(&self) -> Option<String> {
+    pub(crate) fn run(&self) -> Option<String> {
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let port = free_port();
         let number = port.to_string();
@@ -71,18 +71,18 @@ impl Pair<'_> {
 }
 
 /// Two programs that find each other by the connection manager.
-pub struct CmPair<'a> {
+pub(crate) struct CmPair<'a> {
     /// The side that listens: the program and its arguments.
-    pub server: &'a [&'a str],
+    pub(crate) server: &'a [&'a str],
     /// The side that connects.
-    pub client: &'a [&'a str],
+    pub(crate) client: &'a [&'a str],
     /// Where they meet.
-    pub port: Port,
+    pub(crate) port: Port,
 }
 
 /// The port of a pair.
 #[derive(Clone, Copy)]
-pub enum Port {
+pub(crate) enum Port {
     /// A free one, which both take by that option.
     By(&'static str),
     /// The program's own.
@@ -91,13 +91,13 @@ pub enum Port {
 
 impl CmPair<'_> {
     /// Runs both. Returns what they printed, the server first.
-    pub fn run(&self) -> Option<[String; 2]> {
+    pub(crate) fn run(&self) -> Option<[String; 2]> {
         let [server, client] = self.try_run()?;
         Some([server.success(), client.success()])
     }
 
     /// The same, several times if the client fails and says this.
-    pub fn run_again_if(&self, excuse: &str) -> Option<[String; 2]> {
+    pub(crate) fn run_again_if(&self, excuse: &str) -> Option<[String; 2]> {
         for _ in 0..20 {
             let [server, client] = self.try_run()?;
             if client.ok || !client.text.contains(excuse) {
@@ -217,8 +217,7 @@ impl Side {
         if status.is_none() {
             self.child.lock().unwrap().kill().unwrap();
         }
-        let text: String =
-            self.readers.drain(..).map(|reader| reader.join().unwrap()).collect();
+        let text: String = self.readers.drain(..).map(|reader| reader.join().unwrap()).collect();
         let ok = status.is_some_and(|status| status.success());
         End { ok, text, what: format!("{} {status:?}", self.name) }
     }

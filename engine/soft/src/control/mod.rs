@@ -12,6 +12,7 @@
 //! There is no background thread. The connection manager works when it is called: in a blocking
 //! call of a synchronous id, and in [`Channel::next`](doorbell_fabric::Channel::next).
 
+mod by_number;
 mod carrier;
 mod channel;
 mod clock;

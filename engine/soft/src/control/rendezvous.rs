@@ -18,7 +18,7 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::io::ErrorKind;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,6 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::Gid;
 use doorbell_seam::provider::wake::Notifier;
 
-use super::device::SoftDevice;
 use super::files;
 use super::links;
 use super::sys::{self, Epoll, READY_MAX, Received, Socket};
@@ -52,7 +51,7 @@ pub(super) struct Rendezvous {
     device: String,
     gid: Gid,
     listener: Socket,
-    watch: Epoll,
+    pub(super) watch: Epoll,
     lists: Mutex<Lists>,
 }
 
@@ -72,20 +71,20 @@ struct Offer {
 }
 
 /// A queue pair that was connected.
-struct Pair {
+pub(super) struct Pair {
     qp: QpControl,
-    link: Arc<LinkShared>,
+    pub(super) link: Arc<LinkShared>,
     /// To the peer's process; `None` once that has ended or said goodbye.
     socket: Option<Socket>,
     /// The process ended without a goodbye.
-    died: bool,
+    pub(super) died: bool,
     /// The name of the pair, if this side came first.
     _name: Option<Socket>,
 }
 
 /// Tells the peer that a queue pair has left it, when it is dropped. Drop it after the queue pair
 /// is gone, because only then all acknowledgements have been written.
-pub struct Parting(Option<Pair>);
+pub struct Parting(pub(super) Option<Pair>);
 
 impl Drop for Parting {
     fn drop(&mut self) {
@@ -120,64 +119,8 @@ fn put_hex(name: &mut String, bytes: &[u8]) {
     }
 }
 
-impl SoftDevice {
-    /// Allows that queue pairs of this device are connected by GID and number alone, without a
-    /// connection manager: `modify_qp` to RTR with the fields of `ibv_modify_qp`. The peer is a
-    /// queue pair of a device of the same name in a process of this user. The address is
-    /// [`Ports::query_gid`](doorbell_seam::provider::Ports::query_gid).
-    ///
-    /// Whoever uses this waits for [`SoftDevice::rendezvous_fd`] beside all else.
-    ///
-    /// # Errors
-    /// `NotSupported` on a device with a carrier; the system's limit on open files.
-    pub fn connect_by_number(&self) -> Result<(), CmError> {
-        let asked = "connect queue pairs by number";
-        let inner = &self.0;
-        if inner.rendezvous.get().is_some() {
-            return Ok(());
-        }
-        if !inner.links.are_shared() {
-            let answer = "a carrier carries the connections of this device";
-            return Err(CmError::new(Code::NotSupported, asked, answer));
-        }
-        match Rendezvous::new(&inner.name, inner.soft.gid()) {
-            Ok(made) => {
-                // Nobody else has made one: its listener would have the name.
-                let _ = inner.rendezvous.set(made);
-                Ok(())
-            }
-            // Another thread is a moment earlier.
-            Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(()),
-            Err(error) => Err(CmError::from_io(asked, &error)),
-        }
-    }
-
-    /// The descriptor to wait on for [`SoftDevice::rendezvous_step`]; `None` before
-    /// [`SoftDevice::connect_by_number`].
-    pub fn rendezvous_fd(&self) -> Option<RawFd> {
-        self.0.rendezvous.get().map(|rendezvous| rendezvous.watch.as_fd().as_raw_fd())
-    }
-
-    /// Reads what peers of connections by number have said. Returns the numbers of the queue pairs
-    /// whose peers have left. Sends that such a peer has not taken end with
-    /// [`Status::RetryExceeded`](doorbell_seam::wc::Status::RetryExceeded), and so must later ones:
-    /// call [`QpControl::fail_lost`] after a post.
-    pub fn rendezvous_step(&self) -> Vec<u32> {
-        self.0.rendezvous.get().map(Rendezvous::step).unwrap_or_default()
-    }
-
-    /// Takes a queue pair that is about to go from its connection by number, if it has one.
-    pub fn part(&self, num: u32) -> Parting {
-        let pair = self.0.rendezvous.get().and_then(|rendezvous| rendezvous.take_out(num));
-        if let Some(Pair { link, died: true, .. }) = &pair {
-            link.peer_gone();
-        }
-        Parting(pair)
-    }
-}
-
 impl Rendezvous {
-    fn new(device: &str, gid: Gid) -> std::io::Result<Rendezvous> {
+    pub(super) fn new(device: &str, gid: Gid) -> std::io::Result<Rendezvous> {
         let (listener, watch) = (Socket::new()?, Epoll::new()?);
         listener.bind(&listener_name(device, gid))?;
         listener.listen(OFFERS_MAX as u32)?;
@@ -298,7 +241,7 @@ impl Rendezvous {
         Ok(())
     }
 
-    fn take_out(&self, num: u32) -> Option<Pair> {
+    pub(super) fn take_out(&self, num: u32) -> Option<Pair> {
         let pair = self.lists().pairs.remove(&num)?;
         if let Some(socket) = &pair.socket {
             self.watch.remove(socket.fd());
@@ -352,8 +295,8 @@ impl Rendezvous {
         lists.silent.drain(..beyond);
     }
 
-    /// See [`SoftDevice::rendezvous_step`].
-    fn step(&self) -> Vec<u32> {
+    /// See [`SoftDevice::rendezvous_step`](crate::SoftDevice::rendezvous_step).
+    pub(super) fn step(&self) -> Vec<u32> {
         let mut keys = [0; READY_MAX];
         let mut left = Vec::new();
         let Ok(keys) = self.watch.wait(Some(Duration::ZERO), &mut keys) else { return left };

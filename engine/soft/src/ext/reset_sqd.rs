@@ -126,9 +126,7 @@ impl QpContext {
         }
         let last = self.sq.sent.wrapping_sub(1);
         let end = if self.sq.sent == self.sq.retired { 0 } else { self.sq.entry(last).end };
-        self.reads.in_flight() == 0
-            && self.sq.sent_bytes == 0
-            && links.acked_position(self) >= end
+        self.reads.in_flight() == 0 && self.sq.sent_bytes == 0 && links.acked_position(self) >= end
     }
 }
 

@@ -24,11 +24,7 @@ pub(crate) struct PeerWaker {
 
 impl PeerWaker {
     /// For the domain on that side of a link.
-    pub(crate) fn new(
-        header: &LinkHeader,
-        side: Side,
-        notifier: Arc<Once<Notifier>>,
-    ) -> PeerWaker {
+    pub(crate) fn new(header: &LinkHeader, side: Side, notifier: Arc<Once<Notifier>>) -> PeerWaker {
         PeerWaker { asleep: header.asleep_word(side), notifier }
     }
 

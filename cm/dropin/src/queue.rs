@@ -1,5 +1,5 @@
-//! Queues of events that programs wait for by descriptor, and asynchronous events.
-#![expect(unsafe_code, reason = "the C interface, and eventfd")]
+//! Queues of events that programs wait for by descriptor.
+#![expect(unsafe_code, reason = "eventfd")]
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -7,9 +7,8 @@ use std::sync::Mutex;
 
 use libc::c_int;
 
-use crate::abi::{ibv_async_event, ibv_context};
-use crate::border::{Errno, lock, number, put};
-use crate::device::context;
+use crate::abi::ibv_async_event;
+use crate::border::{Errno, lock};
 
 /// A queue whose descriptor is readable while there is an event. A program may poll it, and make it
 /// not block.
@@ -86,19 +85,3 @@ pub(crate) fn clear(fd: c_int) {
     // SAFETY: eight bytes of `count`. It fails only when there is nothing to clear.
     unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
 }
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_async_event(
-    at: *mut ibv_context,
-    event: *mut ibv_async_event,
-) -> c_int {
-    number(|| {
-        // SAFETY: the program's context, and room for an event.
-        unsafe { put(event, context(at)?.own.events.wait()?)? };
-        Ok(0)
-    })
-}
-
-/// An event holds nothing, and no destruction waits for it.
-#[unsafe(no_mangle)]
-extern "C" fn ibv_ack_async_event(_event: *mut ibv_async_event) {}
