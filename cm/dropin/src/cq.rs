@@ -210,6 +210,8 @@ unsafe extern "C" fn ibv_resize_cq(at: *mut ibv_cq, cqe: c_int) -> c_int {
         let depth = u32::try_from(cqe).map_err(|_| INVALID)?;
         // SAFETY: the program's queue.
         let cq = unsafe { object::<Cq>(at) }?;
+        // Completions that a NIC would have made by now count.
+        cq.own.progress.work();
         let depth = cq.own.progress.device.resize_cq(&cq.own.cq, depth)?;
         // SAFETY: alive.
         unsafe { (*at).cqe = depth.cast_signed() };

@@ -191,7 +191,8 @@ fn device_attr(caps: &Caps) -> ibv_device_attr {
         sys_image_guid: guid,
         max_mr_size: isize::MAX as u64,
         page_size_cap: 0xffff_f000,
-        vendor_id: 0,
+        // Nobody's: the top byte of a vendor's number is 0.
+        vendor_id: 0xff00_0000,
         vendor_part_id: 0,
         hw_ver: 0,
         max_qp: limit(caps.qp_max),
@@ -394,7 +395,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
     size: usize,
 ) -> isize {
     if most == 0 {
-        return 0;
+        return -(libc::EINVAL as isize);
     }
     // SAFETY: as the program vouches.
     let errno = unsafe { _ibv_query_gid_ex(at, 1, 0, entries, flags, size) };

@@ -60,6 +60,9 @@ pub(super) fn modify(
     fields: &QpFields,
 ) -> Result<(), CmError> {
     let raw = qp.kind() == QpType::RawPacket;
+    if let Some(rights) = fields.access.filter(|_| from != QpState::Rts) {
+        qp.control().set_rights(rights);
+    }
     match (from, fields.state.unwrap_or(from)) {
         (QpState::Reset, QpState::Reset) => {}
         (_, QpState::Reset) => {

@@ -29,6 +29,11 @@ impl DomainState {
                 }
             }
             Command::Fail { num, lost } => self.fail(num, lost),
+            Command::SetRights { num, rights } => {
+                if let Some(qp) = qps.get_mut(num) {
+                    qp.rights_max = rights;
+                }
+            }
             Command::PeerLeft { num } => self.peer_left(num),
             Command::SetQkey { num, qkey } => {
                 let datagrams = qps.get_mut(num).and_then(|qp| qp.datagrams.as_mut());
@@ -138,6 +143,7 @@ impl DomainState {
         if !takes {
             qp.rights = Access::empty();
         }
+        qp.rights &= qp.rights_max;
         qp.state = if reliable { State::Rts } else { State::Unreliable };
         if qp.kind == QpType::Rc {
             qp.word = qp_word(qp.who(), qp.rights, res.nic.next_connection());
