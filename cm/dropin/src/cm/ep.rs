@@ -4,7 +4,7 @@
 use std::ptr;
 use std::time::Duration;
 
-use doorbell_fabric::{CmId, Fabric, PortSpace};
+use doorbell_fabric::{CmId, EventKind, Fabric, PortSpace};
 use libc::c_int;
 
 use crate::abi::{ibv_pd, ibv_qp_init_attr};
@@ -13,7 +13,7 @@ use crate::context::device;
 
 use super::abi::{rdma_addrinfo, rdma_cm_id};
 use super::addr::{PASSIVE, read};
-use super::id::{Saved, give, id_at, rdma_destroy_id, show_device};
+use super::id::{Saved, give, id_at, keep_event, rdma_destroy_id, show_device};
 use super::qp::{create, rdma_destroy_qp, rdma_destroy_srq};
 
 /// The limit of librdmacm for each step of resolving.
@@ -98,6 +98,7 @@ unsafe extern "C" fn rdma_get_request(
         let saved = *lock(&own.own.saved);
         let at = give(request, ptr::null_mut(), (*listener).context);
         show_device(at);
+        keep_event(at, listener, EventKind::ConnectRequest)?;
         if let Some(Saved { pd, mut attr }) = saved
             && let Err(errno) = create(at, pd, &mut attr)
         {

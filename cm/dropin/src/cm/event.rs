@@ -9,22 +9,12 @@ use doorbell_fabric::{Channel as _, Event, EventKind, QpState};
 use doorbell_soft::SoftDevice;
 use libc::c_int;
 
-use crate::attr::address_attr;
-use crate::border::{Errno, Noun, Object, lock, number, object, put, take};
+use crate::border::{Errno, lock, number, object, put, take};
 
 use super::abi::*;
 use super::channel::Channel;
+use super::told::{Taken, Told, tell};
 use super::id::{IDS, give, id_at, note_state, show_device};
-
-/// What an event points to: the private data of the peer.
-struct Taken {
-    _data: Box<[u8]>,
-}
-
-impl Noun for Taken {
-    type C = rdma_cm_event;
-    const TAG: u64 = 0x6462_5f65_7600_000b;
-}
 
 /// A program that waits for ever is woken so often, to see whether it still wants to.
 const STEP: Duration = Duration::from_secs(1);
@@ -45,55 +35,14 @@ fn next(channel: &Channel) -> Result<Event<SoftDevice>, Errno> {
     }
 }
 
-/// The parameters of an event.
-fn param(event: &Event<SoftDevice>, data: &[u8]) -> event_param {
-    let private_data = if data.is_empty() { ptr::null() } else { data.as_ptr().cast() };
-    let private_data_len = u8::try_from(data.len()).unwrap_or(u8::MAX);
-    if let Some(ud) = event.ud {
-        return event_param {
-            ud: rdma_ud_param {
-                private_data,
-                private_data_len,
-                ah_attr: address_attr(&ud.to),
-                qp_num: ud.qp_num,
-                qkey: ud.qkey,
-            },
-        };
-    }
-    let depths = event.depths.unwrap_or_default();
-    let conn = rdma_conn_param {
-        private_data,
-        private_data_len,
-        responder_resources: depths.responder,
-        initiator_depth: depths.initiator,
-        flow_control: 0,
-        retry_count: 7,
-        rnr_retry_count: 7,
-        srq: 0,
-        qp_num: 0,
-    };
-    // All of the larger one is set, as a program may look at either.
-    let mut all = event_param {
-        ud: rdma_ud_param {
-            private_data: ptr::null(),
-            private_data_len: 0,
-            ah_attr: Default::default(),
-            qp_num: 0,
-            qkey: 0,
-        },
-    };
-    all.conn = conn;
-    all
-}
-
 /// Turns an event into one of C; `None` if its id is gone.
 fn translate(mut event: Event<SoftDevice>) -> Option<*mut rdma_cm_event> {
     let at = {
         let ids = lock(&IDS);
         *ids.get(&event.key)? as *mut rdma_cm_id
     };
-    let data = std::mem::take(&mut event.private_data).into_boxed_slice();
-    let mut all = param(&event, &data);
+    let told = Told { ud: event.ud, depths: event.depths, data: std::mem::take(&mut event.private_data) };
+    let mut user = None;
     let (mut id, mut listener) = (at, ptr::null_mut());
     // SAFETY: the program does not destroy an id while it waits for its events.
     unsafe {
@@ -108,20 +57,12 @@ fn translate(mut event: Event<SoftDevice>) -> Option<*mut rdma_cm_event> {
                 note_state(at, QpState::Err);
             }
             EventKind::MulticastJoin | EventKind::MulticastError => {
-                let user = id_at(at).map_or(0, |id| *lock(&id.own.joined));
-                all.ud.private_data = ptr::with_exposed_provenance(user);
+                user = id_at(at).ok().map(|id| *lock(&id.own.joined));
             }
             _ => {}
         }
     }
-    let c = rdma_cm_event {
-        id,
-        listen_id: listener,
-        event: event.kind as c_int,
-        status: event.status,
-        param: all,
-    };
-    Some(Object::give(c, Taken { _data: data }))
+    Some(tell((id, listener), (event.kind, event.status), told, user))
 }
 
 #[unsafe(no_mangle)]

@@ -4,11 +4,13 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, OnceLock};
 use std::time::Duration;
 
 use doorbell_fabric::{
-    CmError, CmId, ConnParam, Fabric, IdKey, IdOption, Join, PortSpace, QpFields, QpState,
+    CmError, CmId, ConnParam, EventKind, Fabric, IdKey, IdOption, Join, PortSpace, QpFields, QpState,
 };
 use doorbell_soft::{SoftChannel, SoftId, SoftQp};
 use libc::{c_int, sockaddr};
@@ -24,12 +26,15 @@ use crate::qp::Qp;
 
 use super::abi::*;
 use super::addr::{bytes, read, storage};
-use super::channel::Channel;
+use super::channel::{Channel, drop_private, private};
+use super::told::{Taken, Told, tell};
 
 /// An id.
 pub(crate) struct Id {
     pub(crate) id: Mutex<SoftId>,
     pub(crate) key: IdKey,
+    /// Its calls wait for what they bring about.
+    synchronous: AtomicBool,
     /// What an endpoint that listens gives its requests.
     pub(crate) saved: Mutex<Option<Saved>>,
     /// The program's own pointer of its last join.
@@ -108,6 +113,9 @@ pub(crate) fn give(
     channel: *mut rdma_event_channel,
     user: *mut c_void,
 ) -> *mut rdma_cm_id {
+    let synchronous = channel.is_null();
+    let channel = if synchronous { private(id.as_fd()) } else { channel };
+    let synchronous = AtomicBool::new(synchronous);
     let key = id.key();
     let (local, remote) = (id.local_addr(), id.peer_addr());
     let c = rdma_cm_id {
@@ -119,7 +127,7 @@ pub(crate) fn give(
     };
     let (id, saved, joined) = (Mutex::new(id), Mutex::default(), Mutex::default());
     let c = cma_id_private { id: c, none: [0; 32] };
-    let at = Object::give(c, Id { id, key, saved, joined }).cast();
+    let at = Object::give(c, Id { id, key, synchronous, saved, joined }).cast();
     // SAFETY: new.
     unsafe { show_addresses(at, local, remote) };
     lock(&IDS).insert(key, at as usize);
@@ -175,6 +183,36 @@ pub(crate) unsafe fn id_at<'a>(at: *mut rdma_cm_id) -> Result<&'a Object<Id>, Er
     unsafe { object::<Id>(at.cast()) }
 }
 
+/// Keeps the last event of a synchronous id in it, where programs look for the peer's private data.
+///
+/// # Safety
+/// The id is alive.
+pub(crate) unsafe fn keep_event(
+    at: *mut rdma_cm_id,
+    listener: *mut rdma_cm_id,
+    kind: EventKind,
+) -> Result<(), Errno> {
+    // SAFETY: as the caller says; the event before is ours.
+    unsafe {
+        let told = {
+            let id = lock(&id_at(at)?.own.id);
+            Told { ud: id.ud(), depths: id.depths(), data: id.private_data().to_vec() }
+        };
+        drop_event(at);
+        (*at).event = tell((at, listener), (kind, 0), told, None);
+    }
+    Ok(())
+}
+
+/// Frees that event.
+unsafe fn drop_event(at: *mut rdma_cm_id) {
+    // SAFETY: the id is alive. Its event is none or ours, unless the program has taken it.
+    unsafe {
+        let _ = take::<Taken>((*at).event);
+        (*at).event = ptr::null_mut();
+    }
+}
+
 /// Runs a call on an id, and shows its addresses.
 unsafe fn on_id(
     at: *mut rdma_cm_id,
@@ -223,7 +261,10 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(at: *mut rdma_cm_id) -> c_int {
         unsafe {
             let key = id_at(at)?.own.key;
             lock(&IDS).remove(&key);
+            drop_event(at);
+            let channel = (*at).channel;
             drop(take::<Id>(at.cast())?);
+            drop_private(channel);
         }
         Ok(0)
     })
@@ -322,19 +363,14 @@ pub(crate) unsafe fn note_state(at: *mut rdma_cm_id, state: QpState) {
     }
 }
 
-/// True if the id's calls wait for what they bring about.
-unsafe fn is_synchronous(at: *mut rdma_cm_id) -> bool {
-    // SAFETY: alive.
-    unsafe { (*at).channel.is_null() }
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_connect(at: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: the program's id and parameters.
     number(|| unsafe {
         meet(at, param, SoftId::connect, SoftId::connect_with)?;
-        if is_synchronous(at) {
+        if id_at(at)?.own.synchronous.load(Ordering::Relaxed) {
             note_state(at, QpState::Rts);
+            keep_event(at, ptr::null_mut(), EventKind::Established)?;
         }
         Ok(0)
     })
@@ -398,8 +434,12 @@ unsafe extern "C" fn rdma_migrate_id(
             true => None,
             false => Some(&object::<Channel>(channel)?.own.channel),
         };
-        lock(&id_at(at)?.own.id).migrate(soft)?;
-        (*at).channel = channel;
+        let id = id_at(at)?;
+        let mut soft_id = lock(&id.own.id);
+        soft_id.migrate(soft)?;
+        id.own.synchronous.store(channel.is_null(), Ordering::Relaxed);
+        drop_private((*at).channel);
+        (*at).channel = if channel.is_null() { private(soft_id.as_fd()) } else { channel };
         Ok(0)
     })
 }

@@ -9,3 +9,4 @@ mod ep;
 mod event;
 mod id;
 mod qp;
+mod told;
