@@ -287,7 +287,8 @@ pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut i
         while done < most {
             let wanted = (most - done).min(STEP);
             let count = poller.poll(&mut found[..wanted]);
-            for wc in &found[..count] {
+            for wc in &mut found[..count] {
+                cq.own.progress.scatter.end(wc);
                 if !wc.status.is_ok() {
                     cq.own.progress.tell_qp(wc.qp_num, News::Failed);
                 }

@@ -14,6 +14,7 @@ use crate::abi::*;
 use crate::border::{Errno, INVALID, Object, code, lock, number, pointer, put, take, text, zeroed};
 use crate::context::{Context, context, device};
 use crate::queue::AsyncQueue;
+use crate::scatter::PIECES_MAX;
 use crate::{cq, post, qp, srq};
 
 /// A list entry that lives for ever. A program compares devices by address.
@@ -198,9 +199,9 @@ fn device_attr(caps: &Caps) -> ibv_device_attr {
         max_qp: limit(caps.qp_max),
         max_qp_wr: limit(caps.qp_wr_max),
         device_cap_flags: SRQ_RESIZE | RC_RNR_NAK_GEN,
-        // One number for both directions, and a receive has one piece.
-        max_sge: 1,
-        max_sge_rd: 1,
+        // One number for both directions.
+        max_sge: limit(caps.send_sge_max.min(PIECES_MAX)),
+        max_sge_rd: limit(caps.send_sge_max),
         max_cq: limit(caps.cq_max),
         max_cqe: limit(caps.cqe_max),
         max_mr: limit(caps.mr_max),
@@ -224,7 +225,7 @@ fn device_attr(caps: &Caps) -> ibv_device_attr {
         max_map_per_fmr: 0,
         max_srq: limit(caps.srq_max),
         max_srq_wr: limit(caps.srq_wr_max),
-        max_srq_sge: 1,
+        max_srq_sge: limit(PIECES_MAX),
         max_pkeys: 1,
         local_ca_ack_delay: 0,
         phys_port_cnt: caps.ports,

@@ -12,7 +12,7 @@
 //! | `queue` | queues of events that a program waits for |
 //! | `progress` | the thread that polls where the program does not |
 //! | `context`, `memory`, `cq`, `srq`, `ah`, `qp`, `post`, `device` | calls by noun |
-//! | `attr`, `requests` | attributes and lists of requests |
+//! | `attr`, `requests`, `scatter` | attributes; lists of requests; receives of several pieces |
 //! | `cm` | the calls of librdmacm |
 //! | `absent` | calls that are not supported |
 
@@ -31,4 +31,5 @@ mod progress;
 mod qp;
 mod queue;
 mod requests;
+mod scatter;
 mod srq;

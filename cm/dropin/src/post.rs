@@ -13,7 +13,8 @@ use crate::abi::{ibv_qp, ibv_recv_wr, ibv_send_wr};
 use crate::ah::Ah;
 use crate::border::{ABSENT, Errno, INVALID, code, lock, object};
 use crate::qp::Qp;
-use crate::requests::{STEP, pieces, post_receives};
+use crate::memory::Pd;
+use crate::requests::{STEP, pieces};
 
 /// The operation of a request.
 ///
@@ -139,8 +140,9 @@ pub(crate) unsafe extern "C" fn post_recv(
             if inner.state == QpState::Reset {
                 return Err(INVALID);
             }
+            let queue = qp.own.queue(&object::<Pd>((*at).pd)?.own.device);
             // SAFETY: the program keeps the buffers, by the contract of `ibv_post_recv`.
-            post_receives(&mut next, |list| inner.qp.post_recv(list))?;
+            queue.post(&mut next, |list| inner.qp.post_recv(list))?;
             if inner.state == QpState::Err {
                 drop(inner);
                 qp.own.progress().posted();

@@ -20,6 +20,7 @@ use libc::c_int;
 use crate::abi::{ibv_async_event, ibv_context};
 use crate::border::{Errno, lock, zeroed};
 use crate::queue::{AsyncQueue, clear, eventfd, last, ring};
+use crate::scatter::Scatter;
 
 /// The polls of the program, all threads and queues.
 pub(crate) static POLLS: AtomicUsize = AtomicUsize::new(0);
@@ -61,6 +62,8 @@ pub(crate) struct Progress {
     pub(crate) cqs: Mutex<HashMap<u64, Known>>,
     pub(crate) qps: Mutex<HashMap<u32, Known>>,
     pub(crate) srqs: Mutex<HashMap<u64, Known>>,
+    /// Receives of several pieces.
+    pub(crate) scatter: Scatter,
 }
 
 /// An object of the program that there may be news of.
@@ -154,6 +157,7 @@ impl Progress {
             cqs: Mutex::default(),
             qps: Mutex::default(),
             srqs: Mutex::default(),
+            scatter: Scatter::default(),
         })
     }
 

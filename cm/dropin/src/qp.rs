@@ -19,6 +19,8 @@ use crate::border::{
 use crate::cq::Cq;
 use crate::memory::Pd;
 use crate::progress::{Known, News, Progress};
+use crate::requests::Queue;
+use crate::scatter::{Owner, PIECES_MAX};
 use crate::srq::Srq;
 
 /// A queue pair.
@@ -27,6 +29,8 @@ pub(crate) struct Qp {
     num: u32,
     kind: QpType,
     signal_all: bool,
+    /// Pieces that a receive may have; 0 with a shared queue.
+    recv_sge: u32,
     progress: &'static Progress,
     /// The peer of a connection by number has left.
     pub(crate) lost: AtomicBool,
@@ -60,6 +64,12 @@ impl Qp {
 
     fn peer_left(&self) {
         self.lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Its own receive queue; a shared one takes no receives by this way.
+    pub(crate) fn queue<'a>(&self, device: &'a SoftDevice) -> Queue<'a> {
+        let (scatter, owner) = (&self.progress.scatter, Owner::Qp(self.num));
+        Queue { device, scatter, owner, pieces_max: self.recv_sge }
     }
 
     pub(crate) fn progress(&self) -> &'static Progress {
@@ -104,17 +114,19 @@ fn caps_of(cap: &ibv_qp_cap) -> QpCaps {
         send_wr: cap.max_send_wr.max(1),
         recv_wr: cap.max_recv_wr.max(1),
         send_sge: cap.max_send_sge.max(1),
-        recv_sge: cap.max_recv_sge.max(1),
+        // The device fills one; see `scatter`.
+        recv_sge: 1,
         inline: cap.max_inline_data.max(INLINE_MIN),
     }
 }
 
-fn granted(caps: &QpCaps) -> ibv_qp_cap {
+fn granted(qp: &Qp) -> ibv_qp_cap {
+    let caps = lock(&qp.inner).qp.caps();
     ibv_qp_cap {
         max_send_wr: caps.send_wr,
         max_recv_wr: caps.recv_wr,
         max_send_sge: caps.send_sge,
-        max_recv_sge: caps.recv_sge,
+        max_recv_sge: qp.recv_sge,
         max_inline_data: caps.inline,
     }
 }
@@ -125,7 +137,7 @@ fn granted(caps: &QpCaps) -> ibv_qp_cap {
 /// It is alive.
 pub(crate) unsafe fn cap_of(at: *mut ibv_qp) -> Result<ibv_qp_cap, Errno> {
     // SAFETY: as the caller says.
-    Ok(granted(&lock(&unsafe { object::<Qp>(at) }?.own.inner).qp.caps()))
+    Ok(granted(&unsafe { object::<Qp>(at) }?.own))
 }
 
 /// Makes a queue pair of the device, in RESET.
@@ -156,6 +168,10 @@ pub(crate) unsafe fn create_by(
         false => Some(unsafe { object::<Srq>(attr.srq) }?),
     };
     let kind = kind_of(attr.qp_type)?;
+    if attr.srq.is_null() && attr.cap.max_recv_sge > PIECES_MAX {
+        return Err(INVALID);
+    }
+    let recv_sge = if attr.srq.is_null() { attr.cap.max_recv_sge.max(1) } else { 0 };
     let state = set.state.unwrap_or(QpState::Reset);
     let signal_all = attr.sq_sig_all != 0;
     let made = make(
@@ -189,7 +205,7 @@ pub(crate) unsafe fn create_by(
     };
     let inner = Inner { qp: made, state, set };
     let (inner, lost) = (Mutex::new(inner), AtomicBool::new(false));
-    let given = Object::give(c, Qp { inner, num, kind, signal_all, progress, lost });
+    let given = Object::give(c, Qp { inner, num, kind, signal_all, recv_sge, progress, lost });
     for cq in [send_cq, recv_cq] {
         cq.own.users.fetch_add(1, Ordering::SeqCst);
     }
@@ -267,6 +283,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(at: *mut ibv_qp) -> c_int {
             let (send_cq, recv_cq, srq) = ((*at).send_cq, (*at).recv_cq, (*at).srq);
             let parting = progress.device.part(num);
             drop(take::<Qp>(at)?);
+            progress.scatter.forget(Owner::Qp(num));
             drop(parting);
             for cq in [send_cq, recv_cq] {
                 object::<Cq>(cq)?.own.users.fetch_sub(1, Ordering::SeqCst);
@@ -296,6 +313,7 @@ unsafe extern "C" fn ibv_modify_qp(at: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
         };
         if to == QpState::Reset {
             qp.own.lost.store(false, Ordering::Relaxed);
+            qp.own.progress.scatter.forget(Owner::Qp(qp.own.num));
         }
         // SAFETY: alive.
         unsafe { (*at).state = to as c_int };
@@ -317,8 +335,8 @@ unsafe extern "C" fn ibv_query_qp(
             if attr.is_null() || init.is_null() {
                 return Err(INVALID);
             }
+            let cap = granted(&qp.own);
             let inner = lock(&qp.own.inner);
-            let cap = granted(&inner.qp.caps());
             let mut answer = attr::attributes(&QpFields { state: Some(inner.state), ..inner.set });
             answer.cap = cap;
             attr.write(answer);

@@ -3,10 +3,12 @@
 
 use arrayvec::ArrayVec;
 use doorbell_seam::wr::{PostError, RecvWr, Sge};
+use doorbell_soft::SoftDevice;
 use libc::c_int;
 
 use crate::abi::{ibv_recv_wr, ibv_sge};
 use crate::border::{Errno, INVALID};
+use crate::scatter::{Owner, Scatter};
 
 /// The requests that are passed to the device at once.
 pub(crate) const STEP: usize = 16;
@@ -27,54 +29,77 @@ pub(crate) unsafe fn pieces<'a>(list: *const ibv_sge, count: c_int) -> Result<&'
     Ok(unsafe { std::slice::from_raw_parts(list.cast::<Sge>(), count) })
 }
 
-/// Receives, as the device takes them: the receives made, the first that was not looked at, and
-/// what is wrong with that.
+/// A receive queue of the program: what its receives need beside a call of the device.
+pub(crate) struct Queue<'a> {
+    pub(crate) device: &'a SoftDevice,
+    pub(crate) scatter: &'a Scatter,
+    pub(crate) owner: Owner,
+    /// The pieces that a receive may have.
+    pub(crate) pieces_max: u32,
+}
+
+/// Receives, as the device takes them: the receives made, and what is wrong with the one behind.
 struct Receives {
     list: ArrayVec<RecvWr, STEP>,
     wrong: Result<(), Errno>,
 }
 
-/// The next receives of a list.
-///
-/// # Safety
-/// The list is the program's.
-unsafe fn receives(mut next: *mut ibv_recv_wr) -> Receives {
-    let mut list = ArrayVec::new();
-    // SAFETY: the program's list, each request of which names the next.
-    while let Some(wr) = unsafe { next.as_ref() }.filter(|_| !list.is_full()) {
-        // SAFETY: as above.
-        let sge = match unsafe { pieces(wr.sg_list, wr.num_sge) } {
-            Ok([]) => Sge::default(),
-            Ok([one]) => *one,
-            // The device fills one piece.
-            _ => return Receives { list, wrong: Err(INVALID) },
-        };
-        list.push(RecvWr { wr_id: wr.wr_id, sge });
-        next = wr.next;
-    }
-    Receives { list, wrong: Ok(()) }
-}
-
-/// Posts a list of receives, by a call for some at a time. `next` is left at the first that was not
-/// taken.
-///
-/// # Safety
-/// As for [`receives`].
-pub(crate) unsafe fn post_receives(
-    next: &mut *mut ibv_recv_wr,
-    mut post: impl FnMut(&[RecvWr]) -> Result<(), PostError>,
-) -> Result<(), Errno> {
-    while !next.is_null() {
-        // SAFETY: as the caller says.
-        let Receives { list, wrong } = unsafe { receives(*next) };
-        let posted = if list.is_empty() { Ok(()) } else { post(&list) };
-        let accepted = posted.map_or_else(|error| error.accepted, |()| list.len());
-        for _ in 0..accepted {
+impl Queue<'_> {
+    /// The next receives of a list.
+    ///
+    /// # Safety
+    /// The list is the program's.
+    unsafe fn receives(&self, mut next: *mut ibv_recv_wr) -> Receives {
+        let mut list = ArrayVec::new();
+        // SAFETY: the program's list, each request of which names the next.
+        while let Some(wr) = unsafe { next.as_ref() }.filter(|_| !list.is_full()) {
             // SAFETY: as above.
-            *next = unsafe { (**next).next };
+            match unsafe { self.receive(wr) } {
+                Ok(receive) => list.push(receive),
+                Err(errno) => return Receives { list, wrong: Err(errno) },
+            }
+            next = wr.next;
         }
-        posted.map_err(|PostError { cause, .. }| Errno::from(cause))?;
-        wrong?;
+        Receives { list, wrong: Ok(()) }
     }
-    Ok(())
+
+    unsafe fn receive(&self, wr: &ibv_recv_wr) -> Result<RecvWr, Errno> {
+        // SAFETY: as the caller says.
+        let pieces = unsafe { pieces(wr.sg_list, wr.num_sge) }?;
+        let sge = match pieces {
+            [] => Sge::default(),
+            [one] => *one,
+            many if many.len() > self.pieces_max as usize => return Err(INVALID),
+            many => return self.scatter.begin(self.device, self.owner, wr.wr_id, many),
+        };
+        Ok(RecvWr { wr_id: wr.wr_id, sge })
+    }
+
+    /// Posts a list of receives, by a call for some at a time. `next` is left at the first that was
+    /// not taken.
+    ///
+    /// # Safety
+    /// As for [`Queue::receives`].
+    pub(crate) unsafe fn post(
+        &self,
+        next: &mut *mut ibv_recv_wr,
+        mut post: impl FnMut(&[RecvWr]) -> Result<(), PostError>,
+    ) -> Result<(), Errno> {
+        while !next.is_null() {
+            // SAFETY: as the caller says.
+            let Receives { list, wrong } = unsafe { self.receives(*next) };
+            let posted = if list.is_empty() { Ok(()) } else { post(&list) };
+            let accepted = posted.map_or_else(|error| error.accepted, |()| list.len());
+            for _ in 0..accepted {
+                // SAFETY: as above.
+                *next = unsafe { (**next).next };
+            }
+            for refused in list.iter().skip(accepted) {
+                self.scatter.cancel(refused.wr_id);
+            }
+            posted.map_err(|PostError { cause, .. }| Errno::from(cause))?;
+            wrong?;
+        }
+        Ok(())
+    }
 }

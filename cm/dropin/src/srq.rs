@@ -14,13 +14,16 @@ use crate::border::{
 use crate::context::context;
 use crate::memory::Pd;
 use crate::progress::{Known, Progress};
-use crate::requests::post_receives;
+use crate::requests::Queue;
+use crate::scatter::{Owner, PIECES_MAX};
 
 /// A shared receive queue.
 pub(crate) struct Srq {
     pub(crate) srq: SoftSrq,
     /// Queue pairs that use it.
     pub(crate) users: AtomicU32,
+    /// Pieces that a receive may have.
+    sge: u32,
     progress: &'static Progress,
 }
 
@@ -36,11 +39,11 @@ unsafe fn create(
 ) -> Result<*mut ibv_srq, Errno> {
     // SAFETY: the program's domain; its context is alive.
     let (pd, of) = unsafe { (object::<Pd>(at)?, (*at).context) };
-    if attr.max_sge > 1 {
+    if attr.max_sge > PIECES_MAX {
         return Err(INVALID);
     }
     let srq = pd.own.device.create_srq(attr.max_wr)?;
-    (attr.max_wr, attr.max_sge) = (srq.depth(), 1);
+    (attr.max_wr, attr.max_sge) = (srq.depth(), attr.max_sge.max(1));
     // SAFETY: as above.
     let progress = unsafe { context(of) }?.own.progress();
     let c = ibv_srq {
@@ -53,7 +56,7 @@ unsafe fn create(
         events_completed: 0,
     };
     let id = srq.id();
-    let made = Object::give(c, Srq { srq, users: AtomicU32::new(0), progress });
+    let made = Object::give(c, Srq { srq, users: AtomicU32::new(0), sge: attr.max_sge, progress });
     lock(&progress.srqs).insert(id, Known::silent(made as usize, of));
     Ok(made)
 }
@@ -124,9 +127,9 @@ unsafe extern "C" fn ibv_query_srq(at: *mut ibv_srq, attr: *mut ibv_srq_attr) ->
     code(|| {
         // SAFETY: the program's queue, and room for the answer.
         unsafe {
-            let srq = &object::<Srq>(at)?.own.srq;
+            let Srq { srq, sge, .. } = &object::<Srq>(at)?.own;
             let (max_wr, srq_limit) = (srq.depth(), srq.limit()?);
-            put(attr, ibv_srq_attr { max_wr, max_sge: 1, srq_limit })
+            put(attr, ibv_srq_attr { max_wr, max_sge: *sge, srq_limit })
         }
     })
 }
@@ -140,8 +143,11 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(at: *mut ibv_srq) -> c_int {
             if srq.own.users.load(Ordering::SeqCst) > 0 {
                 return Err(Errno(libc::EBUSY));
             }
-            lock(&srq.own.progress.srqs).remove(&srq.own.srq.id());
-            take::<Srq>(at).map(drop)
+            let (progress, id) = (srq.own.progress, srq.own.srq.id());
+            lock(&progress.srqs).remove(&id);
+            drop(take::<Srq>(at)?);
+            progress.scatter.forget(Owner::Srq(id));
+            Ok(())
         }
     })
 }
@@ -157,8 +163,14 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         // SAFETY: the program's queue and list; it keeps the buffers, by the contract of
         // `ibv_post_srq_recv`.
         unsafe {
-            let srq = &object::<Srq>(at)?.own.srq;
-            post_receives(&mut next, |list| srq.post(list))
+            let Srq { srq, sge, progress, .. } = &object::<Srq>(at)?.own;
+            let queue = Queue {
+                device: &object::<Pd>((*at).pd)?.own.device,
+                scatter: &progress.scatter,
+                owner: Owner::Srq(srq.id()),
+                pieces_max: *sge,
+            };
+            queue.post(&mut next, |list| srq.post(list))
         }
     });
     if result != 0 && !bad.is_null() {
