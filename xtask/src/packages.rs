@@ -60,6 +60,9 @@ const fn package(
     Package { name, needs, sign, why }
 }
 
+/// The module that those tests use.
+const PYVERBS: &str = "/usr/lib/python3/dist-packages/pyverbs/__init__.py";
+
 /// Every system package. Add a line here, and the set-up of the commands that need it installs it.
 const PACKAGES: &[Package] = &[
     package(
@@ -107,6 +110,7 @@ const PACKAGES: &[Package] = &[
     package(PROGRAMS, "ibverbs-utils", Sign::Program("ibv_rc_pingpong"), "peers to talk to"),
     package(PROGRAMS, "rdmacm-utils", Sign::Program("rdma_server"), "peers to talk to"),
     package(PROGRAMS, "perftest", Sign::Program("ib_send_lat"), "peers to measure against"),
+    package(TESTS, "python3-pyverbs", Sign::File(PYVERBS), "rdma-core's own tests"),
     package(MACHINE, "strace", Sign::Program("strace"), "counts doorbells"),
     package(MACHINE, "numactl", Sign::Program("numactl"), "shows the nodes"),
     package(PEERS, "ucx-utils", Sign::Program("ucx_perftest"), "a peer to measure beside"),

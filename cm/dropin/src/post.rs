@@ -12,8 +12,8 @@ use libc::c_int;
 use crate::abi::{ibv_qp, ibv_recv_wr, ibv_send_wr};
 use crate::ah::Ah;
 use crate::border::{ABSENT, Errno, INVALID, code, lock, object};
-use crate::qp::Qp;
 use crate::memory::Pd;
+use crate::qp::Qp;
 use crate::requests::{STEP, pieces};
 
 /// The operation of a request.

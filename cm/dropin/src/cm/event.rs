@@ -13,8 +13,8 @@ use crate::border::{Errno, lock, number, object, put, take};
 
 use super::abi::*;
 use super::channel::Channel;
-use super::told::{Taken, Told, tell};
 use super::id::{IDS, give, id_at, note_state, show_device};
+use super::told::{Taken, Told, tell};
 
 /// A program that waits for ever is woken so often, to see whether it still wants to.
 const STEP: Duration = Duration::from_secs(1);
@@ -41,7 +41,8 @@ fn translate(mut event: Event<SoftDevice>) -> Option<*mut rdma_cm_event> {
         let ids = lock(&IDS);
         *ids.get(&event.key)? as *mut rdma_cm_id
     };
-    let told = Told { ud: event.ud, depths: event.depths, data: std::mem::take(&mut event.private_data) };
+    let told =
+        Told { ud: event.ud, depths: event.depths, data: std::mem::take(&mut event.private_data) };
     let mut user = None;
     let (mut id, mut listener) = (at, ptr::null_mut());
     // SAFETY: the program does not destroy an id while it waits for its events.

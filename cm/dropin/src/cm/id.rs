@@ -3,14 +3,15 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::ptr;
 use std::os::fd::AsFd;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, OnceLock};
 use std::time::Duration;
 
 use doorbell_fabric::{
-    CmError, CmId, ConnParam, EventKind, Fabric, IdKey, IdOption, Join, PortSpace, QpFields, QpState,
+    CmError, CmId, ConnParam, EventKind, Fabric, IdKey, IdOption, Join, PortSpace, QpFields,
+    QpState,
 };
 use doorbell_soft::{SoftChannel, SoftId, SoftQp};
 use libc::{c_int, sockaddr};

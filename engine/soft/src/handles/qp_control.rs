@@ -5,8 +5,8 @@ use std_alloc::sync::{Arc, Weak};
 
 use crate::device::path::Groups;
 use crate::model::limits::READS_MAX;
-use crate::provider::{Access, QpType};
 use crate::provider::wake::Notifier;
+use crate::provider::{Access, QpType};
 use crate::state::link::Link;
 use crate::state::link_shared::LinkShared;
 use crate::steps::command::{Command, Connect};

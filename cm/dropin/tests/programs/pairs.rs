@@ -25,6 +25,7 @@ fn library() -> PathBuf {
 /// `doorbell run -- PROGRAM ARGS…`; `None` if the program is not installed, which is said.
 fn command(program: &str, args: &[&str]) -> Option<Command> {
     let folders = env::var_os("PATH").unwrap_or_default();
+    // A path of its own counts as it is.
     if !env::split_paths(&folders).any(|folder| folder.join(program).is_file()) {
         println!("skipped: {program} is not installed");
         return None;

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod pairs;
+mod pyverbs;
 
 use pairs::{CmPair, Pair, Port, run};
 
