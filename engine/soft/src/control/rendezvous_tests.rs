@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use doorbell_fabric::{Fabric, Mtu, QpAttr, QpAttrEx, QpFields, QpState};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{
-    AddressVector, Gid, Poller, Ports, Provider, Qp, QpCaps, QpType, Sharing,
+    Access, AddressVector, Gid, Poller, Ports, Provider, Qp, QpCaps, QpType, Region, Sharing,
 };
 use doorbell_seam::wc::{Status, Wc};
 use doorbell_seam::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -238,11 +238,8 @@ fn a_sleeping_second_side_is_woken() {
     let epoll = super::sys::Epoll::new().unwrap();
     epoll.add(fds.device, 1).unwrap();
     let mut keys = [0; super::sys::READY_MAX];
-    let until = Instant::now() + SOON;
-    while !two.poller.woken() {
-        assert!(!epoll.wait(Some(SOON), &mut keys).unwrap().is_empty(), "nobody wakes it");
-        assert!(Instant::now() < until);
-    }
+    assert!(!epoll.wait(Some(SOON), &mut keys).unwrap().is_empty(), "nobody wakes it");
+    assert!(two.poller.woken());
     assert_eq!(next_of(&mut two).wr_id, 2);
 }
 
@@ -277,6 +274,13 @@ fn offers_of_liars_do_not_count() {
     empty.connect(&name).unwrap();
     empty.send(&offer(one.gid, 77, three.qp.num()), &[]).unwrap();
     assert_eq!(three.connect((one.gid, 77)).unwrap_err().code(), Code::Invalid);
+    // A GID of another process than the one that sends it: the offer is not looked at.
+    let mut other = one.gid;
+    other.0[3] ^= 1;
+    let liar = Socket::new().unwrap();
+    liar.connect(&name).unwrap();
+    liar.send(&offer(other, 78, three.qp.num()), &[]).unwrap();
+    assert_eq!(three.connect((other, 78)).unwrap_err().code(), Code::NoDevice);
 }
 
 /// A GID that no device has.
@@ -284,4 +288,32 @@ fn offers_of_liars_do_not_count() {
 fn a_peer_that_does_not_exist_is_an_error() {
     let mut one = Side::new(QpType::Rc);
     assert_eq!(one.connect((Gid([1; 16]), 17)).unwrap_err().code(), Code::NoDevice);
+}
+
+/// What a queue pair's own access flags do not allow, its peer may not do (QP rights, SM-6).
+#[test]
+fn rights_of_a_queue_pair_bind_its_peer() {
+    for rights in [Access::empty(), Access::REMOTE_WRITE] {
+        let (mut one, mut two) = (Side::new(QpType::Rc), Side::new(QpType::Rc));
+        let init = QpFields {
+            access: Some(rights),
+            pkey_index: Some(0),
+            port: Some(1),
+            ..QpFields::to(QpState::Init)
+        };
+        two.device.modify_qp(&mut two.qp, QpState::Reset, &init).unwrap();
+        let (a, b) = (one.name(), two.name());
+        one.connect(b).unwrap();
+        two.connect(a).unwrap();
+        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let memory = two.device.peer_memory(4096).unwrap();
+        let region = two.device.register(memory, all).unwrap();
+        let op = SendOp::Write(region.remote(0));
+        let (sge, flags) = (Sge::inline(b"bytes"), SendFlags::INLINE);
+        let wr = SendWr { wr_id: 1, op, flags, sge, more: &[] };
+        // SAFETY: the payload is inline.
+        unsafe { one.qp.post(&[wr]) }.unwrap();
+        let wanted = if rights.is_empty() { Status::RemoteInvalidRequest } else { Status::Success };
+        assert_eq!(next(&mut one, &mut two).status, wanted, "{rights:?}");
+    }
 }
