@@ -274,8 +274,8 @@ fn claim(core: &mut Core, asked: &str, addr: SocketAddr) -> Result<(), CmError> 
 }
 
 impl AsFd for SoftId {
-    /// The descriptor of the id's channel. That of a synchronous id is its own, and readable while a
-    /// call has something to take: a listener's, when a peer has connected.
+    /// The descriptor of the id's channel. That of a synchronous id is its own. It is readable
+    /// while a call has something to take: a listener's, when a peer has connected.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }
