@@ -403,6 +403,47 @@ pub struct ibv_qp {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_data_buf {
+    pub addr: *mut c_void,
+    pub length: usize,
+}
+
+/// A function of the extended post with these operands.
+type post_fn<A> = Option<unsafe extern "C" fn(*mut ibv_qp_ex, A)>;
+type post_fn2<A, B> = Option<unsafe extern "C" fn(*mut ibv_qp_ex, A, B)>;
+type post_fn3<A, B, C> = Option<unsafe extern "C" fn(*mut ibv_qp_ex, A, B, C)>;
+
+#[repr(C)]
+pub struct ibv_qp_ex {
+    pub qp_base: ibv_qp,
+    pub comp_mask: u64,
+    pub wr_id: u64,
+    pub wr_flags: c_uint,
+    pub wr_atomic_cmp_swp: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64, u64)>,
+    pub wr_atomic_fetch_add: post_fn3<u32, u64, u64>,
+    pub wr_bind_mw: absent,
+    pub wr_local_inv: post_fn<u32>,
+    pub wr_rdma_read: post_fn2<u32, u64>,
+    pub wr_rdma_write: post_fn2<u32, u64>,
+    pub wr_rdma_write_imm: post_fn3<u32, u64, u32>,
+    pub wr_send: Option<unsafe extern "C" fn(*mut ibv_qp_ex)>,
+    pub wr_send_imm: post_fn<u32>,
+    pub wr_send_inv: post_fn<u32>,
+    pub wr_send_tso: absent,
+    pub wr_set_ud_addr: post_fn3<*mut ibv_ah, u32, u32>,
+    pub wr_set_xrc_srqn: absent,
+    pub wr_set_inline_data: post_fn2<*mut c_void, usize>,
+    pub wr_set_inline_data_list: post_fn2<usize, *const ibv_data_buf>,
+    pub wr_set_sge: post_fn3<u32, u64, u32>,
+    pub wr_set_sge_list: post_fn2<usize, *const ibv_sge>,
+    pub wr_start: Option<unsafe extern "C" fn(*mut ibv_qp_ex)>,
+    pub wr_complete: Option<unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int>,
+    pub wr_abort: Option<unsafe extern "C" fn(*mut ibv_qp_ex)>,
+    pub wr_atomic_write: absent,
+}
+
+#[repr(C)]
 pub struct ibv_comp_channel {
     pub context: *mut ibv_context,
     pub fd: c_int,

@@ -15,7 +15,7 @@ use crate::border::{Errno, INVALID, Object, code, lock, number, pointer, put, ta
 use crate::context::{Context, context, device};
 use crate::queue::AsyncQueue;
 use crate::scatter::PIECES_MAX;
-use crate::{cq, post, qp, srq};
+use crate::{cq, extended_post, post, srq};
 
 /// A list entry that lives for ever. A program compares devices by address.
 struct Listed(*mut ibv_device);
@@ -124,7 +124,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(at: *mut ibv_device) -> *mut ibv
             ibv_create_flow: None,
             abi_placeholder1: None,
             open_qp: None,
-            create_qp_ex: Some(qp::create_qp_ex),
+            create_qp_ex: Some(extended_post::create_qp_ex),
             get_srq_num: None,
             create_srq_ex: Some(srq::create_srq_ex),
             open_xrcd: None,

@@ -11,8 +11,8 @@
 //! | `border` | objects by address, errno, panics |
 //! | `queue` | queues of events that a program waits for |
 //! | `progress` | the thread that polls where the program does not |
-//! | `context`, `memory`, `cq`, `srq`, `ah`, `qp`, `post`, `device` | calls by noun |
-//! | `attr`, `requests`, `scatter` | attributes; lists of requests; receives of several pieces |
+//! | `context`, `memory`, `cq`, `srq`, `ah`, `qp`, `post`, `extended_post`, `device` | calls by noun |
+//! | `attr`, `requests`, `scatter`, `building` | attributes; lists of requests; receives of several pieces; extended posts |
 //! | `cm` | the calls of librdmacm |
 //! | `absent` | calls that are not supported |
 
@@ -21,10 +21,12 @@ mod absent;
 mod ah;
 mod attr;
 mod border;
+mod building;
 pub mod cm;
 mod context;
 mod cq;
 mod device;
+mod extended_post;
 mod memory;
 mod post;
 mod progress;

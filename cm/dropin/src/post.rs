@@ -1,8 +1,6 @@
 //! Posting sends and receives.
 #![expect(unsafe_code, reason = "the C interface")]
 
-use std::sync::atomic::Ordering;
-
 use arrayvec::ArrayVec;
 use doorbell_fabric::QpState;
 use doorbell_seam::provider::{AddressHandle, Qp as _, QpType};
@@ -13,7 +11,7 @@ use crate::abi::{ibv_qp, ibv_recv_wr, ibv_send_wr};
 use crate::ah::Ah;
 use crate::border::{ABSENT, Errno, INVALID, code, lock, object};
 use crate::memory::Pd;
-use crate::qp::Qp;
+use crate::qp::qp_at;
 use crate::requests::{STEP, pieces};
 
 /// The operation of a request.
@@ -79,7 +77,7 @@ pub(crate) unsafe extern "C" fn post_send(
     let mut next = first;
     let result = code(|| {
         // SAFETY: the program's queue pair.
-        let qp = unsafe { object::<Qp>(at) }?;
+        let qp = unsafe { qp_at(at) }?;
         let mut inner = lock(&qp.own.inner);
         if matches!(inner.state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(INVALID);
@@ -111,11 +109,7 @@ pub(crate) unsafe extern "C" fn post_send(
             posted.map_err(|PostError { cause, .. }| Errno::from(cause))?;
             wrong?;
         }
-        if qp.own.lost.load(Ordering::Relaxed) {
-            inner.qp.fail_lost();
-        }
-        drop(inner);
-        qp.own.progress().posted();
+        qp.own.after_post(inner);
         Ok(())
     });
     if result != 0 && !bad.is_null() {
@@ -135,7 +129,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     let result = code(|| {
         // SAFETY: the program's queue pair and list.
         unsafe {
-            let qp = object::<Qp>(at)?;
+            let qp = qp_at(at)?;
             let mut inner = lock(&qp.own.inner);
             if inner.state == QpState::Reset {
                 return Err(INVALID);

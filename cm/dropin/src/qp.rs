@@ -1,9 +1,8 @@
 //! Queue pairs: making, changing, querying and destroying them.
 #![expect(unsafe_code, reason = "the C interface")]
 
-use std::ffi::c_void;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use doorbell_fabric::{CmError, Fabric, QpAttr, QpAttrEx, QpFields, QpState};
 use doorbell_seam::provider::{Gid, Multicast, Qp as _, QpCaps, QpType};
@@ -18,6 +17,7 @@ use crate::border::{
 };
 use crate::cq::Cq;
 use crate::memory::Pd;
+use crate::building::Building;
 use crate::progress::{Known, News, Progress};
 use crate::requests::Queue;
 use crate::scatter::{Owner, PIECES_MAX};
@@ -26,6 +26,8 @@ use crate::srq::Srq;
 /// A queue pair.
 pub(crate) struct Qp {
     pub(crate) inner: Mutex<Inner>,
+    /// The requests of an extended post that is not complete.
+    pub(crate) building: Mutex<Building>,
     num: u32,
     kind: QpType,
     signal_all: bool,
@@ -33,7 +35,7 @@ pub(crate) struct Qp {
     recv_sge: u32,
     progress: &'static Progress,
     /// The peer of a connection by number has left.
-    pub(crate) lost: AtomicBool,
+    lost: AtomicBool,
 }
 
 /// What changes about a queue pair.
@@ -45,8 +47,17 @@ pub(crate) struct Inner {
 }
 
 impl Noun for Qp {
-    type C = ibv_qp;
+    type C = ibv_qp_ex;
     const TAG: u64 = 0x6462_5f71_7000_0006;
+}
+
+/// The queue pair at an address that the program gave.
+///
+/// # Safety
+/// As for [`object`].
+pub(crate) unsafe fn qp_at<'a>(at: *mut ibv_qp) -> Result<&'a Object<Qp>, Errno> {
+    // SAFETY: as the caller says; it lies at the front of what was given.
+    unsafe { object::<Qp>(at.cast()) }
 }
 
 impl Qp {
@@ -60,6 +71,15 @@ impl Qp {
     pub(crate) fn moved(&self, state: QpState, fields: QpFields) {
         let mut inner = lock(&self.inner);
         (inner.state, inner.set) = (state, fields.or(inner.set));
+    }
+
+    /// Sends were posted.
+    pub(crate) fn after_post(&self, mut inner: MutexGuard<'_, Inner>) {
+        if self.lost.load(Ordering::Relaxed) {
+            inner.qp.fail_lost();
+        }
+        drop(inner);
+        self.progress.posted();
     }
 
     fn peer_left(&self) {
@@ -84,7 +104,7 @@ impl Qp {
 /// The thread, or a poll, has news of a queue pair.
 fn tell(at: usize, news: News) {
     // SAFETY: it leaves the list of the thread before it is destroyed.
-    let Ok(qp) = (unsafe { object::<Qp>(at as *mut ibv_qp) }) else { return };
+    let Ok(qp) = (unsafe { qp_at(at as *mut ibv_qp) }) else { return };
     match news {
         News::PeerLeft => qp.own.peer_left(),
         News::Failed => qp.own.has_failed(),
@@ -137,14 +157,14 @@ fn granted(qp: &Qp) -> ibv_qp_cap {
 /// It is alive.
 pub(crate) unsafe fn cap_of(at: *mut ibv_qp) -> Result<ibv_qp_cap, Errno> {
     // SAFETY: as the caller says.
-    Ok(granted(&unsafe { object::<Qp>(at) }?.own))
+    Ok(granted(&unsafe { qp_at(at) }?.own))
 }
 
 /// Makes a queue pair of the device, in RESET.
 ///
 /// # Safety
 /// The domain and what the attributes name are the program's.
-unsafe fn create(at: *mut ibv_pd, attr: &ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
+pub(crate) unsafe fn create(at: *mut ibv_pd, attr: &ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: as the caller says.
     unsafe { create_by(at, attr, QpFields::to(QpState::Reset), Fabric::create_qp) }
 }
@@ -205,7 +225,10 @@ pub(crate) unsafe fn create_by(
     };
     let inner = Inner { qp: made, state, set };
     let (inner, lost) = (Mutex::new(inner), AtomicBool::new(false));
-    let given = Object::give(c, Qp { inner, num, kind, signal_all, recv_sge, progress, lost });
+    let building = Mutex::default();
+    let c = ibv_qp_ex { qp_base: c, ..zeroed() };
+    let own = Qp { inner, building, num, kind, signal_all, recv_sge, progress, lost };
+    let given = Object::give(c, own).cast::<ibv_qp>();
     for cq in [send_cq, recv_cq] {
         cq.own.users.fetch_add(1, Ordering::SeqCst);
     }
@@ -230,9 +253,6 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr)
     })
 }
 
-/// `IBV_QP_INIT_ATTR_PD`, the only extension that is known.
-const ATTR_PD: u32 = 1;
-
 /// The attributes without their extensions.
 pub(crate) fn plain(attr: &ibv_qp_init_attr_ex) -> ibv_qp_init_attr {
     ibv_qp_init_attr {
@@ -246,43 +266,17 @@ pub(crate) fn plain(attr: &ibv_qp_init_attr_ex) -> ibv_qp_init_attr {
     }
 }
 
-/// `create_qp_ex` of a context.
-pub(crate) unsafe extern "C" fn create_qp_ex(
-    _context: *mut ibv_context,
-    attr: *mut ibv_qp_init_attr_ex,
-) -> *mut ibv_qp {
-    pointer(|| {
-        // SAFETY: the program's attributes and what they name.
-        unsafe {
-            let asked = given(attr)?;
-            match asked.comp_mask {
-                ATTR_PD => {}
-                mask if mask & ATTR_PD == 0 => return Err(INVALID),
-                _ => return Err(ABSENT),
-            }
-            let made = create(asked.pd, &plain(asked))?;
-            (*attr).cap = cap_of(made)?;
-            Ok(made)
-        }
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_qp_to_qp_ex(_qp: *mut ibv_qp) -> *mut c_void {
-    pointer(|| Err(ABSENT))
-}
-
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(at: *mut ibv_qp) -> c_int {
     code(|| {
         // SAFETY: the program's queue pair, which it no longer uses, and what it was made of.
         unsafe {
-            let qp = object::<Qp>(at)?;
+            let qp = qp_at(at)?;
             let (num, progress) = (qp.own.num, qp.own.progress);
             lock(&progress.qps).remove(&num);
             let (send_cq, recv_cq, srq) = ((*at).send_cq, (*at).recv_cq, (*at).srq);
             let parting = progress.device.part(num);
-            drop(take::<Qp>(at)?);
+            drop(take::<Qp>(at.cast())?);
             progress.scatter.forget(Owner::Qp(num));
             drop(parting);
             for cq in [send_cq, recv_cq] {
@@ -300,7 +294,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(at: *mut ibv_qp) -> c_int {
 unsafe extern "C" fn ibv_modify_qp(at: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     code(|| {
         // SAFETY: the program's queue pair and attributes.
-        let (qp, attr) = unsafe { (object::<Qp>(at)?, given(attr)?) };
+        let (qp, attr) = unsafe { (qp_at(at)?, given(attr)?) };
         let fields = attr::fields(attr, mask.cast_unsigned())?;
         let mut inner = lock(&qp.own.inner);
         let inner = &mut *inner;
@@ -331,7 +325,7 @@ unsafe extern "C" fn ibv_query_qp(
     code(|| {
         // SAFETY: the program's queue pair, and room for the answers.
         unsafe {
-            let qp = object::<Qp>(at)?;
+            let qp = qp_at(at)?;
             if attr.is_null() || init.is_null() {
                 return Err(INVALID);
             }
@@ -363,7 +357,7 @@ unsafe fn change_group(
 ) -> c_int {
     code(|| {
         // SAFETY: the program's queue pair and GID.
-        let (qp, gid) = unsafe { (object::<Qp>(at)?, gid_at(gid)?) };
+        let (qp, gid) = unsafe { (qp_at(at)?, gid_at(gid)?) };
         change(&mut lock(&qp.own.inner).qp, gid)
     })
 }

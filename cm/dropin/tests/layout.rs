@@ -102,6 +102,11 @@ fn offsets() -> Vec<Fact> {
         ("offsetof(struct ibv_send_wr, bind_mw)", offset_of!(ibv_send_wr, bind_mw)),
         ("offsetof(struct ibv_qp, qp_num)", offset_of!(ibv_qp, qp_num)),
         ("offsetof(struct ibv_qp, events_completed)", offset_of!(ibv_qp, events_completed)),
+        ("sizeof(struct ibv_qp_ex)", size_of::<ibv_qp_ex>()),
+        ("offsetof(struct ibv_qp_ex, wr_flags)", offset_of!(ibv_qp_ex, wr_flags)),
+        ("offsetof(struct ibv_qp_ex, wr_send)", offset_of!(ibv_qp_ex, wr_send)),
+        ("offsetof(struct ibv_qp_ex, wr_set_sge)", offset_of!(ibv_qp_ex, wr_set_sge)),
+        ("offsetof(struct ibv_qp_ex, wr_complete)", offset_of!(ibv_qp_ex, wr_complete)),
         ("offsetof(struct ibv_cq, cqe)", offset_of!(ibv_cq, cqe)),
         (
             "offsetof(struct ibv_cq, comp_events_completed)",

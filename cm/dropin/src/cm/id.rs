@@ -23,7 +23,7 @@ use crate::context::device;
 use crate::device::{ibv_get_device_list, ibv_open_device};
 use crate::memory::ibv_alloc_pd;
 use crate::progress::Progress;
-use crate::qp::Qp;
+use crate::qp::qp_at;
 
 use super::abi::*;
 use super::addr::{bytes, read, storage};
@@ -344,7 +344,7 @@ unsafe fn meet(
     let qps = lock(&progress()?.qps);
     let found = qps.get(&param.qp_num).ok_or(INVALID)?;
     // SAFETY: in the list, which is locked, so it is alive.
-    let qp = unsafe { object::<Qp>(found.at as *mut ibv_qp) }?;
+    let qp = unsafe { qp_at(found.at as *mut ibv_qp) }?;
     Ok(with(&mut id, &lock(&qp.own.inner).qp, &param)?)
 }
 
@@ -356,7 +356,7 @@ pub(crate) unsafe fn note_state(at: *mut rdma_cm_id, state: QpState) {
     // SAFETY: as the caller says; its queue pair is NULL or alive.
     unsafe {
         let qp = (*at).qp;
-        if let (Ok(own), Ok(id)) = (object::<Qp>(qp), id_at(at)) {
+        if let (Ok(own), Ok(id)) = (qp_at(qp), id_at(at)) {
             let fields = lock(&id.own.id).query_qp().unwrap_or_default();
             own.own.moved(state, fields);
             (*qp).state = state as c_int;
