@@ -106,7 +106,8 @@ pub(crate) unsafe extern "C" fn ibv_open_device(at: *mut ibv_device) -> *mut ibv
         let inner = ibv_context {
             device: at,
             ops: ops(),
-            cmd_fd: -1,
+            // There are no commands; programs may duplicate it all the same.
+            cmd_fd: async_fd,
             async_fd,
             num_comp_vectors: comp_vectors.cast_signed(),
             mutex: zeroed(),

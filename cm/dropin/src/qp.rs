@@ -15,9 +15,9 @@ use crate::attr;
 use crate::border::{
     ABSENT, Errno, INVALID, Noun, Object, code, given, lock, object, pointer, take, zeroed,
 };
+use crate::building::Building;
 use crate::cq::Cq;
 use crate::memory::Pd;
-use crate::building::Building;
 use crate::progress::{Known, News, Progress};
 use crate::requests::Queue;
 use crate::scatter::{Owner, PIECES_MAX};
@@ -164,7 +164,10 @@ pub(crate) unsafe fn cap_of(at: *mut ibv_qp) -> Result<ibv_qp_cap, Errno> {
 ///
 /// # Safety
 /// The domain and what the attributes name are the program's.
-pub(crate) unsafe fn create(at: *mut ibv_pd, attr: &ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
+pub(crate) unsafe fn create(
+    at: *mut ibv_pd,
+    attr: &ibv_qp_init_attr,
+) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: as the caller says.
     unsafe { create_by(at, attr, QpFields::to(QpState::Reset), Fabric::create_qp) }
 }

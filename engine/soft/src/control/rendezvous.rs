@@ -78,8 +78,9 @@ pub(super) struct Pair {
     socket: Option<Socket>,
     /// The process ended without a goodbye.
     pub(super) died: bool,
-    /// The name of the pair, if this side came first.
-    _name: Option<Socket>,
+    /// The name of the pair, if this side came first, until the peer leaves: it may come again
+    /// before this side has left.
+    name: Option<Socket>,
 }
 
 /// Tells the peer that a queue pair has left it, when it is dropped. Drop it after the queue pair
@@ -236,7 +237,7 @@ impl Rendezvous {
         qp.connect(&link, *wiring);
         let qp = qp.clone();
         let num = qp.num();
-        let pair = Pair { qp, link, socket: Some(socket), died: false, _name: name };
+        let pair = Pair { qp, link, socket: Some(socket), died: false, name };
         lists.pairs.insert(num, pair);
         Ok(())
     }
@@ -341,7 +342,7 @@ impl Rendezvous {
             _ => pair.died = true,
         }
         self.watch.remove(socket.fd());
-        pair.socket = None;
+        (pair.socket, pair.name) = (None, None);
         true
     }
 }

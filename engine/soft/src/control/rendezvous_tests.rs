@@ -108,6 +108,14 @@ fn next_of(side: &mut Side) -> Wc {
     }
 }
 
+/// Waits until the peer of that side is known to have left.
+fn wait_until_left(side: &Side) {
+    let until = Instant::now() + SOON;
+    while side.device.rendezvous_step().is_empty() {
+        assert!(Instant::now() < until, "nobody says that the peer has left");
+    }
+}
+
 /// The first side sends before the second has come. Then both send.
 #[test]
 fn either_side_may_come_first_and_need_not_wait() {
@@ -208,10 +216,7 @@ fn a_peer_that_leaves_ends_only_what_it_has_not_taken() {
         let parting = device.part(qp.num());
         drop(qp);
         drop(parting);
-        let until = Instant::now() + SOON;
-        while one.device.rendezvous_step().is_empty() {
-            assert!(Instant::now() < until, "nobody says that the peer has left");
-        }
+        wait_until_left(&one);
         assert_eq!(next_of(&mut one).status, Status::Success, "the peer has taken it");
         if sends == 1 {
             assert_eq!(next_of(&mut one).status, Status::RetryExceeded);
@@ -315,5 +320,28 @@ fn rights_of_a_queue_pair_bind_its_peer() {
         unsafe { one.qp.post(&[wr]) }.unwrap();
         let wanted = if rights.is_empty() { Status::RemoteInvalidRequest } else { Status::Success };
         assert_eq!(next(&mut one, &mut two).status, wanted, "{rights:?}");
+    }
+}
+
+/// One side goes to RESET and RTR while the other is still connected, whichever came first.
+#[test]
+fn one_side_may_come_again_before_the_other() {
+    for first_comes_again in [true, false] {
+        let (mut one, mut two) = (Side::new(QpType::Rc), Side::new(QpType::Rc));
+        let (a, b) = (one.name(), two.name());
+        one.connect(b).unwrap();
+        two.connect(a).unwrap();
+        if !first_comes_again {
+            (one, two) = (two, one);
+        }
+        let fields = QpFields::to(QpState::Reset);
+        one.device.modify_qp(&mut one.qp, QpState::Rts, &fields).unwrap();
+        wait_until_left(&two);
+        one.connect(two.name()).unwrap();
+        two.device.modify_qp(&mut two.qp, QpState::Rts, &fields).unwrap();
+        two.connect(one.name()).unwrap();
+        two.receive();
+        one.send(b"");
+        assert_eq!(next(&mut two, &mut one).status, Status::Success);
     }
 }
