@@ -29,6 +29,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
             "doorbell-verbs",
         ],
     ),
+    ("doorbell-dropin", &["doorbell-alloc", "doorbell-seam", "doorbell-fabric", "doorbell-soft"]),
     ("doorbell-tune", &[]),
     (
         "doorbell",

@@ -44,6 +44,8 @@ const VERBS: &[Need] = &[Need::Verbs];
 const NUMA: &[Need] = &[Need::Numa];
 const BUILD: &[Need] = &[Need::Verbs, Need::Numa];
 const MACHINE: &[Need] = &[Need::Machine];
+/// Programs that run in the virtual machine, and over the drop-in on this one.
+const PROGRAMS: &[Need] = &[Need::Machine, Need::Tests];
 const PEERS: &[Need] = &[Need::Peers];
 const HEADERS: &[Need] = &[Need::Verbs, Need::Compare];
 const TESTS: &[Need] = &[Need::Tests];
@@ -58,6 +60,9 @@ const fn package(
 ) -> Package {
     Package { name, needs, sign, why }
 }
+
+/// The module that those tests use.
+const PYVERBS: &str = "/usr/lib/python3/dist-packages/pyverbs/__init__.py";
 
 /// Every system package. Add a line here, and the set-up of the commands that need it installs it.
 const PACKAGES: &[Package] = &[
@@ -111,9 +116,10 @@ const PACKAGES: &[Package] = &[
         Sign::File("/etc/libibverbs.d/rxe.driver"),
         "the device's driver",
     ),
-    package(MACHINE, "ibverbs-utils", Sign::Program("ibv_rc_pingpong"), "peers to talk to"),
-    package(MACHINE, "rdmacm-utils", Sign::Program("rdma_server"), "peers to talk to"),
-    package(MACHINE, "perftest", Sign::Program("ib_send_lat"), "peers to measure against"),
+    package(PROGRAMS, "ibverbs-utils", Sign::Program("ibv_rc_pingpong"), "peers to talk to"),
+    package(PROGRAMS, "rdmacm-utils", Sign::Program("rdma_server"), "peers to talk to"),
+    package(PROGRAMS, "perftest", Sign::Program("ib_send_lat"), "peers to measure against"),
+    package(TESTS, "python3-pyverbs", Sign::File(PYVERBS), "rdma-core's own tests"),
     package(MACHINE, "strace", Sign::Program("strace"), "counts doorbells"),
     package(MACHINE, "numactl", Sign::Program("numactl"), "shows the nodes"),
     package(PEERS, "ucx-utils", Sign::Program("ucx_perftest"), "a peer to measure beside"),

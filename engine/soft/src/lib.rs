@@ -65,7 +65,9 @@ use doorbell_base::{room, sync};
 use doorbell_seam::{error, event, provider, wc, wr};
 
 #[cfg(feature = "std")]
-pub use self::control::{Carrier, CarrierEnd, SOFT_DEVICE, SoftChannel, SoftDevice, SoftId};
+pub use self::control::{
+    Carrier, CarrierEnd, Parting, SOFT_DEVICE, SoftChannel, SoftDevice, SoftId,
+};
 pub use self::device::host::{Host, Member, Membership, Neighbours};
 pub use self::device::path::SoftAh;
 pub use self::device::pd::SoftTd;

@@ -92,7 +92,7 @@ impl Shared {
     }
 
     fn over((out, input): (Direction, Direction), header: &LinkHeader, side: Side) -> End {
-        let peer_waker = || PeerWaker::new(header, side.peer(), None);
+        let peer_waker = || PeerWaker::new(header, side.peer(), Arc::default());
         let (tx, rx) = (Tx::new(out, peer_waker()), Rx::new(input, peer_waker()));
         End { tx, rx, side, said: 0, heard: 0 }
     }

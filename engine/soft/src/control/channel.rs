@@ -26,7 +26,7 @@ pub struct SoftChannel(pub(super) Arc<Inner>);
 impl AsFd for SoftChannel {
     /// Readable while there is work, including work whose time has come.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.epoll.as_fd()
+        self.0.as_fd()
     }
 }
 
@@ -71,6 +71,10 @@ impl Inner {
             epoll.add(timer.fd(), TIME).map_err(failed)?;
         }
         Ok(Inner { epoll, wakers, lists: Mutex::default() })
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 
     fn lists(&self) -> MutexGuard<'_, Lists> {

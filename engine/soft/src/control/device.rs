@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
@@ -13,6 +13,7 @@ use super::carrier::{Carried, Carrier};
 use super::files::Directory;
 use super::host;
 use super::links::Links;
+use super::rendezvous::Rendezvous;
 use super::sys::{self, Socket};
 use super::waiting::Waiting;
 use super::wire::Instance;
@@ -35,6 +36,8 @@ pub(super) struct DeviceInner {
     pub(super) directory: FileName,
     pub(super) links: Links,
     pub(super) waiting: Waiting,
+    /// Connects queue pairs by GID and number, once that is allowed.
+    pub(super) rendezvous: OnceLock<Rendezvous>,
     /// Closed when a peer connects and there are no descriptors left: so a listener can take the
     /// connection and say why it refuses it. The next one to connect puts it back.
     pub(super) spare: Mutex<Option<OwnedFd>>,
@@ -134,6 +137,7 @@ impl SoftDevice {
             directory: directory.name,
             links,
             waiting: Waiting::default(),
+            rendezvous: OnceLock::new(),
             spare: Mutex::new(sys::spare()),
             keys: AtomicU64::new(1),
         };

@@ -60,9 +60,16 @@ pub(super) fn modify(
     fields: &QpFields,
 ) -> Result<(), CmError> {
     let raw = qp.kind() == QpType::RawPacket;
+    if let Some(rights) = fields.access.filter(|_| from != QpState::Rts) {
+        qp.control().set_rights(rights);
+    }
     match (from, fields.state.unwrap_or(from)) {
         (QpState::Reset, QpState::Reset) => {}
-        (_, QpState::Reset) => qp.reset(),
+        (_, QpState::Reset) => {
+            let parting = device.part(qp.num());
+            qp.reset();
+            drop(parting);
+        }
         (_, QpState::Sqd) if raw => {
             let asked = format!("take a queue pair of {} to Sqd", device.name());
             return Err(CmError::new(Code::NotSupported, asked, "frames are not held back")
@@ -106,12 +113,31 @@ fn wire(device: &SoftDevice, qp: &QpControl, fields: &QpFields) -> Result<(), Cm
     let token = route.zip(fields.dest_qp).zip(fields.rq_psn);
     let token = token.map(|((route, qp), psn)| Token { instance: route.gid.0, qp, psn });
     let Some(end) = token.and_then(|token| device.0.waiting.take(&token)) else {
+        if let Some(((route, peer), rendezvous)) =
+            route.zip(fields.dest_qp).zip(device.0.rendezvous.get())
+        {
+            return rendezvous.connect(qp, (route.gid, peer), &by_number(device, fields, peer));
+        }
         let asked = "take a queue pair to RTR";
         let answer = "the connection manager has not given out these fields, or for one only once";
         return Err(CmError::new(Code::NotSupported, asked, answer)
             .cure("on this device use what init_qp_attr says; it has no other way to a peer"));
     };
     end.join_qp(qp, fields)
+}
+
+/// The figures of a connection by number. Nobody has told this side how often its peer retries:
+/// it waits for ever (RC-1).
+fn by_number(device: &SoftDevice, fields: &QpFields, peer: u32) -> Wiring {
+    let most = device.0.rd_atomic_max();
+    let timer = fields.min_rnr_timer.unwrap_or(RNR_TIMER_DEFAULT);
+    Wiring {
+        peer,
+        peer_rnr_retry: 7,
+        rnr_timer_ns: rnr_timer_ns(timer).unwrap_or_default(),
+        initiator_depth: most,
+        responder_depth: fields.max_dest_rd_atomic.unwrap_or(most).min(most),
+    }
 }
 
 impl JoinQp for End {

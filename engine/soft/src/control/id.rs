@@ -1,6 +1,7 @@
 //! Communication identifiers of the soft device: the calls, and for synchronous ids the waiting.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -270,6 +271,14 @@ fn claim(core: &mut Core, asked: &str, addr: SocketAddr) -> Result<(), CmError> 
     };
     core.local = Some(addr);
     Ok(())
+}
+
+impl AsFd for SoftId {
+    /// The descriptor of the id's channel. That of a synchronous id is its own. It is readable
+    /// while a call has something to take: a listener's, when a peer has connected.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
 }
 
 impl CmId<SoftDevice> for SoftId {

@@ -94,16 +94,7 @@ impl Links {
                 return Ok(Offer { link, id: entry.id, maker: entry.maker, carried: None });
             }
         }
-        let memory = MapRequest::new(LINK_BYTES).pages(Ask::Plain).shared(true).map();
-        let memory = memory.map_err(|error| {
-            let asked = format!("{LINK_BYTES} bytes of shared memory for a connection");
-            CmError::new(Code::from_errno(error.errno()), asked, error.to_string())
-        })?;
-        let map = remote_map(ends.peer_pid, directory);
-        let notifier = notifier.and_then(files::notifier_from_peer);
-        let link = Arc::new(
-            LinkShared::new(memory, Side::Maker)?.with_remote_map(map).with_notifier(notifier),
-        );
+        let link = Arc::new(make((ends.peer_pid, directory), notifier)?);
         qp.attach(&link);
         let id = self.made.fetch_add(1, Ordering::Relaxed);
         add(&mut table, ends, Entry { id, maker: true, link: Arc::downgrade(&link) });
@@ -119,7 +110,7 @@ impl Links {
         files: Vec<OwnedFd>,
         qp: &QpControl,
     ) -> Result<Arc<LinkShared>, CmError> {
-        let asked = "take the link of the peer that accepted";
+        let asked = TAKE;
         let mut files = files.into_iter();
         if let Some(Carried { carrier, host }) = &self.carrier {
             let missing = || CmError::new(Code::Invalid, asked, "the answer brought no descriptor");
@@ -145,20 +136,15 @@ impl Links {
                 "the answer names a link that does not exist",
             ));
         };
-        let memory = Mapping::from_memfd(file, LINK_BYTES)
-            .map_err(|error| CmError::new(Code::Invalid, asked, error.to_string()))?;
-        if memory.pages().is_reserved() {
-            // A hole punched there could end this process when no huge page is left to fill it.
-            return Err(CmError::new(Code::Invalid, asked, "its memory consists of huge pages"));
-        }
-        let map = remote_map(ends.peer_pid, reply.directory);
-        let notifier = files.next().and_then(files::notifier_from_peer);
-        let link =
-            LinkShared::new(memory, Side::Taker)?.with_remote_map(map).with_notifier(notifier);
-        let link = Arc::new(link);
+        let link = Arc::new(join((ends.peer_pid, reply.directory), file, files.next())?);
         qp.attach(&link);
         add(&mut table, ends, Entry { id: reply.link, maker: false, link: Arc::downgrade(&link) });
         Ok(link)
+    }
+
+    /// True if the memory of links is shared: no carrier carries them.
+    pub(super) fn are_shared(&self) -> bool {
+        self.carrier.is_none()
     }
 
     /// Links that are alive.
@@ -167,6 +153,40 @@ impl Links {
         let table = self.table.lock().unwrap();
         table.values().flatten().filter(|entry| entry.link.strong_count() > 0).count()
     }
+}
+
+const TAKE: &str = "take the link of the peer that accepted";
+
+/// Makes the memory of a link to a device, which its process and its table name.
+pub(super) fn make(
+    (process, directory): (i32, FileName),
+    notifier: Option<OwnedFd>,
+) -> Result<LinkShared, CmError> {
+    let memory = MapRequest::new(LINK_BYTES).pages(Ask::Plain).shared(true).map();
+    let memory = memory.map_err(|error| {
+        let asked = format!("{LINK_BYTES} bytes of shared memory for a connection");
+        CmError::new(Code::from_errno(error.errno()), asked, error.to_string())
+    })?;
+    let map = remote_map(process, directory);
+    let notifier = notifier.and_then(files::notifier_from_peer);
+    Ok(LinkShared::new(memory, Side::Maker)?.with_remote_map(map).with_notifier(notifier))
+}
+
+/// Maps the memory of a link that such a device has made and sent, with its notifier.
+pub(super) fn join(
+    (process, directory): (i32, FileName),
+    file: OwnedFd,
+    notifier: Option<OwnedFd>,
+) -> Result<LinkShared, CmError> {
+    let memory = Mapping::from_memfd(file, LINK_BYTES)
+        .map_err(|error| CmError::new(Code::Invalid, TAKE, error.to_string()))?;
+    if memory.pages().is_reserved() {
+        // A hole punched there could end this process when no huge page is left to fill it.
+        return Err(CmError::new(Code::Invalid, TAKE, "its memory consists of huge pages"));
+    }
+    let map = remote_map(process, directory);
+    let notifier = notifier.and_then(files::notifier_from_peer);
+    Ok(LinkShared::new(memory, Side::Taker)?.with_remote_map(map).with_notifier(notifier))
 }
 
 /// Adds a link. When the table is full, removes the links that are gone.

@@ -12,6 +12,7 @@
 //! There is no background thread. The connection manager works when it is called: in a blocking
 //! call of a synchronous id, and in [`Channel::next`](doorbell_fabric::Channel::next).
 
+mod by_number;
 mod carrier;
 mod channel;
 mod clock;
@@ -28,6 +29,9 @@ mod id;
 mod links;
 mod neighbours;
 mod place;
+mod rendezvous;
+#[cfg(test)]
+mod rendezvous_tests;
 mod sidr;
 mod sys;
 #[cfg(test)]
@@ -58,6 +62,7 @@ pub use self::carrier::{Carrier, CarrierEnd};
 pub use self::channel::SoftChannel;
 pub use self::device::{SOFT_DEVICE, SoftDevice};
 pub use self::id::SoftId;
+pub use self::rendezvous::Parting;
 
 use self::channel::Inner;
 use doorbell_fabric::AddrInfo;

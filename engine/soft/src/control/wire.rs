@@ -20,7 +20,7 @@ use crate::FileName;
 /// First word of each message: the name of the protocol.
 const MAGIC: u32 = 0x4442_434d;
 /// Changes with every change of a message or of the layout of a link or a table.
-const VERSION: u16 = 8;
+const VERSION: u16 = 9;
 
 /// The longest message, in bytes.
 pub(super) const MESSAGE_MAX: usize = 256;
@@ -83,6 +83,18 @@ pub(super) struct Reply {
     pub(super) data: [u8; ACCEPT_DATA_MAX],
 }
 
+/// A link for a queue pair that the receiver has, or will have, on its way to RTR; the link's
+/// memory comes along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ByNumber {
+    /// The GID of the sender's device.
+    pub(super) gid: [u8; 16],
+    /// The sender's queue pair.
+    pub(super) from: u32,
+    /// The receiver's queue pair.
+    pub(super) to: u32,
+}
+
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
@@ -93,6 +105,7 @@ pub(super) enum Message {
     Bye,
     Lookup(Box<Lookup>),
     Found(Box<Found>),
+    ByNumber(ByNumber),
 }
 
 /// Private data, padded with zeros as on InfiniBand (CM-8). The caller has checked its length.
@@ -118,6 +131,7 @@ impl Message {
             Message::Bye => 5,
             Message::Lookup(_) => 6,
             Message::Found(_) => 7,
+            Message::ByNumber(_) => 8,
         }
     }
 
@@ -158,6 +172,11 @@ impl Message {
                 out.extend(found.qp.to_le_bytes());
                 out.extend(found.qkey.to_le_bytes());
                 out.extend(found.data);
+            }
+            Message::ByNumber(offer) => {
+                out.extend(offer.gid);
+                out.extend(offer.from.to_le_bytes());
+                out.extend(offer.to.to_le_bytes());
             }
             Message::Ready | Message::Bye => {}
         }
@@ -202,6 +221,11 @@ impl Message {
                 qkey: rest.u32()?,
                 data: rest.array()?,
             })),
+            8 => Message::ByNumber(ByNumber {
+                gid: rest.array()?,
+                from: rest.u32()?,
+                to: rest.u32()?,
+            }),
             _ => return None,
         };
         rest.0.is_empty().then_some(message)
@@ -297,6 +321,7 @@ mod tests {
             Message::Bye,
             Message::Lookup(Box::new(Lookup { from, data: padded(b"who") })),
             Message::Found(Box::new(Found { gid: [5; 16], qp: 3, qkey: 4, data: padded(b"me") })),
+            Message::ByNumber(ByNumber { gid: [6; 16], from: 17, to: 18 }),
         ]
     }
 

@@ -106,20 +106,27 @@ impl QpContext {
         if !self.draining || self.state == State::Err {
             return true;
         }
-        let over = if self.kind.is_unreliable() {
-            self.sq.completed == self.sq.sent
-        } else {
-            let last = self.sq.sent.wrapping_sub(1);
-            let end = if self.sq.sent == self.sq.retired { 0 } else { self.sq.entry(last).end };
-            self.reads.in_flight() == 0
-                && self.sq.sent_bytes == 0
-                && links.acked_position(self) >= end
-        };
+        let over = self.has_finished(links);
         if over {
             self.draining = false;
             nic.raise(AsyncKind::SqDrained, Object::Qp(self.num));
         }
         over
+    }
+
+    /// True if the peer has not taken all that was posted.
+    pub(crate) fn is_sending(&mut self, links: &mut Links) -> bool {
+        self.sq.sent != self.sq.posted || !self.has_finished(links)
+    }
+
+    /// True if no send that has begun is under way.
+    fn has_finished(&mut self, links: &mut Links) -> bool {
+        if self.kind.is_unreliable() {
+            return self.sq.completed == self.sq.sent;
+        }
+        let last = self.sq.sent.wrapping_sub(1);
+        let end = if self.sq.sent == self.sq.retired { 0 } else { self.sq.entry(last).end };
+        self.reads.in_flight() == 0 && self.sq.sent_bytes == 0 && links.acked_position(self) >= end
     }
 }
 

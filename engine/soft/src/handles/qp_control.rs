@@ -5,8 +5,8 @@ use std_alloc::sync::{Arc, Weak};
 
 use crate::device::path::Groups;
 use crate::model::limits::READS_MAX;
-use crate::provider::QpType;
 use crate::provider::wake::Notifier;
+use crate::provider::{Access, QpType};
 use crate::state::link::Link;
 use crate::state::link_shared::LinkShared;
 use crate::steps::command::{Command, Connect};
@@ -92,6 +92,18 @@ impl QpControl {
     /// Moves the queue pair to ERR as if the peer had been lost. Does nothing if it is gone.
     pub fn fail_lost(&self) {
         self.domain.command(Command::Fail { num: self.num, lost: true });
+    }
+
+    /// Sets what the peer may do to memory by itself (`qp_access_flags`), for connections that are
+    /// made from then on. Without, it is all that the depths of the connection allow.
+    pub fn set_rights(&self, rights: Access) {
+        self.domain.command(Command::SetRights { num: self.num, rights });
+    }
+
+    /// The peer has left for good. If it has not taken all sends, they end as in
+    /// [`QpControl::fail_lost`]; otherwise nothing happens.
+    pub fn peer_left(&self) {
+        self.domain.command(Command::PeerLeft { num: self.num });
     }
 
     /// Moves the queue pair to ERR (SM-2). Does nothing if it is gone.

@@ -8,6 +8,9 @@
 //! finds the sleeper asleep. So the peer needs no fence, only a compiler barrier, and pays for a
 //! load of a line that nobody writes.
 
+use spin::Once;
+use std_alloc::sync::Arc;
+
 use crate::provider::wake::Notifier;
 use crate::shm::layout::{LinkHeader, Side, Word};
 use crate::sync::{Ordering, half_barrier};
@@ -15,12 +18,13 @@ use crate::sync::{Ordering, half_barrier};
 /// What wakes the domain at the other end of a link.
 pub(crate) struct PeerWaker {
     asleep: Word,
-    notifier: Option<Notifier>,
+    /// Set as soon as it is known.
+    notifier: Arc<Once<Notifier>>,
 }
 
 impl PeerWaker {
     /// For the domain on that side of a link.
-    pub(crate) fn new(header: &LinkHeader, side: Side, notifier: Option<Notifier>) -> PeerWaker {
+    pub(crate) fn new(header: &LinkHeader, side: Side, notifier: Arc<Once<Notifier>>) -> PeerWaker {
         PeerWaker { asleep: header.asleep_word(side), notifier }
     }
 
@@ -38,7 +42,7 @@ impl PeerWaker {
     #[inline(never)]
     fn ring(&self) {
         let before = self.asleep.swap(0, Ordering::AcqRel);
-        if let (true, Some(notifier)) = (before != 0, &self.notifier) {
+        if let (true, Some(notifier)) = (before != 0, self.notifier.get()) {
             notifier.ring();
         }
     }

@@ -10,6 +10,7 @@ mod wraps;
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::Arc;
 use std::thread;
 use std::vec;
 use std::vec::Vec;
@@ -39,7 +40,7 @@ fn sides(memory: &mut Vec<Line>) -> [(Tx, Rx); 2] {
     let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
     [Side::Maker, Side::Taker].map(|side| {
         let (out, input, header) = unsafe { split_at(base, side, None) };
-        let peer_waker = || PeerWaker::new(&header, side.peer(), None);
+        let peer_waker = || PeerWaker::new(&header, side.peer(), Arc::default());
         (Tx::new(out, peer_waker()), Rx::new(input, peer_waker()))
     })
 }

@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use doorbell_alloc::Mapping;
+use spin::Once;
 use std_alloc::sync::Arc;
 
 use crate::error::{Code, SetupError};
@@ -22,7 +23,7 @@ pub struct LinkShared {
     pub(super) side: Side,
     peer_gone: AtomicBool,
     pub(super) remote_map: Option<Arc<RemoteMap>>,
-    pub(super) notifier: Option<Notifier>,
+    pub(super) notifier: Arc<Once<Notifier>>,
 }
 
 impl LinkShared {
@@ -67,7 +68,7 @@ impl LinkShared {
             side,
             peer_gone,
             remote_map: None,
-            notifier: None,
+            notifier: Arc::default(),
         })
     }
 
@@ -87,9 +88,17 @@ impl LinkShared {
 
     /// Sets the notifier that wakes the peer's domain when it sleeps.
     #[must_use]
-    pub fn with_notifier(mut self, notifier: Option<Notifier>) -> LinkShared {
-        self.notifier = notifier;
+    pub fn with_notifier(self, notifier: Option<Notifier>) -> LinkShared {
+        if let Some(notifier) = notifier {
+            self.notifier.call_once(|| notifier);
+        }
         self
+    }
+
+    /// The same for a link that is in use already; the first one counts. It rings at once, because
+    /// the peer may have fallen asleep before.
+    pub fn set_notifier(&self, notifier: Notifier) {
+        self.notifier.call_once(|| notifier).ring();
     }
 
     /// Tells the peer that this side sleeps, or that it is awake. SeqCst: see

@@ -119,6 +119,8 @@ pub(crate) struct QpContext {
     pub(crate) responder_depth: u8,
     /// What the peer may do to memory through this queue pair.
     pub(crate) rights: Access,
+    /// The most that they may be.
+    pub(crate) rights_max: Access,
     /// READs and atomics of the peer that were taken and not answered.
     pub(crate) pending_reads: u8,
     /// Completions up to this request are due, and wait for responses to earlier requests.
@@ -231,6 +233,7 @@ impl QpContext {
             reads: Reads::default(),
             responder_depth: 0,
             rights: Access::empty(),
+            rights_max: Access::all(),
             pending_reads: 0,
             parked: None,
             writing: None,

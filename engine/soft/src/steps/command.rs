@@ -5,6 +5,7 @@ use std_alloc::sync::Arc;
 
 use crate::ext::xrc_part::NewXrcQueue;
 use crate::model::recvq::{RecvQueue, Used};
+use crate::provider::Access;
 use crate::state::link::Link;
 use crate::state::link_shared::LinkShared;
 use crate::state::place::Place;
@@ -30,6 +31,15 @@ pub(crate) enum Command {
     Fail {
         num: u32,
         lost: bool,
+    },
+    /// Sets what the peer of the queue pair may do, before it is connected.
+    SetRights {
+        num: u32,
+        rights: Access,
+    },
+    /// The peer of the queue pair has left: sends that it has not taken end.
+    PeerLeft {
+        num: u32,
     },
     /// Sets the key of a UD queue pair.
     SetQkey {

@@ -29,6 +29,12 @@ impl DomainState {
                 }
             }
             Command::Fail { num, lost } => self.fail(num, lost),
+            Command::SetRights { num, rights } => {
+                if let Some(qp) = qps.get_mut(num) {
+                    qp.rights_max = rights;
+                }
+            }
+            Command::PeerLeft { num } => self.peer_left(num),
             Command::SetQkey { num, qkey } => {
                 let datagrams = qps.get_mut(num).and_then(|qp| qp.datagrams.as_mut());
                 if let Some(datagrams) = datagrams {
@@ -88,6 +94,21 @@ impl DomainState {
         self.links.ack_all();
     }
 
+    /// The peer has left and takes nothing more. Without sends on their way the queue pair stays as
+    /// it is: nobody tells a device whose peer is silent that it is gone.
+    fn peer_left(&mut self, num: u32) {
+        let DomainState { links, transport, .. } = self;
+        let Some(link) = transport.qps.get_mut(num).map(|qp| qp.link) else { return };
+        if let Some(link) = links.get_mut(link) {
+            // What the peer acknowledged last may not have been read.
+            transport.look_around(link);
+        }
+        let Some(qp) = transport.qps.get_mut(num) else { return };
+        if qp.is_sending(links) {
+            self.fail(num, true);
+        }
+    }
+
     fn connect(&mut self, connect: &Connect) {
         let index = self.links.index_of(&connect.link);
         let Transport { qps, res } = &mut self.transport;
@@ -101,7 +122,8 @@ impl DomainState {
         qp.peer = connect.peer;
         let mut flags = RecordFlags::FIRST | RecordFlags::LAST;
         let reliable = !qp.kind.is_unreliable();
-        flags.set(RecordFlags::ACK_REQ, qp.signal_all && reliable);
+        // On UC too: the flag also says that the sender wants a completion.
+        flags.set(RecordFlags::ACK_REQ, qp.signal_all);
         flags.set(RecordFlags::UNRELIABLE, !reliable);
         qp.common = Header::new(KIND_SEND, flags, 0, connect.peer).0;
         qp.rnr_retry = connect.rnr_retry;
@@ -121,6 +143,7 @@ impl DomainState {
         if !takes {
             qp.rights = Access::empty();
         }
+        qp.rights &= qp.rights_max;
         qp.state = if reliable { State::Rts } else { State::Unreliable };
         if qp.kind == QpType::Rc {
             qp.word = qp_word(qp.who(), qp.rights, res.nic.next_connection());

@@ -11,7 +11,7 @@ use doorbell::provider::fault::{Fault, FaultQp};
 use doorbell::soft::sim::{Prng, Wire};
 use doorbell::soft::{Host, QpControl, Soft, SoftQpEx, SoftQpInit, Wiring};
 use doorbell::wc::Status;
-use doorbell::worker::{CreditGrant, Greeting, PeerData};
+use doorbell::worker::{Greeting, PeerData, PeerResources};
 use doorbell_kv::caller::ClientHandler;
 use doorbell_kv::client::{Client, How, Settings};
 use doorbell_kv::plant::Mistake;
@@ -94,7 +94,7 @@ pub(crate) struct Desk {
 struct Conn {
     desks: [usize; 2],
     controls: [QpControl; 2],
-    active: Option<(FaultQp<Soft>, CreditGrant<Device>)>,
+    active: Option<(FaultQp<Soft>, PeerResources<Device>)>,
     greetings: [Greeting; 2],
     ending: bool,
     down: [bool; 2],

@@ -1,0 +1,86 @@
+//! `doorbell run -- PROGRAM ARGS…` runs a program for RDMA over the software device; `doorbell env`
+//! prints the setting that does so, for scripts.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// The file name of the library.
+const LIBRARY: &str = "libdoorbell_dropin.so";
+/// Names the library where it does not lie beside this program.
+const WHERE: &str = "DOORBELL_DROPIN";
+
+const HELP: &str = "\
+doorbell run -- PROGRAM ARGS…   runs a program for RDMA over the software device soft0
+doorbell env                    prints the setting that does so:  eval \"$(doorbell env)\"";
+
+fn main() -> ExitCode {
+    let mut args = env::args_os().skip(1);
+    let command = args.next();
+    let rest: Vec<OsString> = args.collect();
+    let done = match (command.as_deref().and_then(OsStr::to_str), rest.as_slice()) {
+        (Some("run"), [dashes, program, args @ ..]) if dashes == "--" => run(program, args),
+        (Some("run"), [program, args @ ..]) if program != "--" => run(program, args),
+        (Some("env"), []) => print_env(),
+        (Some("help" | "--help" | "-h"), []) => {
+            println!("{HELP}");
+            Ok(())
+        }
+        _ => Err(format!("this is not a command; there are\n{HELP}")),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(cause) => {
+            eprintln!("doorbell: {cause}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Where the library lies: as the environment says, beside this program, or in the folder `lib`
+/// beside this program's folder.
+fn library() -> Result<PathBuf, String> {
+    if let Some(named) = env::var_os(WHERE) {
+        let named = PathBuf::from(named);
+        return if named.is_file() {
+            Ok(named)
+        } else {
+            Err(format!("{WHERE} names {}, which is not a file", named.display()))
+        };
+    }
+    let own = env::current_exe().map_err(|cause| format!("where am I? {cause}"))?;
+    let folder = own.parent().unwrap_or(Path::new("/"));
+    let places = [folder.join(LIBRARY), folder.join("../lib").join(LIBRARY)];
+    let found = places.iter().find(|place| place.is_file());
+    found.cloned().ok_or_else(|| {
+        format!(
+            "{LIBRARY} is not beside {}; build it (cargo build -p doorbell-dropin), or set {WHERE}",
+            own.display()
+        )
+    })
+}
+
+/// The value of `LD_PRELOAD`: the library, before what is there already.
+fn preload(library: &Path) -> OsString {
+    let mut value = library.as_os_str().to_owned();
+    if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        value.push(":");
+        value.push(others);
+    }
+    value
+}
+
+fn run(program: &OsStr, args: &[OsString]) -> Result<(), String> {
+    let value = preload(&library()?);
+    let cause = Command::new(program).args(args).env("LD_PRELOAD", value).exec();
+    Err(format!("cannot run {}: {cause}", program.display()))
+}
+
+fn print_env() -> Result<(), String> {
+    let value = preload(&library()?);
+    let value = value.to_str().ok_or("the path of the library is not text")?;
+    println!("export LD_PRELOAD='{}'", value.replace('\'', "'\\''"));
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! The border to C: objects that programs know by address, errno, and panics, which end here.
+#![expect(unsafe_code, reason = "programs name objects by address")]
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use doorbell_fabric::CmError;
+use doorbell_seam::error::SetupError;
+use doorbell_seam::wr::PostCause;
+use libc::c_int;
+
+/// An error, as a positive errno.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+pub(crate) const INVALID: Errno = Errno(libc::EINVAL);
+pub(crate) const ABSENT: Errno = Errno(libc::EOPNOTSUPP);
+
+impl From<SetupError> for Errno {
+    fn from(error: SetupError) -> Errno {
+        explain(&error);
+        Errno(error.code().errno())
+    }
+}
+
+impl From<CmError> for Errno {
+    fn from(error: CmError) -> Errno {
+        explain(&error);
+        Errno(error.code().errno())
+    }
+}
+
+impl From<PostCause> for Errno {
+    fn from(cause: PostCause) -> Errno {
+        Errno(cause.errno())
+    }
+}
+
+/// Prints an error if `DOORBELL_EXPLAIN` is set: an errno does not say what was asked.
+fn explain(error: &dyn std::fmt::Display) {
+    if std::env::var_os("DOORBELL_EXPLAIN").is_some() {
+        eprintln!("doorbell: {error}");
+    }
+}
+
+/// Sets `errno`.
+pub(crate) fn set_errno(Errno(value): Errno) {
+    // SAFETY: the C library's own errno of this thread.
+    unsafe { *libc::__errno_location() = value };
+}
+
+/// A panic is an error of ours, which must not end the program.
+fn guarded<R>(f: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+    // What a panic leaves behind is behind mutexes, and whole: see `lock`.
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or(Err(Errno(libc::EIO)))
+}
+
+/// A call that returns 0 or an errno.
+pub(crate) fn code(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    match guarded(f) {
+        Ok(()) => 0,
+        Err(errno) => {
+            set_errno(errno);
+            errno.0
+        }
+    }
+}
+
+/// A call that returns a number, or -1 with `errno`.
+pub(crate) fn number(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    guarded(f).unwrap_or_else(|errno| {
+        set_errno(errno);
+        -1
+    })
+}
+
+/// A call that returns a pointer, or NULL with `errno`.
+pub(crate) fn pointer<T>(f: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
+    guarded(f).unwrap_or_else(|errno| {
+        set_errno(errno);
+        ptr::null_mut()
+    })
+}
+
+/// What an object of C is here.
+pub(crate) trait Noun {
+    /// The structure that the program sees.
+    type C;
+    /// Tells it from other objects, and from what was freed.
+    const TAG: u64;
+}
+
+/// An object that a program knows by address. The program sees `c` and may write there; the rest is
+/// ours.
+#[repr(C)]
+pub(crate) struct Object<T: Noun> {
+    c: UnsafeCell<T::C>,
+    tag: AtomicU64,
+    pub(crate) own: T,
+}
+
+// SAFETY: `c` is only accessed by raw pointer, as the program does too; `T` is what is shared.
+unsafe impl<T: Noun + Sync> Sync for Object<T> {}
+// SAFETY: as above: the pointers in `c` belong to the program.
+unsafe impl<T: Noun + Send> Send for Object<T> {}
+
+impl<T: Noun> Object<T> {
+    /// Makes an object, and gives it to the program.
+    pub(crate) fn give(c: T::C, own: T) -> *mut T::C {
+        let object = Box::new(Object { c: UnsafeCell::new(c), tag: AtomicU64::new(T::TAG), own });
+        Box::into_raw(object).cast()
+    }
+
+    /// The structure that the program sees.
+    pub(crate) fn c(&self) -> *mut T::C {
+        self.c.get()
+    }
+}
+
+/// The object at an address that the program gave. An address that is NULL or not aligned, or holds
+/// something else or something freed, is an error where that can be seen.
+///
+/// # Safety
+/// The program has the object from [`Object::give`], and does not destroy it meanwhile.
+pub(crate) unsafe fn object<'a, T: Noun>(at: *mut T::C) -> Result<&'a Object<T>, Errno> {
+    let at = at.cast::<Object<T>>();
+    if at.is_null() || !at.is_aligned() {
+        return Err(INVALID);
+    }
+    // SAFETY: the program says that it is one of ours.
+    let object = unsafe { &*at };
+    if object.tag.load(Ordering::Relaxed) == T::TAG { Ok(object) } else { Err(INVALID) }
+}
+
+/// Takes an object back from the program, and frees it.
+///
+/// # Safety
+/// As for [`object`], and the program does not use it any more.
+pub(crate) unsafe fn take<T: Noun>(at: *mut T::C) -> Result<T, Errno> {
+    // SAFETY: as the caller says.
+    let object = unsafe { object::<T>(at) }?;
+    // Of two threads that destroy it, one gets it.
+    if object.tag.swap(0, Ordering::AcqRel) != T::TAG {
+        return Err(INVALID);
+    }
+    // SAFETY: it was a box, and this call alone has changed the tag.
+    let object = unsafe { Box::from_raw(at.cast::<Object<T>>()) };
+    Ok(object.own)
+}
+
+/// What a pointer of the program points to.
+///
+/// # Safety
+/// It is NULL or points to a `T` for as long as `'a`, which nobody writes meanwhile.
+pub(crate) unsafe fn given<'a, T>(at: *const T) -> Result<&'a T, Errno> {
+    // SAFETY: as the caller says.
+    unsafe { at.as_ref() }.ok_or(INVALID)
+}
+
+/// Writes what a call returns to where the program wants it.
+///
+/// # Safety
+/// It is NULL or points to room for a `T`.
+pub(crate) unsafe fn put<T>(at: *mut T, value: T) -> Result<(), Errno> {
+    if at.is_null() {
+        return Err(INVALID);
+    }
+    // SAFETY: as the caller says.
+    unsafe { at.write(value) };
+    Ok(())
+}
+
+/// Locks. Poisoning says that another thread panicked between two whole steps: still in order.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Text of the program's structures: cut, and ended by a zero.
+pub(crate) fn text<const N: usize>(text: &str) -> [libc::c_char; N] {
+    let mut bytes = [0; N];
+    for (to, from) in bytes.iter_mut().take(N - 1).zip(text.bytes()) {
+        *to = from as libc::c_char;
+    }
+    bytes
+}
+
+/// A structure of C with all bits zero.
+pub(crate) fn zeroed<T>() -> T {
+    // SAFETY: used for numbers, pointers that may be null, and pthread's objects, for which glibc
+    // defines all zero as new ones.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}

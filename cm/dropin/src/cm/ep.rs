@@ -1,0 +1,112 @@
+//! Endpoints: an id, bound or with a route, and its queue pair.
+#![expect(unsafe_code, reason = "the C interface")]
+
+use std::ptr;
+use std::time::Duration;
+
+use doorbell_fabric::{CmId, EventKind, Fabric, PortSpace};
+use libc::c_int;
+
+use crate::abi::{ibv_pd, ibv_qp_init_attr};
+use crate::border::{Errno, INVALID, given, lock, number, put};
+use crate::context::device;
+
+use super::abi::{rdma_addrinfo, rdma_cm_id};
+use super::addr::{PASSIVE, read};
+use super::id::{Saved, give, id_at, keep_event, rdma_destroy_id, show_device};
+use super::qp::{create, rdma_destroy_qp, rdma_destroy_srq};
+
+/// The limit of librdmacm for each step of resolving.
+const LIMIT: Duration = Duration::from_secs(2);
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_create_ep(
+    to: *mut *mut rdma_cm_id,
+    res: *mut rdma_addrinfo,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the program's addresses, domain and attributes.
+    number(|| unsafe {
+        let info = given(res)?;
+        let space = match info.ai_port_space {
+            0x106 => PortSpace::Tcp,
+            0x111 => PortSpace::Udp,
+            _ => return Err(INVALID),
+        };
+        let mut id = device()?.device.create_id(None, space)?;
+        let passive = info.ai_flags & PASSIVE != 0;
+        if passive {
+            id.bind(read(info.ai_src_addr)?)?;
+        } else {
+            let from = read(info.ai_src_addr).ok();
+            id.resolve_addr(from, read(info.ai_dst_addr)?, LIMIT)?;
+            id.resolve_route(LIMIT)?;
+        }
+        let at = give(id, ptr::null_mut(), ptr::null_mut());
+        if !passive {
+            show_device(at);
+        }
+        let done = add_qp(at, (pd, attr), passive, info.ai_qp_type).and_then(|()| put(to, at));
+        if done.is_err() {
+            rdma_destroy_ep(at);
+        }
+        done.map(|()| 0)
+    })
+}
+
+unsafe fn add_qp(
+    at: *mut rdma_cm_id,
+    (pd, attr): (*mut ibv_pd, *mut ibv_qp_init_attr),
+    passive: bool,
+    kind: c_int,
+) -> Result<(), Errno> {
+    // SAFETY: as for `rdma_create_ep`.
+    unsafe {
+        if attr.is_null() {
+            return Ok(());
+        }
+        if passive {
+            let attr = ibv_qp_init_attr { qp_type: kind, ..*attr };
+            *lock(&id_at(at)?.own.saved) = Some(Saved { pd, attr });
+            return Ok(());
+        }
+        (*attr).qp_type = kind;
+        create(at, pd, &mut *attr)
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_destroy_ep(at: *mut rdma_cm_id) {
+    // SAFETY: the program's endpoint, which it no longer uses.
+    unsafe {
+        rdma_destroy_qp(at);
+        rdma_destroy_srq(at);
+        rdma_destroy_id(at);
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_get_request(
+    listener: *mut rdma_cm_id,
+    to: *mut *mut rdma_cm_id,
+) -> c_int {
+    // SAFETY: the program's listener, and room for a pointer.
+    number(|| unsafe {
+        let own = id_at(listener)?;
+        let request = lock(&own.own.id).get_request(None)?;
+        let saved = *lock(&own.own.saved);
+        let at = give(request, ptr::null_mut(), (*listener).context);
+        show_device(at);
+        keep_event(at, listener, EventKind::ConnectRequest)?;
+        if let Some(Saved { pd, mut attr }) = saved
+            && let Err(errno) = create(at, pd, &mut attr)
+        {
+            // Destroying it tells the peer.
+            rdma_destroy_ep(at);
+            return Err(errno);
+        }
+        put(to, at)?;
+        Ok(0)
+    })
+}

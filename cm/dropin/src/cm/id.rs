@@ -1,0 +1,575 @@
+//! Communication identifiers.
+#![expect(unsafe_code, reason = "the C interface")]
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::os::fd::AsFd;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LazyLock, Mutex, OnceLock};
+use std::time::Duration;
+
+use doorbell_fabric::{
+    CmError, CmId, ConnParam, EventKind, Fabric, IdKey, IdOption, Join, PortSpace, QpFields,
+    QpState,
+};
+use doorbell_soft::{SoftChannel, SoftId, SoftQp};
+use libc::{c_int, sockaddr};
+
+use crate::abi::{ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
+use crate::attr::attributes;
+use crate::border::{Errno, INVALID, Noun, Object, given, lock, number, object, put, take, zeroed};
+use crate::context::device;
+use crate::device::{ibv_get_device_list, ibv_open_device};
+use crate::memory::ibv_alloc_pd;
+use crate::progress::Progress;
+use crate::qp::qp_at;
+
+use super::abi::*;
+use super::addr::{bytes, read, storage};
+use super::channel::{Channel, drop_private, private};
+use super::told::{Taken, Told, tell};
+
+/// An id.
+pub(crate) struct Id {
+    pub(crate) id: Mutex<SoftId>,
+    pub(crate) key: IdKey,
+    /// Its calls wait for what they bring about.
+    synchronous: AtomicBool,
+    /// What an endpoint that listens gives its requests.
+    pub(crate) saved: Mutex<Option<Saved>>,
+    /// The program's own pointer of its last join.
+    pub(crate) joined: Mutex<usize>,
+}
+
+impl Noun for Id {
+    type C = cma_id_private;
+    const TAG: u64 = 0x6462_5f69_6400_0009;
+}
+
+/// The domain and attributes of the queue pairs of requests.
+#[derive(Clone, Copy)]
+pub(crate) struct Saved {
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) attr: ibv_qp_init_attr,
+}
+
+// SAFETY: pointers of the program, which it may use on any thread.
+unsafe impl Send for Saved {}
+
+/// All ids, by key: events name them so.
+pub(crate) static IDS: LazyLock<Mutex<HashMap<IdKey, usize>>> = LazyLock::new(Mutex::default);
+
+/// The device of all ids, and its default protection domain.
+pub(crate) struct Home {
+    context: usize,
+    pd: usize,
+}
+
+impl Home {
+    pub(crate) fn context(&self) -> *mut ibv_context {
+        self.context as *mut ibv_context
+    }
+
+    pub(crate) fn pd(&self) -> *mut ibv_pd {
+        self.pd as *mut ibv_pd
+    }
+}
+
+/// Opened once and kept, as in librdmacm.
+pub(crate) fn home() -> Result<&'static Home, Errno> {
+    static HOME: OnceLock<Home> = OnceLock::new();
+    if let Some(home) = HOME.get() {
+        return Ok(home);
+    }
+    // SAFETY: our own calls, with what they gave.
+    let (context, pd) = unsafe {
+        let list = ibv_get_device_list(ptr::null_mut());
+        let context = ibv_open_device(*list);
+        (context, ibv_alloc_pd(context))
+    };
+    if context.is_null() || pd.is_null() {
+        return Err(Errno(libc::ENODEV));
+    }
+    Ok(HOME.get_or_init(|| Home { context: context as usize, pd: pd as usize }))
+}
+
+fn progress() -> Result<&'static Progress, Errno> {
+    device()
+}
+
+fn space_of(raw: c_int) -> Result<PortSpace, Errno> {
+    match raw {
+        0x106 => Ok(PortSpace::Tcp),
+        0x111 => Ok(PortSpace::Udp),
+        0x2 => Ok(PortSpace::Ipoib),
+        0x13f => Ok(PortSpace::Ib),
+        _ => Err(INVALID),
+    }
+}
+
+/// Gives an id to the program. It is known by its key from then on.
+pub(crate) fn give(
+    id: SoftId,
+    channel: *mut rdma_event_channel,
+    user: *mut c_void,
+) -> *mut rdma_cm_id {
+    let synchronous = channel.is_null();
+    let channel = if synchronous { private(id.as_fd()) } else { channel };
+    let synchronous = AtomicBool::new(synchronous);
+    let key = id.key();
+    let (local, remote) = (id.local_addr(), id.peer_addr());
+    let c = rdma_cm_id {
+        channel,
+        context: user,
+        ps: id.space() as c_int,
+        qp_type: id.qp_type() as c_int,
+        ..zeroed()
+    };
+    let (id, saved, joined) = (Mutex::new(id), Mutex::default(), Mutex::default());
+    let c = cma_id_private { id: c, none: [0; 32] };
+    let at = Object::give(c, Id { id, key, synchronous, saved, joined }).cast();
+    // SAFETY: new.
+    unsafe { show_addresses(at, local, remote) };
+    lock(&IDS).insert(key, at as usize);
+    at
+}
+
+/// Shows the program where an id is bound, and to which device.
+///
+/// # Safety
+/// The id is alive.
+unsafe fn show_addresses(
+    at: *mut rdma_cm_id,
+    local: Option<std::net::SocketAddr>,
+    remote: Option<std::net::SocketAddr>,
+) {
+    // SAFETY: as the caller says.
+    unsafe {
+        if let Some(local) = local {
+            (*at).route.addr.src = storage(local).0;
+            if !local.ip().is_unspecified() {
+                show_device(at);
+            }
+        }
+        if let Some(remote) = remote {
+            (*at).route.addr.dst = storage(remote).0;
+        }
+    }
+}
+
+/// An id is bound to the device now.
+///
+/// # Safety
+/// The id is alive.
+pub(crate) unsafe fn show_device(at: *mut rdma_cm_id) {
+    if let Ok(home) = home() {
+        // SAFETY: as the caller says.
+        unsafe {
+            (*at).verbs = home.context();
+            (*at).port_num = 1;
+            if (*at).pd.is_null() {
+                (*at).pd = home.pd();
+            }
+        }
+    }
+}
+
+/// The id at an address that the program gave.
+///
+/// # Safety
+/// As for [`object`].
+pub(crate) unsafe fn id_at<'a>(at: *mut rdma_cm_id) -> Result<&'a Object<Id>, Errno> {
+    // SAFETY: as the caller says; an id lies at the front of what was given.
+    unsafe { object::<Id>(at.cast()) }
+}
+
+/// Keeps the last event of a synchronous id in it, where programs look for the peer's private data.
+///
+/// # Safety
+/// The id is alive.
+pub(crate) unsafe fn keep_event(
+    at: *mut rdma_cm_id,
+    listener: *mut rdma_cm_id,
+    kind: EventKind,
+) -> Result<(), Errno> {
+    // SAFETY: as the caller says; the event before is ours.
+    unsafe {
+        let told = {
+            let id = lock(&id_at(at)?.own.id);
+            Told { ud: id.ud(), depths: id.depths(), data: id.private_data().to_vec() }
+        };
+        drop_event(at);
+        (*at).event = tell((at, listener), (kind, 0), told, None);
+    }
+    Ok(())
+}
+
+/// Frees that event.
+unsafe fn drop_event(at: *mut rdma_cm_id) {
+    // SAFETY: the id is alive. Its event is none or ours, unless the program has taken it.
+    unsafe {
+        let _ = take::<Taken>((*at).event);
+        (*at).event = ptr::null_mut();
+    }
+}
+
+/// Runs a call on an id, and shows its addresses.
+unsafe fn on_id(
+    at: *mut rdma_cm_id,
+    call: impl FnOnce(&mut SoftId) -> Result<(), CmError>,
+) -> Result<(), Errno> {
+    // SAFETY: the program's id.
+    let id = unsafe { id_at(at) }?;
+    let (local, remote) = {
+        let mut id = lock(&id.own.id);
+        call(&mut id)?;
+        (id.local_addr(), id.peer_addr())
+    };
+    // SAFETY: alive.
+    unsafe { show_addresses(at, local, remote) };
+    Ok(())
+}
+
+fn limit(millis: c_int) -> Duration {
+    Duration::from_millis(u64::try_from(millis).unwrap_or_default())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_create_id(
+    channel: *mut rdma_event_channel,
+    to: *mut *mut rdma_cm_id,
+    user: *mut c_void,
+    space: c_int,
+) -> c_int {
+    number(|| {
+        let soft: Option<&SoftChannel> = match channel.is_null() {
+            true => None,
+            // SAFETY: the program's channel.
+            false => Some(&unsafe { object::<Channel>(channel) }?.own.channel),
+        };
+        let id = progress()?.device.create_id(soft, space_of(space)?)?;
+        // SAFETY: room for a pointer.
+        unsafe { put(to, give(id, channel, user)) }?;
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdma_destroy_id(at: *mut rdma_cm_id) -> c_int {
+    number(|| {
+        // SAFETY: the program's id, which it no longer uses.
+        unsafe {
+            let key = id_at(at)?.own.key;
+            lock(&IDS).remove(&key);
+            drop_event(at);
+            let channel = (*at).channel;
+            drop(take::<Id>(at.cast())?);
+            drop_private(channel);
+        }
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_bind_addr(at: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
+    // SAFETY: the program's id and address.
+    number(|| unsafe {
+        let addr = read(addr)?;
+        on_id(at, |id| id.bind(addr)).map(|()| 0)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_resolve_addr(
+    at: *mut rdma_cm_id,
+    src: *mut sockaddr,
+    dst: *mut sockaddr,
+    timeout_ms: c_int,
+) -> c_int {
+    // SAFETY: the program's id and addresses.
+    number(|| unsafe {
+        let from = if src.is_null() { None } else { Some(read(src)?) };
+        let to = read(dst)?;
+        on_id(at, |id| id.resolve_addr(from, to, limit(timeout_ms)))?;
+        show_device(at);
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_resolve_route(at: *mut rdma_cm_id, timeout_ms: c_int) -> c_int {
+    // SAFETY: the program's id.
+    number(|| unsafe { on_id(at, |id| id.resolve_route(limit(timeout_ms))).map(|()| 0) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_listen(at: *mut rdma_cm_id, backlog: c_int) -> c_int {
+    let backlog = u32::try_from(backlog).unwrap_or_default();
+    // SAFETY: the program's id.
+    number(|| unsafe { on_id(at, |id| id.listen(backlog)).map(|()| 0) })
+}
+
+/// What the program says about a connection; without, the usual.
+///
+/// # Safety
+/// It is NULL, or the private data are there.
+unsafe fn param_of<'a>(param: *const rdma_conn_param) -> ConnParam<'a> {
+    // SAFETY: as the caller says.
+    unsafe {
+        param.as_ref().map_or(ConnParam::default(), |param| ConnParam {
+            private_data: bytes(param.private_data, param.private_data_len),
+            qp_num: param.qp_num,
+            responder_resources: param.responder_resources,
+            initiator_depth: param.initiator_depth,
+            retry_count: param.retry_count & 7,
+            rnr_retry: param.rnr_retry_count & 7,
+        })
+    }
+}
+
+/// Connects or accepts: for the id's own queue pair, or for the one that the program names.
+unsafe fn meet(
+    at: *mut rdma_cm_id,
+    param: *const rdma_conn_param,
+    own: fn(&mut SoftId, &ConnParam<'_>) -> Result<(), CmError>,
+    with: fn(&mut SoftId, &SoftQp, &ConnParam<'_>) -> Result<(), CmError>,
+) -> Result<(), Errno> {
+    // SAFETY: the program's id and parameters.
+    let (id, param, has_qp) = unsafe { (id_at(at)?, param_of(param), !(*at).qp.is_null()) };
+    let mut id = lock(&id.own.id);
+    if has_qp || id.space().is_datagram() {
+        return Ok(own(&mut id, &param)?);
+    }
+    let qps = lock(&progress()?.qps);
+    let found = qps.get(&param.qp_num).ok_or(INVALID)?;
+    // SAFETY: in the list, which is locked, so it is alive.
+    let qp = unsafe { qp_at(found.at as *mut ibv_qp) }?;
+    Ok(with(&mut id, &lock(&qp.own.inner).qp, &param)?)
+}
+
+/// The queue pair of an id has changed its state.
+///
+/// # Safety
+/// The id is alive.
+pub(crate) unsafe fn note_state(at: *mut rdma_cm_id, state: QpState) {
+    // SAFETY: as the caller says; its queue pair is NULL or alive.
+    unsafe {
+        let qp = (*at).qp;
+        if let (Ok(own), Ok(id)) = (qp_at(qp), id_at(at)) {
+            let fields = lock(&id.own.id).query_qp().unwrap_or_default();
+            own.own.moved(state, fields);
+            (*qp).state = state as c_int;
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_connect(at: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
+    // SAFETY: the program's id and parameters.
+    number(|| unsafe {
+        meet(at, param, SoftId::connect, SoftId::connect_with)?;
+        if id_at(at)?.own.synchronous.load(Ordering::Relaxed) {
+            note_state(at, QpState::Rts);
+            keep_event(at, ptr::null_mut(), EventKind::Established)?;
+        }
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_accept(at: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
+    // SAFETY: the program's id and parameters.
+    number(|| unsafe {
+        // Its queue pair may send as soon as the peer knows, and another thread may hear of that.
+        note_state(at, QpState::Rts);
+        meet(at, param, SoftId::accept, SoftId::accept_with)?;
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_reject(
+    at: *mut rdma_cm_id,
+    private_data: *const c_void,
+    length: u8,
+) -> c_int {
+    // SAFETY: the program's id and data.
+    number(|| unsafe { on_id(at, |id| id.reject(bytes(private_data, length))).map(|()| 0) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_reject_ece(
+    at: *mut rdma_cm_id,
+    private_data: *const c_void,
+    length: u8,
+) -> c_int {
+    // SAFETY: as the program vouches.
+    unsafe { rdma_reject(at, private_data, length) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_disconnect(at: *mut rdma_cm_id) -> c_int {
+    // SAFETY: the program's id.
+    number(|| unsafe {
+        on_id(at, SoftId::disconnect)?;
+        note_state(at, QpState::Err);
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_establish(at: *mut rdma_cm_id) -> c_int {
+    // SAFETY: the program's id.
+    number(|| unsafe { on_id(at, SoftId::establish).map(|()| 0) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_migrate_id(
+    at: *mut rdma_cm_id,
+    channel: *mut rdma_event_channel,
+) -> c_int {
+    // SAFETY: the program's id and channel.
+    number(|| unsafe {
+        let soft = match channel.is_null() {
+            true => None,
+            false => Some(&object::<Channel>(channel)?.own.channel),
+        };
+        let id = id_at(at)?;
+        let mut soft_id = lock(&id.own.id);
+        soft_id.migrate(soft)?;
+        id.own.synchronous.store(channel.is_null(), Ordering::Relaxed);
+        drop_private((*at).channel);
+        (*at).channel = if channel.is_null() { private(soft_id.as_fd()) } else { channel };
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_set_option(
+    at: *mut rdma_cm_id,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: usize,
+) -> c_int {
+    // SAFETY: the program's id and value.
+    number(|| unsafe {
+        let byte = || Ok::<u8, Errno>(*given(value.cast::<u8>())?);
+        let switch = || match length {
+            4 => Ok(*given(value.cast::<c_int>())? != 0),
+            _ => Err(INVALID),
+        };
+        let option = match (level, name) {
+            (0, 0) => IdOption::Tos(byte()?),
+            (0, 1) => IdOption::ReuseAddr(switch()?),
+            (0, 2) => IdOption::AfOnly(switch()?),
+            (0, 3) => IdOption::AckTimeout(byte()?),
+            _ => return Err(Errno(libc::ENOSYS)),
+        };
+        on_id(at, |id| id.set_option(option)).map(|()| 0)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_init_qp_attr(
+    at: *mut rdma_cm_id,
+    attr: *mut ibv_qp_attr,
+    mask: *mut c_int,
+) -> c_int {
+    // SAFETY: the program's id, and room for the answers.
+    number(|| unsafe {
+        let state = given(attr)?.qp_state.cast_unsigned();
+        let state = QpState::from_raw(state).ok_or(INVALID)?;
+        let fields = lock(&id_at(at)?.own.id).init_qp_attr(state)?;
+        let fields = QpFields { state: Some(state), ..fields };
+        put(attr, attributes(&fields))?;
+        put(mask, fields.mask().bits().cast_signed())?;
+        Ok(0)
+    })
+}
+
+unsafe fn join(at: *mut rdma_cm_id, addr: *const sockaddr, how: Join, user: *mut c_void) -> c_int {
+    // SAFETY: the program's id and address.
+    number(|| unsafe {
+        let group = read(addr)?.ip();
+        *lock(&id_at(at)?.own.joined) = user as usize;
+        on_id(at, |id| id.join_multicast(group, how)).map(|()| 0)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_join_multicast(
+    at: *mut rdma_cm_id,
+    addr: *mut sockaddr,
+    user: *mut c_void,
+) -> c_int {
+    // SAFETY: as the program vouches.
+    unsafe { join(at, addr, Join::FullMember, user) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_join_multicast_ex(
+    at: *mut rdma_cm_id,
+    attr: *mut rdma_cm_join_mc_attr_ex,
+    user: *mut c_void,
+) -> c_int {
+    // SAFETY: as the program vouches.
+    unsafe {
+        let Some(attr) = attr.as_ref() else { return number(|| Err(INVALID)) };
+        let how = match (attr.comp_mask, attr.join_flags) {
+            (3, 0) => Join::FullMember,
+            (3, 1) => Join::SendOnly,
+            _ => return number(|| Err(INVALID)),
+        };
+        join(at, attr.addr, how, user)
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_leave_multicast(at: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
+    // SAFETY: the program's id and address.
+    number(|| unsafe {
+        let group = read(addr)?.ip();
+        on_id(at, |id| id.leave_multicast(group)).map(|()| 0)
+    })
+}
+
+/// A port, in network byte order.
+unsafe fn port(at: *mut rdma_cm_id, of: fn(&SoftId) -> Option<std::net::SocketAddr>) -> u16 {
+    // SAFETY: the program's id.
+    let Ok(id) = (unsafe { id_at(at) }) else { return 0 };
+    of(&lock(&id.own.id)).map_or(0, |addr| addr.port().to_be())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_get_src_port(at: *mut rdma_cm_id) -> u16 {
+    // SAFETY: as the program vouches.
+    unsafe { port(at, SoftId::local_addr) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_get_dst_port(at: *mut rdma_cm_id) -> u16 {
+    // SAFETY: as the program vouches.
+    unsafe { port(at, SoftId::peer_addr) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
+    crate::border::pointer(|| {
+        let list = Box::new([home()?.context(), ptr::null_mut()]);
+        if !count.is_null() {
+            // SAFETY: room for a number.
+            unsafe { count.write(1) };
+        }
+        Ok(Box::into_raw(list).cast())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
+    if !list.is_null() {
+        // SAFETY: it is from `rdma_get_devices`.
+        drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_context; 2]>()) });
+    }
+}

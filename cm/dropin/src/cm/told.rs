@@ -1,0 +1,76 @@
+//! Events, as programs see them.
+
+use std::ptr;
+
+use doorbell_fabric::{Depths, EventKind, UdParam};
+use libc::c_int;
+
+use crate::attr::address_attr;
+use crate::border::{Noun, Object};
+
+use super::abi::{event_param, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_ud_param};
+
+/// What an event points to: the private data of the peer.
+pub(crate) struct Taken {
+    _data: Vec<u8>,
+}
+
+impl Noun for Taken {
+    type C = rdma_cm_event;
+    const TAG: u64 = 0x6462_5f65_7600_000b;
+}
+
+/// What the peer has told with an event.
+#[derive(Default)]
+pub(crate) struct Told {
+    pub(crate) ud: Option<UdParam>,
+    pub(crate) depths: Option<Depths>,
+    pub(crate) data: Vec<u8>,
+}
+
+/// The parameters of an event.
+fn param(told: &Told) -> event_param {
+    let data = told.data.as_slice();
+    let private_data = if data.is_empty() { ptr::null() } else { data.as_ptr().cast() };
+    let private_data_len = u8::try_from(data.len()).unwrap_or(u8::MAX);
+    // All of the larger one is set: a program may look at either.
+    let to = told.ud.map(|ud| address_attr(&ud.to)).unwrap_or_default();
+    let ud = rdma_ud_param {
+        private_data,
+        private_data_len,
+        ah_attr: to,
+        qp_num: told.ud.map_or(0, |ud| ud.qp_num),
+        qkey: told.ud.map_or(0, |ud| ud.qkey),
+    };
+    let mut param = event_param { ud };
+    if told.ud.is_none() {
+        let depths = told.depths.unwrap_or_default();
+        param.conn = rdma_conn_param {
+            private_data,
+            private_data_len,
+            responder_resources: depths.responder,
+            initiator_depth: depths.initiator,
+            flow_control: 0,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            srq: 0,
+            qp_num: 0,
+        };
+    }
+    param
+}
+
+/// Makes an event for the program. `user` is its own pointer, of a join.
+pub(crate) fn tell(
+    (id, listen_id): (*mut rdma_cm_id, *mut rdma_cm_id),
+    (kind, status): (EventKind, c_int),
+    told: Told,
+    user: Option<usize>,
+) -> *mut rdma_cm_event {
+    let mut param = param(&told);
+    if let Some(user) = user {
+        param.ud.private_data = ptr::with_exposed_provenance(user);
+    }
+    let c = rdma_cm_event { id, listen_id, event: kind as c_int, status, param };
+    Object::give(c, Taken { _data: told.data })
+}

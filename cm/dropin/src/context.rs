@@ -1,0 +1,60 @@
+//! Open devices.
+#![expect(unsafe_code, reason = "programs name contexts by address")]
+
+use std::mem::offset_of;
+use std::sync::{Arc, OnceLock};
+
+use doorbell_soft::SoftDevice;
+
+use crate::abi::{ibv_context, verbs_context};
+use crate::border::{Errno, INVALID, Noun, Object, object};
+use crate::progress::{self, Progress};
+use crate::queue::AsyncQueue;
+
+/// The device of this process, which all contexts share: their queue pairs can connect, and a
+/// region has one key.
+pub(crate) fn device() -> Result<&'static Progress, Errno> {
+    static DEVICE: OnceLock<Result<Progress, Errno>> = OnceLock::new();
+    let made = DEVICE.get_or_init(|| {
+        let device = SoftDevice::open()?;
+        device.connect_by_number()?;
+        Progress::new(device)
+    });
+    let progress = made.as_ref().map_err(|errno| *errno)?;
+    progress::start(progress);
+    Ok(progress)
+}
+
+/// An open device.
+pub(crate) struct Context {
+    pub(crate) progress: &'static Progress,
+    pub(crate) events: Arc<AsyncQueue>,
+}
+
+impl Noun for Context {
+    type C = verbs_context;
+    const TAG: u64 = 0x6462_5f63_7478_0003;
+}
+
+impl Context {
+    pub(crate) fn device(&self) -> &SoftDevice {
+        &self.progress.device
+    }
+
+    pub(crate) fn progress(&self) -> &'static Progress {
+        self.progress
+    }
+}
+
+/// The context at an address that the program gave.
+///
+/// # Safety
+/// As for [`object`].
+pub(crate) unsafe fn context<'a>(at: *mut ibv_context) -> Result<&'a Object<Context>, Errno> {
+    if at.is_null() {
+        return Err(INVALID);
+    }
+    let outer = at.wrapping_byte_sub(offset_of!(verbs_context, context));
+    // SAFETY: the context lies in a `verbs_context` of ours.
+    unsafe { object::<Context>(outer.cast()) }
+}

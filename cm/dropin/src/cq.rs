@@ -1,0 +1,327 @@
+//! Completion queues and completion channels.
+#![expect(unsafe_code, reason = "the C interface")]
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use doorbell_seam::provider::{AsyncEvents, ExtendedCq, Poller, ResizeCq, Sharing};
+use doorbell_seam::wc::{Wc, WcFlags};
+use doorbell_soft::{SoftCq, SoftPoller};
+use libc::{c_int, c_uint};
+
+use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
+use crate::border::{
+    Errno, INVALID, Noun, Object, code, lock, number, object, pointer, put, take, zeroed,
+};
+use crate::context::context;
+use crate::progress::{Known, News, POLLS, Progress};
+use crate::queue::Queue;
+
+/// Polls in vain after which a poll begins to yield, and how often it does.
+const PATIENCE: u32 = 1024;
+const YIELD_EVERY: u32 = 32;
+
+/// A completion queue.
+pub(crate) struct Cq {
+    pub(crate) cq: SoftCq,
+    poller: Mutex<SoftPoller>,
+    /// Polls in a row that found nothing.
+    empty: AtomicU32,
+    progress: &'static Progress,
+    id: u64,
+    /// The program waits for it.
+    armed: AtomicBool,
+    /// Queue pairs that use it.
+    pub(crate) users: AtomicU32,
+    /// Events that the program has taken and not acknowledged.
+    taken: Mutex<u32>,
+    acknowledged: Condvar,
+}
+
+impl Noun for Cq {
+    type C = ibv_cq;
+    const TAG: u64 = 0x6462_5f63_7100_0004;
+}
+
+/// A completion channel: a queue of addresses of completion queues.
+pub(crate) struct Channel {
+    events: Queue<usize>,
+    users: AtomicU32,
+}
+
+impl Noun for Channel {
+    type C = ibv_comp_channel;
+    const TAG: u64 = 0x6462_5f63_6800_0005;
+}
+
+impl Cq {
+    pub(crate) fn progress(&self) -> &'static Progress {
+        self.progress
+    }
+
+    /// After many polls in vain, lets others have the core: the peer may wait for it.
+    fn yield_now_and_then(&self) {
+        let empty = self.empty.fetch_add(1, Ordering::Relaxed);
+        if empty >= PATIENCE && empty.is_multiple_of(YIELD_EVERY) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// A notifier has rung: gives the program its event, if the awaited entry has come.
+    fn wake(&self, at: *mut ibv_cq) {
+        let fired = lock(&self.poller).woken();
+        if !fired || !self.armed.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        self.progress.disarm();
+        // SAFETY: alive, as the caller knows; its channel outlives it.
+        unsafe {
+            if let Ok(channel) = object::<Channel>((*at).channel) {
+                channel.own.events.push(at as usize);
+            }
+        }
+    }
+}
+
+/// The thread has news of a completion queue.
+fn tell(at: usize, news: News) {
+    let at = at as *mut ibv_cq;
+    // SAFETY: it leaves the list of the thread before it is destroyed.
+    if let (Ok(cq), News::Rang) = (unsafe { object::<Cq>(at) }, news) {
+        cq.own.wake(at);
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
+    at: *mut ibv_context,
+) -> *mut ibv_comp_channel {
+    pointer(|| {
+        // SAFETY: the program's context.
+        unsafe { context(at) }?;
+        let own = Channel { events: Queue::new()?, users: AtomicU32::new(0) };
+        let c = ibv_comp_channel { context: at, fd: own.events.fd(), refcnt: 0 };
+        Ok(Object::give(c, own))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(at: *mut ibv_comp_channel) -> c_int {
+    code(|| {
+        // SAFETY: the program's channel, which it no longer uses.
+        unsafe {
+            if object::<Channel>(at)?.own.users.load(Ordering::SeqCst) > 0 {
+                return Err(Errno(libc::EBUSY));
+            }
+            take::<Channel>(at).map(drop)
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_cq(
+    at: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    pointer(|| {
+        let depth = u32::try_from(cqe).map_err(|_| INVALID)?;
+        let vector = u32::try_from(comp_vector).map_err(|_| INVALID)?;
+        // SAFETY: the program's context.
+        let progress = unsafe { context(at) }?.own.progress();
+        let device = &progress.device;
+        let (cq, poller) = device.create_cq_on(depth, Sharing::Shared, vector)?;
+        let id = device.cq_id(&cq);
+        let fd = poller.wake_fds().and_then(|fds| fds.queue);
+        if !channel.is_null() {
+            // SAFETY: the program's channel.
+            let channel = unsafe { object::<Channel>(channel) }?;
+            progress.watch(fd.ok_or(Errno(libc::EMFILE))?, id)?;
+            channel.own.users.fetch_add(1, Ordering::SeqCst);
+        }
+        let c = ibv_cq {
+            context: at,
+            channel,
+            cq_context,
+            handle: id as u32,
+            cqe,
+            mutex: zeroed(),
+            cond: zeroed(),
+            comp_events_completed: 0,
+            async_events_completed: 0,
+        };
+        let own = Cq {
+            cq,
+            poller: Mutex::new(poller),
+            empty: AtomicU32::new(0),
+            progress,
+            id,
+            armed: AtomicBool::new(false),
+            users: AtomicU32::new(0),
+            taken: Mutex::new(0),
+            acknowledged: Condvar::new(),
+        };
+        let given = Object::give(c, own);
+        lock(&progress.cqs).insert(id, Known { at: given as usize, context: at as usize, tell });
+        Ok(given)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_cq(at: *mut ibv_cq) -> c_int {
+    code(|| {
+        // SAFETY: the program's queue, which it no longer uses.
+        let cq = unsafe { object::<Cq>(at) }?;
+        if cq.own.users.load(Ordering::SeqCst) > 0 {
+            return Err(Errno(libc::EBUSY));
+        }
+        // From here on no event of it comes.
+        lock(&cq.own.progress.cqs).remove(&cq.own.id);
+        // SAFETY: alive; the program does not change its channel.
+        let channel = unsafe { (*at).channel };
+        if !channel.is_null() {
+            // SAFETY: a channel outlives its queues.
+            let channel = unsafe { object::<Channel>(channel) }?;
+            if let Some(fd) = lock(&cq.own.poller).wake_fds().and_then(|fds| fds.queue) {
+                cq.own.progress.unwatch(fd);
+            }
+            channel.own.events.forget(|event| *event == at as usize);
+            channel.own.users.fetch_sub(1, Ordering::SeqCst);
+        }
+        if cq.own.armed.swap(false, Ordering::SeqCst) {
+            cq.own.progress.disarm();
+        }
+        let mut taken = lock(&cq.own.taken);
+        while *taken > 0 {
+            taken = cq.own.acknowledged.wait(taken).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(taken);
+        // SAFETY: as above.
+        unsafe { take::<Cq>(at) }.map(drop)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_resize_cq(at: *mut ibv_cq, cqe: c_int) -> c_int {
+    code(|| {
+        let depth = u32::try_from(cqe).map_err(|_| INVALID)?;
+        // SAFETY: the program's queue.
+        let cq = unsafe { object::<Cq>(at) }?;
+        // Completions that a NIC would have made by now count.
+        cq.own.progress.work();
+        let depth = cq.own.progress.device.resize_cq(&cq.own.cq, depth)?;
+        // SAFETY: alive.
+        unsafe { (*at).cqe = depth.cast_signed() };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    number(|| {
+        // SAFETY: the program's channel, and room for the answers. A queue waits in its
+        // destruction for the events that were taken.
+        unsafe {
+            let at = object::<Channel>(channel)?.own.events.wait()? as *mut ibv_cq;
+            *lock(&object::<Cq>(at)?.own.taken) += 1;
+            put(cq, at)?;
+            put(cq_context, (*at).cq_context)?;
+        }
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_cq_events(at: *mut ibv_cq, count: c_uint) {
+    number(|| {
+        // SAFETY: the program's queue.
+        let cq = unsafe { object::<Cq>(at) }?;
+        let mut taken = lock(&cq.own.taken);
+        *taken = taken.saturating_sub(count);
+        cq.own.acknowledged.notify_all();
+        Ok(0)
+    });
+}
+
+/// `req_notify_cq` of a context.
+pub(crate) unsafe extern "C" fn req_notify_cq(at: *mut ibv_cq, solicited: c_int) -> c_int {
+    code(|| {
+        // SAFETY: the program's queue.
+        let cq = unsafe { object::<Cq>(at) }?;
+        // SAFETY: alive.
+        if unsafe { (*at).channel.is_null() } {
+            // Nobody could hear of it.
+            return Ok(());
+        }
+        if !cq.own.armed.swap(true, Ordering::SeqCst) {
+            cq.own.progress.arm();
+        }
+        let mut poller = lock(&cq.own.poller);
+        poller.arm(solicited != 0)?;
+        // What came before this call and was not looked at counts as coming now.
+        poller.poll(&mut []);
+        drop(poller);
+        cq.own.progress.call();
+        Ok(())
+    })
+}
+
+/// `poll_cq` of a context.
+pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut ibv_wc) -> c_int {
+    const STEP: usize = 16;
+    number(|| {
+        // SAFETY: the program's queue.
+        let cq = unsafe { object::<Cq>(at) }?;
+        let most = usize::try_from(most).map_err(|_| INVALID)?;
+        POLLS.fetch_add(1, Ordering::Relaxed);
+        let mut found = [Wc::default(); STEP];
+        let mut poller = lock(&cq.own.poller);
+        let mut done = 0;
+        while done < most {
+            let wanted = (most - done).min(STEP);
+            let count = poller.poll(&mut found[..wanted]);
+            for wc in &mut found[..count] {
+                cq.own.progress.scatter.end(wc);
+                if !wc.status.is_ok() {
+                    cq.own.progress.tell_qp(wc.qp_num, News::Failed);
+                }
+                // SAFETY: the program gives room for `most` of them.
+                unsafe { put(to.wrapping_add(done), completion(wc)) }?;
+                done += 1;
+            }
+            if count < wanted {
+                break;
+            }
+        }
+        drop(poller);
+        match done {
+            0 => cq.own.yield_now_and_then(),
+            _ => cq.own.empty.store(0, Ordering::Relaxed),
+        }
+        Ok(done as c_int)
+    })
+}
+
+fn completion(wc: &Wc) -> ibv_wc {
+    // Immediate data is in network byte order here; a key is not.
+    let imm_data = if wc.flags.contains(WcFlags::WITH_IMM) { wc.imm.to_be() } else { wc.imm };
+    ibv_wc {
+        wr_id: wc.wr_id,
+        status: wc.status as c_int,
+        opcode: wc.opcode as c_int,
+        vendor_err: wc.vendor_err,
+        byte_len: wc.byte_len,
+        imm_data,
+        qp_num: wc.qp_num,
+        src_qp: wc.src_qp,
+        wc_flags: wc.flags.bits().into(),
+        ..ibv_wc::default()
+    }
+}

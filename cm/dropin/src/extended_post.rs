@@ -1,0 +1,276 @@
+//! The extended post: `ibv_create_qp_ex`, and the functions in `struct ibv_qp_ex`.
+#![expect(unsafe_code, reason = "the C interface")]
+
+use std::ffi::c_void;
+
+use doorbell_fabric::QpState;
+use doorbell_seam::provider::{AddressHandle, Qp as _};
+use doorbell_seam::wr::{Destination, PostError, Remote, SendOp, Sge};
+use libc::c_int;
+
+use crate::abi::*;
+use crate::ah::Ah;
+use crate::border::{ABSENT, Errno, INVALID, code, given, lock, object, pointer};
+use crate::building::Building;
+use crate::qp::{cap_of, create, plain, qp_at};
+use crate::requests::pieces;
+
+/// `IBV_QP_INIT_ATTR_PD` and `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`, the extensions that are known.
+const ATTR_PD: u32 = 1;
+const ATTR_SEND_OPS: u32 = 1 << 6;
+
+/// The operations of `enum ibv_qp_create_send_ops_flags` for a type of queue pair.
+fn operations(kind: c_int) -> u64 {
+    match kind {
+        // All but windows, segmentation and atomic WRITEs.
+        2 => 0x2ff,
+        // WRITE and SEND, with and without immediate data.
+        3 => 0xf,
+        // SEND, with and without.
+        4 => 0xc,
+        _ => 0,
+    }
+}
+
+/// `create_qp_ex` of a context.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the program's attributes and what they name.
+        unsafe {
+            let asked = given(attr)?;
+            let mask = asked.comp_mask;
+            if mask & ATTR_PD == 0 {
+                return Err(INVALID);
+            }
+            let extended = mask & ATTR_SEND_OPS != 0;
+            let beyond = extended && asked.send_ops_flags & !operations(asked.qp_type) != 0;
+            if mask & !(ATTR_PD | ATTR_SEND_OPS) != 0 || beyond {
+                return Err(ABSENT);
+            }
+            let made = create(asked.pd, &plain(asked))?;
+            (*attr).cap = cap_of(made)?;
+            if extended {
+                set_functions(made.cast());
+            }
+            Ok(made)
+        }
+    })
+}
+
+/// The queue pair with its functions, if it was made with some.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_qp_to_qp_ex(at: *mut ibv_qp) -> *mut ibv_qp_ex {
+    pointer(|| {
+        // SAFETY: the program's queue pair.
+        unsafe {
+            qp_at(at)?;
+            let at = at.cast::<ibv_qp_ex>();
+            if (*at).wr_start.is_some() { Ok(at) } else { Err(ABSENT) }
+        }
+    })
+}
+
+/// # Safety
+/// It is a queue pair of ours.
+unsafe fn set_functions(at: *mut ibv_qp_ex) {
+    // SAFETY: as the caller says.
+    unsafe {
+        (*at).wr_atomic_cmp_swp = Some(atomic_cmp_swp);
+        (*at).wr_atomic_fetch_add = Some(atomic_fetch_add);
+        (*at).wr_local_inv = Some(local_inv);
+        (*at).wr_rdma_read = Some(rdma_read);
+        (*at).wr_rdma_write = Some(rdma_write);
+        (*at).wr_rdma_write_imm = Some(rdma_write_imm);
+        (*at).wr_send = Some(send);
+        (*at).wr_send_imm = Some(send_imm);
+        (*at).wr_send_inv = Some(send_inv);
+        (*at).wr_set_ud_addr = Some(set_ud_addr);
+        (*at).wr_set_inline_data = Some(set_inline_data);
+        (*at).wr_set_inline_data_list = Some(set_inline_data_list);
+        (*at).wr_set_sge = Some(set_sge);
+        (*at).wr_set_sge_list = Some(set_sge_list);
+        (*at).wr_start = Some(start);
+        (*at).wr_complete = Some(complete);
+        (*at).wr_abort = Some(start);
+    }
+}
+
+/// Runs a step of a post; what is wrong with it shows at its end.
+unsafe fn step(at: *mut ibv_qp_ex, step: impl FnOnce(&mut Building) -> Result<(), Errno>) {
+    code(|| {
+        // SAFETY: the program's queue pair.
+        let qp = unsafe { qp_at(at.cast()) }?;
+        let mut building = lock(&qp.own.building);
+        if let Err(errno) = step(&mut building) {
+            building.fail(errno);
+        }
+        Ok(())
+    });
+}
+
+unsafe fn add(at: *mut ibv_qp_ex, op: SendOp) {
+    // SAFETY: the program's queue pair, where it has left number and flags.
+    unsafe {
+        step(at, |building| {
+            building.add((*at).wr_id, (*at).wr_flags, op);
+            Ok(())
+        });
+    }
+}
+
+/// Begins a post, or gives one up.
+unsafe extern "C" fn start(at: *mut ibv_qp_ex) {
+    // SAFETY: as the program vouches.
+    unsafe {
+        step(at, |building| {
+            building.start();
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn atomic_cmp_swp(
+    at: *mut ibv_qp_ex,
+    rkey: u32,
+    addr: u64,
+    compare: u64,
+    swap: u64,
+) {
+    // SAFETY: as the program vouches, here and below.
+    unsafe { add(at, SendOp::CompareSwap { at: Remote { addr, rkey }, compare, swap }) }
+}
+
+unsafe extern "C" fn atomic_fetch_add(at: *mut ibv_qp_ex, rkey: u32, addr: u64, value: u64) {
+    // SAFETY: as above.
+    unsafe { add(at, SendOp::FetchAdd { at: Remote { addr, rkey }, add: value }) }
+}
+
+unsafe extern "C" fn local_inv(at: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: as above.
+    unsafe { add(at, SendOp::LocalInv(rkey)) }
+}
+
+unsafe extern "C" fn rdma_read(at: *mut ibv_qp_ex, rkey: u32, addr: u64) {
+    // SAFETY: as above.
+    unsafe { add(at, SendOp::Read(Remote { addr, rkey })) }
+}
+
+unsafe extern "C" fn rdma_write(at: *mut ibv_qp_ex, rkey: u32, addr: u64) {
+    // SAFETY: as above.
+    unsafe { add(at, SendOp::Write(Remote { addr, rkey })) }
+}
+
+unsafe extern "C" fn rdma_write_imm(at: *mut ibv_qp_ex, rkey: u32, addr: u64, imm: u32) {
+    // SAFETY: as above.
+    unsafe { add(at, SendOp::WriteWithImm(Remote { addr, rkey }, u32::from_be(imm))) }
+}
+
+unsafe extern "C" fn send(at: *mut ibv_qp_ex) {
+    // SAFETY: as above.
+    unsafe { add(at, SendOp::Send) }
+}
+
+unsafe extern "C" fn send_imm(at: *mut ibv_qp_ex, imm: u32) {
+    // SAFETY: as above.
+    unsafe { add(at, SendOp::SendWithImm(u32::from_be(imm))) }
+}
+
+unsafe extern "C" fn send_inv(at: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: as above.
+    unsafe { add(at, SendOp::SendWithInv(rkey)) }
+}
+
+unsafe extern "C" fn set_ud_addr(at: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    // SAFETY: as above; the handle is the program's.
+    unsafe {
+        step(at, |building| {
+            let ah = object::<Ah>(ah)?.own.ah.name();
+            building.set_destination(Destination { ah, qpn, qkey });
+            Ok(())
+        });
+    }
+}
+
+/// Bytes that the program wants sent.
+unsafe fn bytes<'a>(at: *const c_void, length: usize) -> Result<&'a [u8], Errno> {
+    match (at.is_null(), length) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(INVALID),
+        // SAFETY: the program's, for the call.
+        _ => Ok(unsafe { std::slice::from_raw_parts(at.cast(), length) }),
+    }
+}
+
+unsafe extern "C" fn set_inline_data(at: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    // SAFETY: as above.
+    unsafe {
+        step(at, |building| {
+            building.add_inline(bytes(addr, length)?);
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn set_inline_data_list(
+    at: *mut ibv_qp_ex,
+    count: usize,
+    list: *const ibv_data_buf,
+) {
+    // SAFETY: as above; the list has as many entries.
+    unsafe {
+        step(at, |building| {
+            building.add_inline(&[]);
+            for n in 0..count {
+                let buffer = given(list.wrapping_add(n))?;
+                building.add_inline(bytes(buffer.addr, buffer.length)?);
+            }
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn set_sge(at: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: as above.
+    unsafe {
+        step(at, |building| {
+            building.set_pieces(&[Sge { addr, length, lkey }]);
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn set_sge_list(at: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+    // SAFETY: as above; the list has as many entries.
+    unsafe {
+        step(at, |building| {
+            let count = c_int::try_from(count).map_err(|_| INVALID)?;
+            building.set_pieces(pieces(list, count)?);
+            Ok(())
+        });
+    }
+}
+
+/// Ends a post: all of it goes to the device, in one list.
+unsafe extern "C" fn complete(at: *mut ibv_qp_ex) -> c_int {
+    code(|| {
+        // SAFETY: the program's queue pair.
+        let qp = unsafe { qp_at(at.cast()) }?;
+        let mut building = lock(&qp.own.building);
+        let mut inner = lock(&qp.own.inner);
+        if matches!(inner.state, QpState::Reset | QpState::Init | QpState::Rtr) {
+            building.start();
+            return Err(INVALID);
+        }
+        building.complete(|list| {
+            // SAFETY: the program keeps the buffers, by the contract of `ibv_wr_complete`; inline
+            // bytes are copied during the call. All queues are shared.
+            let posted = unsafe { inner.qp.post(list) };
+            posted.map_err(|PostError { cause, .. }| Errno::from(cause))
+        })?;
+        qp.own.after_post(inner);
+        Ok(())
+    })
+}

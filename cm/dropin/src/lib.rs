@@ -1,0 +1,37 @@
+//! The C interface of libibverbs over the soft device: load this library before the real one
+//! (`LD_PRELOAD`), and programs for RDMA run as they are, without a NIC, a kernel module or root.
+//!
+//! A call comes in through a symbol of the library, or through a table of functions in the context.
+//! Each looks up its object ([`abi`] has the structures that programs see), and passes the call to
+//! the device. A call that the device does not support returns EOPNOTSUPP.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `abi` | the structures of the C header |
+//! | `border` | objects by address, errno, panics |
+//! | `queue` | queues of events that a program waits for |
+//! | `progress` | the thread that polls where the program does not |
+//! | `context`, `memory`, `cq`, `srq`, `ah`, `qp`, `post`, `extended_post`, `device` | calls by noun |
+//! | `attr`, `requests`, `scatter`, `building` | attributes; lists of requests; receives of several pieces; extended posts |
+//! | `cm` | the calls of librdmacm |
+//! | `absent` | calls that are not supported |
+
+pub mod abi;
+mod absent;
+mod ah;
+mod attr;
+mod border;
+mod building;
+pub mod cm;
+mod context;
+mod cq;
+mod device;
+mod extended_post;
+mod memory;
+mod post;
+mod progress;
+mod qp;
+mod queue;
+mod requests;
+mod scatter;
+mod srq;

@@ -1,0 +1,152 @@
+//! Posting sends and receives.
+#![expect(unsafe_code, reason = "the C interface")]
+
+use arrayvec::ArrayVec;
+use doorbell_fabric::QpState;
+use doorbell_seam::provider::{AddressHandle, Qp as _, QpType};
+use doorbell_seam::wr::{Destination, PostError, Remote, SendFlags, SendOp, SendWr, Sge};
+use libc::c_int;
+
+use crate::abi::{ibv_qp, ibv_recv_wr, ibv_send_wr};
+use crate::ah::Ah;
+use crate::border::{ABSENT, Errno, INVALID, code, lock, object};
+use crate::memory::Pd;
+use crate::qp::qp_at;
+use crate::requests::{STEP, pieces};
+
+/// The operation of a request.
+///
+/// # Safety
+/// The request is the program's.
+unsafe fn operation(wr: &ibv_send_wr, kind: QpType) -> Result<SendOp, Errno> {
+    let imm = u32::from_be(wr.imm_data);
+    if kind == QpType::Ud {
+        // SAFETY: requests of UD queue pairs name a destination.
+        let to = unsafe {
+            let ud = wr.wr.ud;
+            let ah = object::<Ah>(ud.ah)?.own.ah.name();
+            Destination { ah, qpn: ud.remote_qpn, qkey: ud.remote_qkey }
+        };
+        return match wr.opcode {
+            2 => Ok(SendOp::SendTo(to)),
+            3 => Ok(SendOp::SendToWithImm(to, imm)),
+            _ => Err(INVALID),
+        };
+    }
+    // SAFETY: numbers, whichever of the two it is.
+    let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
+    let remote = Remote { addr: rdma.remote_addr, rkey: rdma.rkey };
+    let at = Remote { addr: atomic.remote_addr, rkey: atomic.rkey };
+    Ok(match wr.opcode {
+        0 => SendOp::Write(remote),
+        1 => SendOp::WriteWithImm(remote, imm),
+        2 => SendOp::Send,
+        3 => SendOp::SendWithImm(imm),
+        4 => SendOp::Read(remote),
+        5 => SendOp::CompareSwap { at, compare: atomic.compare_add, swap: atomic.swap },
+        6 => SendOp::FetchAdd { at, add: atomic.compare_add },
+        7 => SendOp::LocalInv(wr.imm_data),
+        9 => SendOp::SendWithInv(wr.imm_data),
+        8 | 10 | 15 => return Err(ABSENT),
+        _ => return Err(INVALID),
+    })
+}
+
+/// A request, as the device takes it.
+///
+/// # Safety
+/// As for [`operation`].
+unsafe fn request<'a>(wr: &ibv_send_wr, kind: QpType) -> Result<SendWr<'a>, Errno> {
+    // SAFETY: as the caller says.
+    let (op, pieces) = unsafe { (operation(wr, kind)?, pieces(wr.sg_list, wr.num_sge)?) };
+    let (sge, more) = match pieces.split_first() {
+        Some((first, more)) => (*first, more),
+        None => (Sge::default(), [].as_slice()),
+    };
+    // The bits are those of the device; checksums are its own business.
+    let flags = SendFlags::from_bits_truncate((wr.send_flags & 0xf) as u8);
+    Ok(SendWr { wr_id: wr.wr_id, op, flags, sge, more })
+}
+
+/// `post_send` of a context.
+pub(crate) unsafe extern "C" fn post_send(
+    at: *mut ibv_qp,
+    first: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    let mut next = first;
+    let result = code(|| {
+        // SAFETY: the program's queue pair.
+        let qp = unsafe { qp_at(at) }?;
+        let mut inner = lock(&qp.own.inner);
+        if matches!(inner.state, QpState::Reset | QpState::Init | QpState::Rtr) {
+            return Err(INVALID);
+        }
+        while !next.is_null() {
+            let mut list = ArrayVec::<SendWr<'_>, STEP>::new();
+            let mut wrong = Ok(());
+            let mut end = next;
+            // SAFETY: the program's list, each request of which names the next.
+            while let Some(wr) = unsafe { end.as_ref() }.filter(|_| !list.is_full()) {
+                // SAFETY: as above.
+                match unsafe { request(wr, qp.own.kind()) } {
+                    Ok(made) => list.push(made),
+                    Err(errno) => {
+                        wrong = Err(errno);
+                        break;
+                    }
+                }
+                end = wr.next;
+            }
+            // SAFETY: the program keeps the buffers, by the contract of `ibv_post_send`; all
+            // queues are shared.
+            let posted = if list.is_empty() { Ok(()) } else { unsafe { inner.qp.post(&list) } };
+            let accepted = posted.map_or_else(|error| error.accepted, |()| list.len());
+            for _ in 0..accepted {
+                // SAFETY: as above.
+                next = unsafe { (*next).next };
+            }
+            posted.map_err(|PostError { cause, .. }| Errno::from(cause))?;
+            wrong?;
+        }
+        qp.own.after_post(inner);
+        Ok(())
+    });
+    if result != 0 && !bad.is_null() {
+        // SAFETY: the program gives room for a pointer.
+        unsafe { bad.write(next) };
+    }
+    result
+}
+
+/// `post_recv` of a context.
+pub(crate) unsafe extern "C" fn post_recv(
+    at: *mut ibv_qp,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let mut next = first;
+    let result = code(|| {
+        // SAFETY: the program's queue pair and list.
+        unsafe {
+            let qp = qp_at(at)?;
+            let mut inner = lock(&qp.own.inner);
+            if inner.state == QpState::Reset {
+                return Err(INVALID);
+            }
+            let queue = qp.own.queue(&object::<Pd>((*at).pd)?.own.device);
+            // SAFETY: the program keeps the buffers, by the contract of `ibv_post_recv`.
+            queue.post(&mut next, |list| inner.qp.post_recv(list))?;
+            if inner.state == QpState::Err {
+                drop(inner);
+                qp.own.progress().posted();
+            }
+            Ok(())
+        }
+    });
+    if result != 0 && !bad.is_null() {
+        // SAFETY: the program gives room for a pointer.
+        unsafe { bad.write(next) };
+    }
+    result
+}

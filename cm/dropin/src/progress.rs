@@ -1,0 +1,340 @@
+//! Progress without polls of the program. The soft device does a NIC's work in polls; a program
+//! that sleeps, or watches memory, makes none. So each process has one thread that polls in its
+//! place.
+//!
+//! While the program polls by itself, the thread only looks each millisecond whether it still does.
+//! Otherwise it sleeps until a peer rings, does the work, goes on for a moment, and sleeps again.
+#![expect(unsafe_code, reason = "epoll, signals, the end of the process")]
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Once};
+use std::time::{Duration, Instant};
+
+use doorbell_seam::event::{AsyncEvent, Object as Subject};
+use doorbell_seam::provider::{AsyncEvents, Poller, Provider, Sharing};
+use doorbell_soft::{SoftDevice, SoftPoller};
+use libc::c_int;
+
+use crate::abi::{ibv_async_event, ibv_context};
+use crate::border::{Errno, lock, zeroed};
+use crate::queue::{AsyncQueue, clear, eventfd, last, ring};
+use crate::scatter::Scatter;
+
+/// The polls of the program, all threads and queues.
+pub(crate) static POLLS: AtomicUsize = AtomicUsize::new(0);
+
+/// How often the thread looks whether the program still polls, in milliseconds.
+const LOOK_MS: c_int = 1;
+/// Polls within that time that show that the program polls by itself.
+const BUSY_LOOK: usize = 50;
+/// How long the thread goes on after it was woken.
+const GO_ON: Duration = Duration::from_micros(50);
+/// Polls within that time that show the same.
+const BUSY_GO_ON: usize = 20;
+
+/// Keys of descriptors; others are numbers of completion queues.
+const RARE: u64 = u64::MAX;
+const WORK: u64 = u64::MAX - 1;
+const PEERS: u64 = u64::MAX - 2;
+const EVENTS: u64 = u64::MAX - 3;
+const KICK: u64 = u64::MAX - 4;
+
+/// The device of this process, with its thread and what the thread must find.
+pub(crate) struct Progress {
+    pub(crate) device: SoftDevice,
+    /// Polls of this queue do the work of all; no completion ever comes to it.
+    own: Mutex<SoftPoller>,
+    /// Everything but work: completion queues that are waited for, peers, events.
+    rare: Epoll,
+    /// `rare`, and work.
+    all: Epoll,
+    kick: OwnedFd,
+    /// The program polls by itself.
+    driven: AtomicBool,
+    /// Completion queues that a program waits for.
+    armed: AtomicUsize,
+    /// The events of each context, by its address.
+    pub(crate) contexts: Mutex<HashMap<usize, Arc<AsyncQueue>>>,
+    /// Objects of the program. Each leaves its list before it is destroyed, and is used only while
+    /// the list is locked.
+    pub(crate) cqs: Mutex<HashMap<u64, Known>>,
+    pub(crate) qps: Mutex<HashMap<u32, Known>>,
+    pub(crate) srqs: Mutex<HashMap<u64, Known>>,
+    /// Receives of several pieces.
+    pub(crate) scatter: Scatter,
+}
+
+/// An object of the program that there may be news of.
+pub(crate) struct Known {
+    pub(crate) at: usize,
+    /// The address of its context.
+    pub(crate) context: usize,
+    /// Tells the object at that address.
+    pub(crate) tell: fn(at: usize, news: News),
+}
+
+impl Known {
+    /// One that only events name.
+    pub(crate) fn silent(at: usize, context: *mut ibv_context) -> Known {
+        Known { at, context: context as usize, tell: |_, _| () }
+    }
+}
+
+/// What may have happened to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// The notifier of a completion queue has rung.
+    Rang,
+    /// The peer of a queue pair has left.
+    PeerLeft,
+    /// A request of a queue pair has failed.
+    Failed,
+}
+
+/// Watches descriptors, each under a key.
+struct Epoll(OwnedFd);
+
+impl Epoll {
+    fn new() -> Result<Epoll, Errno> {
+        // SAFETY: takes numbers only.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(last());
+        }
+        // SAFETY: new, and nobody else's.
+        Ok(Epoll(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    fn add(&self, fd: c_int, key: u64) -> Result<(), Errno> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: key };
+        let epoll = self.0.as_raw_fd();
+        // SAFETY: `event` is alive during the call.
+        let answer = unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+        if answer < 0 { Err(last()) } else { Ok(()) }
+    }
+
+    fn remove(&self, fd: c_int) {
+        let (epoll, none) = (self.0.as_raw_fd(), std::ptr::null_mut());
+        // SAFETY: a null event is allowed here.
+        unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, none) };
+    }
+
+    /// The keys that are ready; waits for that many milliseconds, or for ever if negative.
+    fn wait(&self, millis: c_int) -> Vec<u64> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
+        let (epoll, most) = (self.0.as_raw_fd(), events.len() as c_int);
+        // SAFETY: there is room for as many events.
+        let got = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), most, millis) };
+        let ready = events.iter().take(usize::try_from(got).unwrap_or(0));
+        ready.map(|event| event.u64).collect()
+    }
+}
+
+impl Progress {
+    pub(crate) fn new(device: SoftDevice) -> Result<Progress, Errno> {
+        let (_, own) = device.create_cq(1, Sharing::Shared)?;
+        let (rare, all) = (Epoll::new()?, Epoll::new()?);
+        let kick = eventfd(libc::EFD_NONBLOCK)?;
+        rare.add(kick.as_raw_fd(), KICK)?;
+        let peers = device.rendezvous_fd();
+        for (fd, key) in [(peers, PEERS), (device.async_fd(), EVENTS)] {
+            rare.add(fd.ok_or(Errno(libc::EMFILE))?, key)?;
+        }
+        let work = own.wake_fds().ok_or(Errno(libc::EMFILE))?.device;
+        all.add(rare.0.as_raw_fd(), RARE)?;
+        all.add(work, WORK)?;
+        Ok(Progress {
+            device,
+            own: Mutex::new(own),
+            rare,
+            all,
+            kick,
+            driven: AtomicBool::new(true),
+            armed: AtomicUsize::new(0),
+            contexts: Mutex::default(),
+            cqs: Mutex::default(),
+            qps: Mutex::default(),
+            srqs: Mutex::default(),
+            scatter: Scatter::default(),
+        })
+    }
+
+    /// Watches a completion queue with a channel.
+    pub(crate) fn watch(&self, fd: c_int, id: u64) -> Result<(), Errno> {
+        self.rare.add(fd, id)
+    }
+
+    /// Before its descriptor is closed.
+    pub(crate) fn unwatch(&self, fd: c_int) {
+        self.rare.remove(fd);
+    }
+
+    /// The program is about to wait for a completion queue.
+    pub(crate) fn arm(&self) {
+        self.armed.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The thread must not sleep its millisecond now.
+    pub(crate) fn call(&self) {
+        if self.driven.load(Ordering::SeqCst) {
+            ring(self.kick.as_raw_fd());
+        }
+    }
+
+    /// A completion queue is not waited for any more.
+    pub(crate) fn disarm(&self) {
+        self.armed.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The program has posted something. Its completion may come without a peer, who would wake
+    /// this process: if the program waits for it, it must be made now.
+    pub(crate) fn posted(&self) {
+        if self.armed.load(Ordering::SeqCst) > 0 {
+            self.work();
+        }
+    }
+
+    /// Does the work that there is.
+    pub(crate) fn work(&self) {
+        lock(&self.own).poll(&mut []);
+    }
+
+    fn run(&self) {
+        loop {
+            self.driven.store(true, Ordering::SeqCst);
+            loop {
+                let before = POLLS.load(Ordering::Relaxed);
+                if !self.rare.wait(LOOK_MS).is_empty() {
+                    self.attend();
+                }
+                let polls = POLLS.load(Ordering::Relaxed).wrapping_sub(before);
+                if self.armed.load(Ordering::SeqCst) > 0 || polls < BUSY_LOOK {
+                    break;
+                }
+            }
+            self.driven.store(false, Ordering::SeqCst);
+            // It has notifiers, as seen when it was made.
+            let _ = lock(&self.own).arm(false);
+            self.work();
+            self.attend();
+            self.stand_in();
+        }
+    }
+
+    /// Does the work in place of the program, until that polls by itself.
+    fn stand_in(&self) {
+        loop {
+            if self.all.wait(-1).contains(&WORK) {
+                lock(&self.own).woken();
+            }
+            self.attend();
+            let (before, since) = (POLLS.load(Ordering::Relaxed), Instant::now());
+            while since.elapsed() < GO_ON {
+                self.work();
+            }
+            self.attend();
+            let polls = POLLS.load(Ordering::Relaxed).wrapping_sub(before);
+            if self.armed.load(Ordering::SeqCst) == 0 && polls >= BUSY_GO_ON {
+                return;
+            }
+        }
+    }
+
+    /// Attends to everything but work.
+    fn attend(&self) {
+        for key in self.rare.wait(0) {
+            match key {
+                KICK => clear(self.kick.as_raw_fd()),
+                PEERS => self.attend_peers(),
+                EVENTS => self.attend_events(),
+                id => self.attend_cq(id),
+            }
+        }
+    }
+
+    fn attend_peers(&self) {
+        for num in self.device.rendezvous_step() {
+            self.tell_qp(num, News::PeerLeft);
+        }
+    }
+
+    /// Tells a queue pair.
+    #[cold]
+    pub(crate) fn tell_qp(&self, num: u32, news: News) {
+        if let Some(known) = lock(&self.qps).get(&num) {
+            (known.tell)(known.at, news);
+        }
+    }
+
+    /// A completion queue that the program waits for may have an entry.
+    fn attend_cq(&self, id: u64) {
+        if let Some(known) = lock(&self.cqs).get(&id) {
+            (known.tell)(known.at, News::Rang);
+        }
+    }
+
+    fn attend_events(&self) {
+        while let Some(AsyncEvent { kind, object: subject }) = self.device.next_async_event() {
+            let event_type = kind as c_int;
+            match subject {
+                Subject::Device => self.raise_all(0, event_type),
+                Subject::Port(port) => self.raise_all(port.into(), event_type),
+                Subject::Qp(num) => self.raise(lock(&self.qps).get(&num), event_type),
+                Subject::Cq(id) => self.raise(lock(&self.cqs).get(&id), event_type),
+                Subject::Srq(id) => self.raise(lock(&self.srqs).get(&id), event_type),
+                _ => {}
+            }
+        }
+    }
+
+    fn raise_all(&self, element: usize, event_type: c_int) {
+        for events in lock(&self.contexts).values() {
+            events.push(ibv_async_event { element, event_type });
+        }
+    }
+
+    fn raise(&self, of: Option<&Known>, event_type: c_int) {
+        let Some(known) = of else { return };
+        if let Some(events) = lock(&self.contexts).get(&known.context) {
+            events.push(ibv_async_event { element: known.at, event_type });
+        }
+    }
+}
+
+/// The device whose thread runs, for the end of the process.
+static RUNNING: Mutex<Option<&'static Progress>> = Mutex::new(None);
+
+/// Tells peers how far this process has read, before it ends.
+extern "C" fn finish() {
+    let running = RUNNING.try_lock().ok().and_then(|running| *running);
+    if let Some(mut own) = running.and_then(|progress| progress.own.try_lock().ok()) {
+        for _ in 0..2 {
+            own.poll(&mut []);
+        }
+    }
+}
+
+/// Starts the thread of the device, once.
+pub(crate) fn start(progress: &'static Progress) {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        *lock(&RUNNING) = Some(progress);
+        // SAFETY: the function stays, and may run at any time.
+        unsafe { libc::atexit(finish) };
+        let mut before: libc::sigset_t = zeroed();
+        let mut all: libc::sigset_t = zeroed();
+        // SAFETY: both sets are alive. The thread inherits that it takes no signals: they are for
+        // the threads of the program.
+        unsafe {
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        }
+        let thread = std::thread::Builder::new().name("doorbell".into());
+        // Without it, programs that poll still work.
+        let _ = thread.spawn(|| progress.run());
+        // SAFETY: as above.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, &raw mut all) };
+    });
+}

@@ -1,0 +1,378 @@
+//! Queue pairs: making, changing, querying and destroying them.
+#![expect(unsafe_code, reason = "the C interface")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use doorbell_fabric::{CmError, Fabric, QpAttr, QpAttrEx, QpFields, QpState};
+use doorbell_seam::provider::{Gid, Multicast, Qp as _, QpCaps, QpType};
+use doorbell_soft::{SoftDevice, SoftQp};
+use libc::c_int;
+
+use crate::abi::*;
+use crate::ah::gid_at;
+use crate::attr;
+use crate::border::{
+    ABSENT, Errno, INVALID, Noun, Object, code, given, lock, object, pointer, take, zeroed,
+};
+use crate::building::Building;
+use crate::cq::Cq;
+use crate::memory::Pd;
+use crate::progress::{Known, News, Progress};
+use crate::requests::Queue;
+use crate::scatter::{Owner, PIECES_MAX};
+use crate::srq::Srq;
+
+/// A queue pair.
+pub(crate) struct Qp {
+    pub(crate) inner: Mutex<Inner>,
+    /// The requests of an extended post that is not complete.
+    pub(crate) building: Mutex<Building>,
+    num: u32,
+    kind: QpType,
+    signal_all: bool,
+    /// Pieces that a receive may have; 0 with a shared queue.
+    recv_sge: u32,
+    progress: &'static Progress,
+    /// The peer of a connection by number has left.
+    lost: AtomicBool,
+}
+
+/// What changes about a queue pair.
+pub(crate) struct Inner {
+    pub(crate) qp: SoftQp,
+    pub(crate) state: QpState,
+    /// The fields set last, for queries.
+    set: QpFields,
+}
+
+impl Noun for Qp {
+    type C = ibv_qp_ex;
+    const TAG: u64 = 0x6462_5f71_7000_0006;
+}
+
+/// The queue pair at an address that the program gave.
+///
+/// # Safety
+/// As for [`object`].
+pub(crate) unsafe fn qp_at<'a>(at: *mut ibv_qp) -> Result<&'a Object<Qp>, Errno> {
+    // SAFETY: as the caller says; it lies at the front of what was given.
+    unsafe { object::<Qp>(at.cast()) }
+}
+
+impl Qp {
+    /// A request has failed.
+    fn has_failed(&self) {
+        let state = if self.kind.is_unreliable() { QpState::Sqe } else { QpState::Err };
+        lock(&self.inner).state = state;
+    }
+
+    /// The connection manager has moved it to another state.
+    pub(crate) fn moved(&self, state: QpState, fields: QpFields) {
+        let mut inner = lock(&self.inner);
+        (inner.state, inner.set) = (state, fields.or(inner.set));
+    }
+
+    /// Sends were posted.
+    pub(crate) fn after_post(&self, mut inner: MutexGuard<'_, Inner>) {
+        if self.lost.load(Ordering::Relaxed) {
+            inner.qp.fail_lost();
+        }
+        drop(inner);
+        self.progress.posted();
+    }
+
+    fn peer_left(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Its own receive queue; a shared one takes no receives by this way.
+    pub(crate) fn queue<'a>(&self, device: &'a SoftDevice) -> Queue<'a> {
+        let (scatter, owner) = (&self.progress.scatter, Owner::Qp(self.num));
+        Queue { device, scatter, owner, pieces_max: self.recv_sge }
+    }
+
+    pub(crate) fn progress(&self) -> &'static Progress {
+        self.progress
+    }
+
+    pub(crate) fn kind(&self) -> QpType {
+        self.kind
+    }
+}
+
+/// The thread, or a poll, has news of a queue pair.
+fn tell(at: usize, news: News) {
+    // SAFETY: it leaves the list of the thread before it is destroyed.
+    let Ok(qp) = (unsafe { qp_at(at as *mut ibv_qp) }) else { return };
+    match news {
+        News::PeerLeft => qp.own.peer_left(),
+        News::Failed => qp.own.has_failed(),
+        News::Rang => {}
+    }
+}
+
+/// The type of a queue pair that programs can make.
+fn kind_of(raw: c_int) -> Result<QpType, Errno> {
+    match raw {
+        2 => Ok(QpType::Rc),
+        3 => Ok(QpType::Uc),
+        4 => Ok(QpType::Ud),
+        // Raw packets, extended connections, a driver's own.
+        8 | 9 | 10 | 0xff => Err(ABSENT),
+        _ => Err(INVALID),
+    }
+}
+
+/// Inline bytes that every queue pair has, as with drivers that keep room for the pieces: programs
+/// send a few bytes inline without having asked for it.
+const INLINE_MIN: u32 = 64;
+
+/// What is asked for; a queue of nothing becomes one of one.
+fn caps_of(cap: &ibv_qp_cap) -> QpCaps {
+    QpCaps {
+        send_wr: cap.max_send_wr.max(1),
+        recv_wr: cap.max_recv_wr.max(1),
+        send_sge: cap.max_send_sge.max(1),
+        // The device fills one; see `scatter`.
+        recv_sge: 1,
+        inline: cap.max_inline_data.max(INLINE_MIN),
+    }
+}
+
+fn granted(qp: &Qp) -> ibv_qp_cap {
+    let caps = lock(&qp.inner).qp.caps();
+    ibv_qp_cap {
+        max_send_wr: caps.send_wr,
+        max_recv_wr: caps.recv_wr,
+        max_send_sge: caps.send_sge,
+        max_recv_sge: qp.recv_sge,
+        max_inline_data: caps.inline,
+    }
+}
+
+/// What a queue pair was granted.
+///
+/// # Safety
+/// It is alive.
+pub(crate) unsafe fn cap_of(at: *mut ibv_qp) -> Result<ibv_qp_cap, Errno> {
+    // SAFETY: as the caller says.
+    Ok(granted(&unsafe { qp_at(at) }?.own))
+}
+
+/// Makes a queue pair of the device, in RESET.
+///
+/// # Safety
+/// The domain and what the attributes name are the program's.
+pub(crate) unsafe fn create(
+    at: *mut ibv_pd,
+    attr: &ibv_qp_init_attr,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: as the caller says.
+    unsafe { create_by(at, attr, QpFields::to(QpState::Reset), Fabric::create_qp) }
+}
+
+/// Makes a queue pair by that call, which sets those fields.
+///
+/// # Safety
+/// The domain and what the attributes name are the program's.
+pub(crate) unsafe fn create_by(
+    at: *mut ibv_pd,
+    attr: &ibv_qp_init_attr,
+    set: QpFields,
+    make: impl FnOnce(&SoftDevice, &QpAttr<'_, SoftDevice>) -> Result<SoftQp, CmError>,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: as the caller says.
+    let (pd, send_cq, recv_cq) =
+        unsafe { (object::<Pd>(at)?, object::<Cq>(attr.send_cq)?, object::<Cq>(attr.recv_cq)?) };
+    let srq = match attr.srq.is_null() {
+        true => None,
+        // SAFETY: as the caller says.
+        false => Some(unsafe { object::<Srq>(attr.srq) }?),
+    };
+    let kind = kind_of(attr.qp_type)?;
+    if attr.srq.is_null() && attr.cap.max_recv_sge > PIECES_MAX {
+        return Err(INVALID);
+    }
+    let recv_sge = if attr.srq.is_null() { attr.cap.max_recv_sge.max(1) } else { 0 };
+    let state = set.state.unwrap_or(QpState::Reset);
+    let signal_all = attr.sq_sig_all != 0;
+    let made = make(
+        &pd.own.device,
+        &QpAttr {
+            kind,
+            send_cq: &send_cq.own.cq,
+            recv_cq: &recv_cq.own.cq,
+            srq: srq.map(|srq| &srq.own.srq),
+            caps: caps_of(&attr.cap),
+            signal_all,
+            ex: QpAttrEx::default(),
+        },
+    )?;
+    let (num, progress) = (made.num(), send_cq.own.progress());
+    let c = ibv_qp {
+        // SAFETY: alive.
+        context: unsafe { (*at).context },
+        qp_context: attr.qp_context,
+        pd: at,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        handle: num,
+        qp_num: num,
+        state: state as c_int,
+        qp_type: attr.qp_type,
+        mutex: zeroed(),
+        cond: zeroed(),
+        events_completed: 0,
+    };
+    let inner = Inner { qp: made, state, set };
+    let (inner, lost) = (Mutex::new(inner), AtomicBool::new(false));
+    let building = Mutex::default();
+    let c = ibv_qp_ex { qp_base: c, ..zeroed() };
+    let own = Qp { inner, building, num, kind, signal_all, recv_sge, progress, lost };
+    let given = Object::give(c, own).cast::<ibv_qp>();
+    for cq in [send_cq, recv_cq] {
+        cq.own.users.fetch_add(1, Ordering::SeqCst);
+    }
+    if let Some(srq) = srq {
+        srq.own.users.fetch_add(1, Ordering::SeqCst);
+    }
+    // SAFETY: alive.
+    let context = unsafe { (*at).context } as usize;
+    lock(&progress.qps).insert(num, Known { at: given as usize, context, tell });
+    Ok(given)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the program's attributes and what they name.
+        unsafe {
+            let made = create(pd, given(attr)?)?;
+            (*attr).cap = cap_of(made)?;
+            Ok(made)
+        }
+    })
+}
+
+/// The attributes without their extensions.
+pub(crate) fn plain(attr: &ibv_qp_init_attr_ex) -> ibv_qp_init_attr {
+    ibv_qp_init_attr {
+        qp_context: attr.qp_context,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        cap: attr.cap,
+        qp_type: attr.qp_type,
+        sq_sig_all: attr.sq_sig_all,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(at: *mut ibv_qp) -> c_int {
+    code(|| {
+        // SAFETY: the program's queue pair, which it no longer uses, and what it was made of.
+        unsafe {
+            let qp = qp_at(at)?;
+            let (num, progress) = (qp.own.num, qp.own.progress);
+            lock(&progress.qps).remove(&num);
+            let (send_cq, recv_cq, srq) = ((*at).send_cq, (*at).recv_cq, (*at).srq);
+            let parting = progress.device.part(num);
+            drop(take::<Qp>(at.cast())?);
+            progress.scatter.forget(Owner::Qp(num));
+            drop(parting);
+            for cq in [send_cq, recv_cq] {
+                object::<Cq>(cq)?.own.users.fetch_sub(1, Ordering::SeqCst);
+            }
+            if !srq.is_null() {
+                object::<Srq>(srq)?.own.users.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_modify_qp(at: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    code(|| {
+        // SAFETY: the program's queue pair and attributes.
+        let (qp, attr) = unsafe { (qp_at(at)?, given(attr)?) };
+        let fields = attr::fields(attr, mask.cast_unsigned())?;
+        let mut inner = lock(&qp.own.inner);
+        let inner = &mut *inner;
+        let to = fields.check(qp.own.kind, inner.state)?;
+        qp.own.progress.device.modify_qp(&mut inner.qp, inner.state, &fields)?;
+        inner.state = to;
+        inner.set = match to {
+            QpState::Reset => QpFields::default(),
+            _ => fields.or(inner.set),
+        };
+        if to == QpState::Reset {
+            qp.own.lost.store(false, Ordering::Relaxed);
+            qp.own.progress.scatter.forget(Owner::Qp(qp.own.num));
+        }
+        // SAFETY: alive.
+        unsafe { (*at).state = to as c_int };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp(
+    at: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    code(|| {
+        // SAFETY: the program's queue pair, and room for the answers.
+        unsafe {
+            let qp = qp_at(at)?;
+            if attr.is_null() || init.is_null() {
+                return Err(INVALID);
+            }
+            let cap = granted(&qp.own);
+            let inner = lock(&qp.own.inner);
+            let mut answer = attr::attributes(&QpFields { state: Some(inner.state), ..inner.set });
+            answer.cap = cap;
+            attr.write(answer);
+            (*at).state = inner.state as c_int;
+            init.write(ibv_qp_init_attr {
+                qp_context: (*at).qp_context,
+                send_cq: (*at).send_cq,
+                recv_cq: (*at).recv_cq,
+                srq: (*at).srq,
+                cap,
+                qp_type: (*at).qp_type,
+                sq_sig_all: qp.own.signal_all.into(),
+            });
+        }
+        Ok(())
+    })
+}
+
+/// Changes the groups of a queue pair.
+unsafe fn change_group(
+    at: *mut ibv_qp,
+    gid: *const ibv_gid,
+    change: impl FnOnce(&mut SoftQp, Gid) -> Result<(), Errno>,
+) -> c_int {
+    code(|| {
+        // SAFETY: the program's queue pair and GID.
+        let (qp, gid) = unsafe { (qp_at(at)?, gid_at(gid)?) };
+        change(&mut lock(&qp.own.inner).qp, gid)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_attach_mcast(at: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+    // SAFETY: as the program vouches.
+    unsafe { change_group(at, gid, |qp, gid| Ok(qp.attach_mcast(gid)?)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_detach_mcast(at: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+    // SAFETY: as the program vouches.
+    unsafe { change_group(at, gid, |qp, gid| Ok(qp.detach_mcast(gid)?)) }
+}

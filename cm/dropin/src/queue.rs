@@ -1,0 +1,87 @@
+//! Queues of events that programs wait for by descriptor.
+#![expect(unsafe_code, reason = "eventfd")]
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Mutex;
+
+use libc::c_int;
+
+use crate::abi::ibv_async_event;
+use crate::border::{Errno, lock};
+
+/// A queue whose descriptor is readable while there is an event. A program may poll it, and make it
+/// not block.
+pub(crate) struct Queue<T> {
+    fd: OwnedFd,
+    list: Mutex<VecDeque<T>>,
+}
+
+/// The asynchronous events of a context.
+pub(crate) type AsyncQueue = Queue<ibv_async_event>;
+
+/// A new eventfd.
+pub(crate) fn eventfd(flags: c_int) -> Result<OwnedFd, Errno> {
+    // SAFETY: takes numbers only.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | flags) };
+    if fd < 0 {
+        return Err(last());
+    }
+    // SAFETY: new, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The error of the system call just made.
+pub(crate) fn last() -> Errno {
+    Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn new() -> Result<Queue<T>, Errno> {
+        Ok(Queue { fd: eventfd(libc::EFD_SEMAPHORE)?, list: Mutex::default() })
+    }
+
+    pub(crate) fn fd(&self) -> c_int {
+        self.fd.as_raw_fd()
+    }
+
+    pub(crate) fn push(&self, event: T) {
+        lock(&self.list).push_back(event);
+        ring(self.fd());
+    }
+
+    /// The next event. Waits, unless the program has made the descriptor not block.
+    pub(crate) fn wait(&self) -> Result<T, Errno> {
+        loop {
+            let mut count = 0_u64;
+            // SAFETY: eight bytes of `count`.
+            let got = unsafe { libc::read(self.fd(), (&raw mut count).cast(), 8) };
+            if got != 8 {
+                return Err(last());
+            }
+            // It may have been for an object that is gone.
+            if let Some(event) = lock(&self.list).pop_front() {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Forgets the events of an object that goes.
+    pub(crate) fn forget(&self, is_of_it: impl Fn(&T) -> bool) {
+        lock(&self.list).retain(|event| !is_of_it(event));
+    }
+}
+
+/// Makes an eventfd readable.
+pub(crate) fn ring(fd: c_int) {
+    let one = 1_u64;
+    // SAFETY: eight bytes of `one`. It fails only when it has been rung too often to count.
+    unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+}
+
+/// Makes an eventfd unreadable that does not block.
+pub(crate) fn clear(fd: c_int) {
+    let mut count = 0_u64;
+    // SAFETY: eight bytes of `count`. It fails only when there is nothing to clear.
+    unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
+}

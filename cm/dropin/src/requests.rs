@@ -1,0 +1,105 @@
+//! Lists of requests: the pieces of one, and receives.
+#![expect(unsafe_code, reason = "the C interface")]
+
+use arrayvec::ArrayVec;
+use doorbell_seam::wr::{PostError, RecvWr, Sge};
+use doorbell_soft::SoftDevice;
+use libc::c_int;
+
+use crate::abi::{ibv_recv_wr, ibv_sge};
+use crate::border::{Errno, INVALID};
+use crate::scatter::{Owner, Scatter};
+
+/// The requests that are passed to the device at once.
+pub(crate) const STEP: usize = 16;
+
+/// The pieces of a request of the program.
+///
+/// # Safety
+/// There are as many as it says.
+pub(crate) unsafe fn pieces<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [Sge], Errno> {
+    let count = usize::try_from(count).map_err(|_| INVALID)?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if list.is_null() {
+        return Err(INVALID);
+    }
+    // SAFETY: as the caller says; both types have the same fields in the same places.
+    Ok(unsafe { std::slice::from_raw_parts(list.cast::<Sge>(), count) })
+}
+
+/// A receive queue of the program: what its receives need beside a call of the device.
+pub(crate) struct Queue<'a> {
+    pub(crate) device: &'a SoftDevice,
+    pub(crate) scatter: &'a Scatter,
+    pub(crate) owner: Owner,
+    /// The pieces that a receive may have.
+    pub(crate) pieces_max: u32,
+}
+
+/// Receives, as the device takes them: the receives made, and what is wrong with the one behind.
+struct Receives {
+    list: ArrayVec<RecvWr, STEP>,
+    wrong: Result<(), Errno>,
+}
+
+impl Queue<'_> {
+    /// The next receives of a list.
+    ///
+    /// # Safety
+    /// The list is the program's.
+    unsafe fn receives(&self, mut next: *mut ibv_recv_wr) -> Receives {
+        let mut list = ArrayVec::new();
+        // SAFETY: the program's list, each request of which names the next.
+        while let Some(wr) = unsafe { next.as_ref() }.filter(|_| !list.is_full()) {
+            // SAFETY: as above.
+            match unsafe { self.receive(wr) } {
+                Ok(receive) => list.push(receive),
+                Err(errno) => return Receives { list, wrong: Err(errno) },
+            }
+            next = wr.next;
+        }
+        Receives { list, wrong: Ok(()) }
+    }
+
+    unsafe fn receive(&self, wr: &ibv_recv_wr) -> Result<RecvWr, Errno> {
+        // SAFETY: as the caller says.
+        let pieces = unsafe { pieces(wr.sg_list, wr.num_sge) }?;
+        let sge = match pieces {
+            [] => Sge::default(),
+            [one] => *one,
+            many if many.len() > self.pieces_max as usize => return Err(INVALID),
+            many => return self.scatter.begin(self.device, self.owner, wr.wr_id, many),
+        };
+        Ok(RecvWr { wr_id: wr.wr_id, sge })
+    }
+
+    /// Posts a list of receives, by a call for some at a time. `next` is left at the first that was
+    /// not taken.
+    ///
+    /// # Safety
+    /// As for [`Queue::receives`].
+    pub(crate) unsafe fn post(
+        &self,
+        next: &mut *mut ibv_recv_wr,
+        mut post: impl FnMut(&[RecvWr]) -> Result<(), PostError>,
+    ) -> Result<(), Errno> {
+        while !next.is_null() {
+            // SAFETY: as the caller says.
+            let Receives { list, wrong } = unsafe { self.receives(*next) };
+            let posted = if list.is_empty() { Ok(()) } else { post(&list) };
+            let accepted = posted.map_or_else(|error| error.accepted, |()| list.len());
+            for _ in 0..accepted {
+                // SAFETY: as above.
+                *next = unsafe { (**next).next };
+            }
+            for refused in list.iter().skip(accepted) {
+                self.scatter.cancel(refused.wr_id);
+            }
+            posted.map_err(|PostError { cause, .. }| Errno::from(cause))?;
+            wrong?;
+        }
+        Ok(())
+    }
+}

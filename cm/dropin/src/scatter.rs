@@ -1,0 +1,175 @@
+//! Receives of several pieces. The device fills one piece; such a receive gets memory of its own,
+//! and its completion spreads the bytes over the pieces.
+#![expect(unsafe_code, reason = "writes where the program said")]
+
+use std::collections::HashMap;
+use std::ptr::{self, NonNull};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use doorbell_alloc::{Mapping, Pages};
+use doorbell_seam::provider::{Access, Provider, Region};
+use doorbell_seam::wc::{Wc, WcOpcode};
+use doorbell_seam::wr::{RecvWr, Sge};
+use doorbell_soft::{SoftDevice, SoftRegion};
+
+use crate::border::{Errno, lock};
+
+/// Pieces that a receive may have.
+pub(crate) const PIECES_MAX: u32 = 4;
+
+/// Numbers of such receives begin here: programs count from 0, or give addresses.
+const FIRST: u64 = 0xd00b_e11d_0000_0000;
+
+/// The queue that a receive was posted to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Qp(u32),
+    Srq(u64),
+}
+
+/// A receive that has not completed.
+struct Waiting {
+    owner: Owner,
+    wr_id: u64,
+    pieces: Vec<Sge>,
+    /// Deregistered before its memory is freed, because it owns it.
+    region: SoftRegion,
+}
+
+/// The receives of a process that have several pieces, by the number that the device knows.
+#[derive(Default)]
+pub(crate) struct Scatter {
+    waiting: Mutex<(u64, HashMap<u64, Waiting>)>,
+    count: AtomicUsize,
+}
+
+/// Frees the memory of a receive.
+///
+/// # Safety
+/// It was a boxed slice of that length.
+unsafe fn free(_owner: *mut (), at: NonNull<u8>, length: usize) {
+    // SAFETY: as the caller says.
+    drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(at.as_ptr(), length)) });
+}
+
+impl Scatter {
+    /// The receive to post in place of one with those pieces.
+    pub(crate) fn begin(
+        &self,
+        device: &SoftDevice,
+        owner: Owner,
+        wr_id: u64,
+        pieces: &[Sge],
+    ) -> Result<RecvWr, Errno> {
+        let length: usize = pieces.iter().map(|piece| piece.length as usize).sum();
+        let bytes = Box::into_raw(vec![0_u8; length.max(1)].into_boxed_slice());
+        let room = NonNull::new(bytes.cast::<u8>()).ok_or(Errno(libc::ENOMEM))?;
+        // SAFETY: a boxed slice that nobody else has; `free` undoes the leak.
+        let memory = unsafe {
+            Mapping::from_raw_parts(room, length.max(1), Pages::Plain, ptr::null_mut(), free)
+        };
+        let region = device.register(memory, Access::LOCAL_WRITE)?;
+        let addr = region.as_ptr() as u64;
+        let length = u32::try_from(length).map_err(|_| Errno(libc::EINVAL))?;
+        let sge = Sge { addr, length, lkey: region.lkey() };
+        let mut waiting = lock(&self.waiting);
+        let (made, list) = &mut *waiting;
+        let number = FIRST.wrapping_add(*made);
+        *made = made.wrapping_add(1);
+        list.insert(number, Waiting { owner, wr_id, pieces: pieces.to_vec(), region });
+        self.count.store(list.len(), Ordering::Release);
+        Ok(RecvWr { wr_id: number, sge })
+    }
+
+    /// Forgets a receive that the device has not taken.
+    pub(crate) fn cancel(&self, number: u64) {
+        let mut waiting = lock(&self.waiting);
+        waiting.1.remove(&number);
+        self.count.store(waiting.1.len(), Ordering::Release);
+    }
+
+    /// Forgets the receives of a queue that goes, or begins anew.
+    pub(crate) fn forget(&self, owner: Owner) {
+        let mut waiting = lock(&self.waiting);
+        waiting.1.retain(|_, receive| receive.owner != owner);
+        self.count.store(waiting.1.len(), Ordering::Release);
+    }
+
+    /// If a completion is one of such a receive, spreads its bytes, and gives it its own number.
+    #[inline]
+    pub(crate) fn end(&self, wc: &mut Wc) {
+        if self.count.load(Ordering::Acquire) > 0 && wc.wr_id >= FIRST {
+            self.spread(wc);
+        }
+    }
+
+    #[cold]
+    fn spread(&self, wc: &mut Wc) {
+        let mut waiting = lock(&self.waiting);
+        let Some(receive) = waiting.1.remove(&wc.wr_id) else { return };
+        self.count.store(waiting.1.len(), Ordering::Release);
+        drop(waiting);
+        wc.wr_id = receive.wr_id;
+        if !wc.status.is_ok() || wc.opcode != WcOpcode::Recv {
+            return;
+        }
+        let mut from = receive.region.as_ptr().cast_const();
+        let mut left = wc.byte_len as usize;
+        for piece in &receive.pieces {
+            let length = left.min(piece.length as usize);
+            // SAFETY: the region has the bytes of all pieces together, of which the device has
+            // filled `byte_len`; the program keeps the pieces until this completion.
+            unsafe { ptr::copy(from, piece.addr as *mut u8, length) };
+            (from, left) = (from.wrapping_add(length), left - length);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use doorbell_seam::wc::Status;
+
+    fn piece(bytes: &mut [u8]) -> Sge {
+        Sge { addr: bytes.as_mut_ptr() as u64, length: bytes.len() as u32, lkey: 0 }
+    }
+
+    #[test]
+    fn bytes_are_spread_in_order_and_no_further_than_they_go() {
+        let device = SoftDevice::open().unwrap();
+        let scatter = Scatter::default();
+        let (mut one, mut two) = ([0_u8; 3], [0_u8; 4]);
+        let pieces = [piece(&mut one), piece(&mut two)];
+        let posted = scatter.begin(&device, Owner::Qp(1), 7, &pieces).unwrap();
+        assert_eq!(posted.sge.length, 7);
+        // SAFETY: the memory of the receive.
+        unsafe { ptr::copy(b"abcdefg".as_ptr(), posted.sge.addr as *mut u8, 7) };
+        let opcode = WcOpcode::Recv;
+        let mut wc = Wc { wr_id: posted.wr_id, byte_len: 5, opcode, ..Wc::default() };
+        scatter.end(&mut wc);
+        assert_eq!((wc.wr_id, &one, &two), (7, b"abc", b"de\0\0"));
+        // It has ended.
+        let mut again = Wc { wr_id: posted.wr_id, ..wc };
+        scatter.end(&mut again);
+        assert_eq!(again.wr_id, posted.wr_id);
+    }
+
+    #[test]
+    fn a_failed_receive_changes_nothing_but_has_its_number() {
+        let device = SoftDevice::open().unwrap();
+        let scatter = Scatter::default();
+        let mut bytes = [1_u8; 2];
+        let pieces = [piece(&mut bytes)];
+        let posted = scatter.begin(&device, Owner::Srq(1), 9, &pieces).unwrap();
+        let status = Status::Flushed;
+        let mut wc = Wc { wr_id: posted.wr_id, byte_len: 2, status, ..Wc::default() };
+        scatter.end(&mut wc);
+        assert_eq!((wc.wr_id, bytes), (9, [1, 1]));
+        let gone = scatter.begin(&device, Owner::Srq(1), 9, &pieces).unwrap();
+        scatter.forget(Owner::Srq(1));
+        let mut wc = Wc { wr_id: gone.wr_id, ..Wc::default() };
+        scatter.end(&mut wc);
+        assert_eq!(wc.wr_id, gone.wr_id);
+    }
+}

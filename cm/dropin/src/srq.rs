@@ -1,0 +1,181 @@
+//! Shared receive queues.
+#![expect(unsafe_code, reason = "the C interface")]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use doorbell_seam::provider::{Provider, Srq as _, SrqLimits};
+use doorbell_soft::SoftSrq;
+use libc::c_int;
+
+use crate::abi::*;
+use crate::border::{
+    ABSENT, Errno, INVALID, Noun, Object, code, given, lock, object, pointer, put, take, zeroed,
+};
+use crate::context::context;
+use crate::memory::Pd;
+use crate::progress::{Known, Progress};
+use crate::requests::Queue;
+use crate::scatter::{Owner, PIECES_MAX};
+
+/// A shared receive queue.
+pub(crate) struct Srq {
+    pub(crate) srq: SoftSrq,
+    /// Queue pairs that use it.
+    pub(crate) users: AtomicU32,
+    /// Pieces that a receive may have.
+    sge: u32,
+    progress: &'static Progress,
+}
+
+impl Noun for Srq {
+    type C = ibv_srq;
+    const TAG: u64 = 0x6462_5f73_7271_0007;
+}
+
+unsafe fn create(
+    at: *mut ibv_pd,
+    srq_context: *mut std::ffi::c_void,
+    attr: &mut ibv_srq_attr,
+) -> Result<*mut ibv_srq, Errno> {
+    // SAFETY: the program's domain; its context is alive.
+    let (pd, of) = unsafe { (object::<Pd>(at)?, (*at).context) };
+    if attr.max_sge > PIECES_MAX {
+        return Err(INVALID);
+    }
+    let srq = pd.own.device.create_srq(attr.max_wr)?;
+    (attr.max_wr, attr.max_sge) = (srq.depth(), attr.max_sge.max(1));
+    // SAFETY: as above.
+    let progress = unsafe { context(of) }?.own.progress();
+    let c = ibv_srq {
+        context: of,
+        srq_context,
+        pd: at,
+        handle: srq.id() as u32,
+        mutex: zeroed(),
+        cond: zeroed(),
+        events_completed: 0,
+    };
+    let id = srq.id();
+    let made = Object::give(c, Srq { srq, users: AtomicU32::new(0), sge: attr.max_sge, progress });
+    lock(&progress.srqs).insert(id, Known::silent(made as usize, of));
+    Ok(made)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_srq(
+    pd: *mut ibv_pd,
+    init: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
+    pointer(|| {
+        // SAFETY: the program's domain and attributes.
+        unsafe {
+            let srq_context = given(init)?.srq_context;
+            create(pd, srq_context, &mut (*init).attr)
+        }
+    })
+}
+
+/// `create_srq_ex` of a context: basic queues only.
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    const TYPE: u32 = 1;
+    const PD: u32 = 2;
+    pointer(|| {
+        // SAFETY: the program's attributes and what they name.
+        unsafe {
+            let asked = given(init)?;
+            if asked.comp_mask & PD == 0 {
+                return Err(INVALID);
+            }
+            if asked.comp_mask & !(TYPE | PD) != 0
+                || (asked.comp_mask & TYPE != 0 && asked.srq_type != 0)
+            {
+                return Err(ABSENT);
+            }
+            let (pd, srq_context) = (asked.pd, asked.srq_context);
+            create(pd, srq_context, &mut (*init).attr)
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_modify_srq(
+    at: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    code(|| {
+        // SAFETY: the program's queue and attributes.
+        let (srq, attr) = unsafe { (object::<Srq>(at)?, given(attr)?) };
+        if mask & !3 != 0 {
+            return Err(INVALID);
+        }
+        if mask & 1 != 0 {
+            srq.own.srq.resize(attr.max_wr)?;
+        }
+        if mask & 2 != 0 {
+            srq.own.srq.set_limit(attr.srq_limit)?;
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_srq(at: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    code(|| {
+        // SAFETY: the program's queue, and room for the answer.
+        unsafe {
+            let Srq { srq, sge, .. } = &object::<Srq>(at)?.own;
+            let (max_wr, srq_limit) = (srq.depth(), srq.limit()?);
+            put(attr, ibv_srq_attr { max_wr, max_sge: *sge, srq_limit })
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_srq(at: *mut ibv_srq) -> c_int {
+    code(|| {
+        // SAFETY: the program's queue, which it no longer uses.
+        unsafe {
+            let srq = object::<Srq>(at)?;
+            if srq.own.users.load(Ordering::SeqCst) > 0 {
+                return Err(Errno(libc::EBUSY));
+            }
+            let (progress, id) = (srq.own.progress, srq.own.srq.id());
+            lock(&progress.srqs).remove(&id);
+            drop(take::<Srq>(at)?);
+            progress.scatter.forget(Owner::Srq(id));
+            Ok(())
+        }
+    })
+}
+
+/// `post_srq_recv` of a context.
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    at: *mut ibv_srq,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let mut next = first;
+    let result = code(|| {
+        // SAFETY: the program's queue and list; it keeps the buffers, by the contract of
+        // `ibv_post_srq_recv`.
+        unsafe {
+            let Srq { srq, sge, progress, .. } = &object::<Srq>(at)?.own;
+            let queue = Queue {
+                device: &object::<Pd>((*at).pd)?.own.device,
+                scatter: &progress.scatter,
+                owner: Owner::Srq(srq.id()),
+                pieces_max: *sge,
+            };
+            queue.post(&mut next, |list| srq.post(list))
+        }
+    });
+    if result != 0 && !bad.is_null() {
+        // SAFETY: the program gives room for a pointer.
+        unsafe { bad.write(next) };
+    }
+    result
+}

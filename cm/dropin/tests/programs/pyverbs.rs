@@ -1,0 +1,61 @@
+//! rdma-core's own tests, which Debian's package `python3-pyverbs` brings along, over the drop-in.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::pairs;
+
+/// Where the package puts them, some of them packed.
+const SHIPPED: &str = "/usr/share/doc/rdma-core/tests";
+/// Debian builds the module for its own Python.
+const PYTHON: &str = "/usr/bin/python3";
+/// Tests of a vendor's devices, and of graphics cards.
+const NOT_OURS: [&str; 3] = ["test_mlx5", "test_efa", "test_cuda"];
+/// Fewer cases must not succeed. The others are skipped for what `ibv_devinfo -v` denies, or
+/// because the device has no interface below /sys.
+const SUCCEED: usize = 65;
+
+/// Copies the tests that are of no vendor, unpacked.
+fn unpack(to: &Path) {
+    let _ = fs::remove_dir_all(to);
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(SHIPPED).unwrap() {
+        let from = entry.unwrap().path();
+        let name = from.file_name().unwrap().to_str().unwrap();
+        if NOT_OURS.iter().any(|prefix| name.starts_with(prefix)) {
+            continue;
+        }
+        match name.strip_suffix(".gz") {
+            Some(plain) => {
+                let output = Command::new("gzip").arg("-dc").arg(&from).output().unwrap();
+                assert!(output.status.success(), "{name}");
+                fs::write(to.join(plain), output.stdout).unwrap();
+            }
+            None => drop(fs::copy(&from, to.join(name)).unwrap()),
+        }
+    }
+}
+
+/// The cases that ended that way.
+fn count(text: &str, end: &str) -> usize {
+    // A case that prints something has its end in a line of its own.
+    text.lines().filter(|line| line.ends_with(end)).count()
+}
+
+#[test]
+fn the_tests_of_rdma_core_succeed_or_are_skipped() {
+    let found = Command::new(PYTHON).args(["-c", "import pyverbs"]).output();
+    if !found.is_ok_and(|output| output.status.success()) || !Path::new(SHIPPED).is_dir() {
+        println!("skipped: python3-pyverbs is not installed");
+        return;
+    }
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("tests");
+    unpack(&folder);
+    let program = folder.join("run_tests.py");
+    let args = [program.to_str().unwrap(), "--dev", "soft0", "--gid", "0", "-v"];
+    let Some(text) = pairs::run(PYTHON, &args) else { return };
+    let (ok, skipped) = (count(&text, "ok"), text.matches("... skipped ").count());
+    println!("{ok} succeeded, {skipped} were skipped");
+    assert!(ok >= SUCCEED, "{ok} succeeded, {skipped} were skipped: {text}");
+}

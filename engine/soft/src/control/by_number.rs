@@ -1,0 +1,66 @@
+//! Connections by GID and number, as users of the device meet them: see [`super::rendezvous`].
+
+use std::io::ErrorKind;
+use std::os::fd::{AsRawFd, RawFd};
+
+use doorbell_fabric::CmError;
+use doorbell_seam::error::Code;
+
+use super::device::SoftDevice;
+use super::rendezvous::{Pair, Parting, Rendezvous};
+
+impl SoftDevice {
+    /// Allows that queue pairs of this device are connected by GID and number alone, without a
+    /// connection manager: `modify_qp` to RTR with the fields of `ibv_modify_qp`. The peer is a
+    /// queue pair of a device of the same name in a process of this user. The address is
+    /// [`Ports::query_gid`](doorbell_seam::provider::Ports::query_gid).
+    ///
+    /// Whoever uses this waits for [`SoftDevice::rendezvous_fd`] beside all else.
+    ///
+    /// # Errors
+    /// `NotSupported` on a device with a carrier; the system's limit on open files.
+    pub fn connect_by_number(&self) -> Result<(), CmError> {
+        let asked = "connect queue pairs by number";
+        let inner = &self.0;
+        if inner.rendezvous.get().is_some() {
+            return Ok(());
+        }
+        if !inner.links.are_shared() {
+            let answer = "a carrier carries the connections of this device";
+            return Err(CmError::new(Code::NotSupported, asked, answer));
+        }
+        match Rendezvous::new(&inner.name, inner.soft.gid()) {
+            Ok(made) => {
+                // Nobody else has made one: its listener would have the name.
+                let _ = inner.rendezvous.set(made);
+                Ok(())
+            }
+            // Another thread is a moment earlier.
+            Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(()),
+            Err(error) => Err(CmError::from_io(asked, &error)),
+        }
+    }
+
+    /// The descriptor to wait on for [`SoftDevice::rendezvous_step`]; `None` before
+    /// [`SoftDevice::connect_by_number`].
+    pub fn rendezvous_fd(&self) -> Option<RawFd> {
+        self.0.rendezvous.get().map(|rendezvous| rendezvous.watch.as_fd().as_raw_fd())
+    }
+
+    /// Reads what peers of connections by number have said. Returns the numbers of the queue pairs
+    /// whose peers have left. Sends that such a peer has not taken end with
+    /// [`Status::RetryExceeded`](doorbell_seam::wc::Status::RetryExceeded), and so must later ones:
+    /// call [`QpControl::fail_lost`] after a post.
+    pub fn rendezvous_step(&self) -> Vec<u32> {
+        self.0.rendezvous.get().map(Rendezvous::step).unwrap_or_default()
+    }
+
+    /// Takes a queue pair that is about to go from its connection by number, if it has one.
+    pub fn part(&self, num: u32) -> Parting {
+        let pair = self.0.rendezvous.get().and_then(|rendezvous| rendezvous.take_out(num));
+        if let Some(Pair { link, died: true, .. }) = &pair {
+            link.peer_gone();
+        }
+        Parting(pair)
+    }
+}
