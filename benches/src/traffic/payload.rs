@@ -1,6 +1,8 @@
 //! The bytes of a message: they follow from its number, and every byte changes from one message of
 //! a link to the next.
 
+use std::array;
+
 /// The most links of a row.
 pub(crate) const LINKS_MAX: usize = 64;
 
@@ -26,31 +28,61 @@ pub(crate) fn read_number(payload: &[u8]) -> u64 {
     payload.first_chunk().map_or(0, |first| u64::from_le_bytes(*first).wrapping_mul(UNSPREAD))
 }
 
+/// Words that are written and checked at once, so that the compiler uses the widest registers there
+/// are: the harness should take less time than the delivery.
+const LANES: usize = 8;
+
 /// Writes every byte of message `number`.
 #[inline]
 pub(crate) fn fill(payload: &mut [u8], number: u64) {
-    let mut word = Words::new(number);
-    let mut chunks = payload.chunks_exact_mut(8);
-    for chunk in &mut chunks {
-        chunk.copy_from_slice(&word.next().to_le_bytes());
+    let mut words = Words::new(number);
+    let (groups, rest) = payload.as_chunks_mut::<{ 8 * LANES }>();
+    if !groups.is_empty() {
+        let mut lanes = words.lanes();
+        for group in &mut *groups {
+            for (chunk, word) in group.as_chunks_mut::<8>().0.iter_mut().zip(lanes.next()) {
+                *chunk = word.to_le_bytes();
+            }
+        }
+        words.skip(groups.len() * LANES);
     }
-    let rest = chunks.into_remainder();
-    let last = word.next().to_le_bytes();
-    rest.copy_from_slice(&last[..rest.len()]);
+    let (chunks, rest) = rest.as_chunks_mut::<8>();
+    for chunk in chunks {
+        *chunk = words.next().to_le_bytes();
+    }
+    for (byte, right) in rest.iter_mut().zip(words.next().to_le_bytes()) {
+        *byte = right;
+    }
 }
 
 /// Reads every byte. True if they are those of message `number`.
 #[inline]
 pub(crate) fn is_filled(payload: &[u8], number: u64) -> bool {
-    let mut word = Words::new(number);
-    let (chunks, rest) = payload.as_chunks::<8>();
+    let mut words = Words::new(number);
+    let (groups, rest) = payload.as_chunks::<{ 8 * LANES }>();
     // No early exit: a right payload and a wrong one are read to the end alike.
     let mut difference = 0;
-    for chunk in chunks {
-        difference |= u64::from_le_bytes(*chunk) ^ word.next();
+    if !groups.is_empty() {
+        let mut lanes = words.lanes();
+        let mut differences = [0; LANES];
+        for group in groups {
+            let chunks = group.as_chunks::<8>().0.iter().zip(lanes.next());
+            for (difference, (chunk, word)) in differences.iter_mut().zip(chunks) {
+                *difference |= u64::from_le_bytes(*chunk) ^ word;
+            }
+        }
+        difference = differences.iter().fold(0, |all, one| all | one);
+        words.skip(groups.len() * LANES);
     }
-    let last = word.next().to_le_bytes();
-    difference == 0 && rest == &last[..rest.len()]
+    let (chunks, rest) = rest.as_chunks::<8>();
+    for chunk in chunks {
+        difference |= u64::from_le_bytes(*chunk) ^ words.next();
+    }
+    // Byte by byte: a comparison of slices is a call, which costs more than a short message.
+    for (byte, right) in rest.iter().zip(words.next().to_le_bytes()) {
+        difference |= u64::from(byte ^ right);
+    }
+    difference == 0
 }
 
 /// The words of a message.
@@ -70,6 +102,35 @@ impl Words {
         let word = self.base ^ self.place;
         self.place = self.place.wrapping_add(PLACE);
         word
+    }
+
+    #[inline(always)]
+    fn skip(&mut self, words: usize) {
+        self.place = self.place.wrapping_add(PLACE.wrapping_mul(words as u64));
+    }
+
+    /// The words from here on, [`LANES`] at a time.
+    #[inline(always)]
+    fn lanes(&self) -> Lanes {
+        let place = |lane| self.place.wrapping_add(PLACE.wrapping_mul(lane as u64));
+        Lanes { base: self.base, places: array::from_fn(place) }
+    }
+}
+
+/// Words next to each other.
+struct Lanes {
+    base: u64,
+    places: [u64; LANES],
+}
+
+impl Lanes {
+    #[inline(always)]
+    fn next(&mut self) -> [u64; LANES] {
+        let words = self.places.map(|place| self.base ^ place);
+        for place in &mut self.places {
+            *place = place.wrapping_add(PLACE.wrapping_mul(LANES as u64));
+        }
+        words
     }
 }
 
@@ -92,7 +153,7 @@ mod tests {
 
     #[test]
     fn each_wrong_byte_is_seen() {
-        for size in [8, 9, 40, 64, 200, 4096] {
+        for size in [8, 9, 40, 64, 72, 200, 261, 4096] {
             let mut payload = vec![0; size];
             fill(&mut payload, 12_345);
             assert!(is_filled(&payload, 12_345) && !is_filled(&payload, 12_346), "{size}");
@@ -101,6 +162,22 @@ mod tests {
                 assert!(!is_filled(&payload, 12_345), "byte {at} of {size}");
                 payload[at] ^= 0x10;
             }
+        }
+    }
+
+    /// A message of any size is the front of the longest.
+    #[test]
+    fn every_size_has_the_same_words() {
+        let mut longest = [0; 300];
+        let mut words = Words::new(77);
+        for chunk in longest.chunks_mut(8) {
+            chunk.copy_from_slice(&words.next().to_le_bytes()[..chunk.len()]);
+        }
+        for size in 0..longest.len() {
+            let mut payload = vec![0; size];
+            fill(&mut payload, 77);
+            assert_eq!(payload, longest[..size]);
+            assert!(is_filled(&payload, 77));
         }
     }
 
