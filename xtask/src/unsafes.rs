@@ -27,7 +27,7 @@ const CEILINGS: &[(&str, usize, usize)] = &[
     ("doorbell-base", 2, 0),
     ("doorbell-bench", 9, 3),
     ("doorbell-cm", 8, 12),
-    ("doorbell-dropin", 20, 0),
+    ("doorbell-dropin", 21, 0),
     ("doorbell-engine", 10, 5),
     ("doorbell-examples", 2, 0),
     ("doorbell-seam", 8, 0),
