@@ -11,8 +11,10 @@
 //! | `border` | objects by address, errno, panics |
 //! | `queue` | queues of events that a program waits for |
 //! | `progress` | the thread that polls where the program does not |
-//! | `context`, `memory`, `cq`, `srq`, `ah`, `qp`, `post`, `extended_post`, `device` | calls by noun |
-//! | `attr`, `requests`, `scatter`, `building` | attributes; lists of requests; receives of several pieces; extended posts |
+//! | `context`, `device` | open devices and their queries |
+//! | `memory`, `cq`, `srq`, `ah`, `qp`, `post`, `extended_post` | calls by noun |
+//! | `attr`, `requests` | attributes; lists of requests |
+//! | `scatter`, `building` | receives of several pieces; extended posts as they are put together |
 //! | `cm` | the calls of librdmacm |
 //! | `absent` | calls that are not supported |
 
