@@ -230,6 +230,11 @@ impl Exchange {
         if let Some(following) = &mut self.following {
             return following.waiting.push(peer);
         }
+        if login.answers > self.desk.accounts.sum(login.user).count {
+            // Answers that this exchange never gave: the log was lost, or the user is mistaken.
+            self.counts.damaged += 1;
+            return out.close(peer);
+        }
         Channel::Login.begin(&mut self.message);
         self.message.push(LoginAnswer::Welcome as u8);
         if out.send(peer, &self.message).is_err() {
