@@ -228,7 +228,10 @@ impl Exchange {
     /// A user comes. It waits while another exchange is in charge.
     fn login<P: Provider>(&mut self, peer: PeerId, login: Login, out: &mut Outbox<'_, P>) {
         if let Some(following) = &mut self.following {
-            return following.waiting.push(peer);
+            if !following.waiting.contains(&peer) {
+                following.waiting.push(peer);
+            }
+            return;
         }
         if login.answers > self.desk.accounts.sum(login.user).count {
             // Answers that this exchange never gave: the log was lost, or the user is mistaken.
