@@ -131,7 +131,8 @@ pub(crate) fn unexplained(events: &[Event]) -> Option<String> {
     let rest = (0..events.len()).filter(|n| !done.contains(n)).take(12);
     let rest = rest.map(line).collect::<String>();
     Some(format!(
-        "{} of {} events have an order, the last of them{before}\nand none of these can follow:{rest}",
+        "{} of {} events have an order, the last of them{before}\nand none of these can \
+         follow:{rest}",
         farthest.len(),
         events.len()
     ))
