@@ -1,12 +1,12 @@
 //! The exchange's handler: orders come in by RC, market data goes out by UD on two lines.
 //!
-//! A message that is damaged ends the connection of its sender, and of nobody else. Orders stay when
-//! a connection ends.
+//! A message that is damaged ends the connection of its sender, and of nobody else. Orders stay
+//! when a connection ends.
 //!
-//! A standby is the same program in another role. It takes the primary's log from its own memory,
-//! gives it to an engine of its own, and so has the same books, answers and feed. When the primary
-//! is gone it is in charge: it answers the users who wait for it, and its feed goes on with the next
-//! number.
+//! A standby is the same program in another role. It takes the primary's log from its own memory
+//! and gives it to an engine of its own, so it has the same books, answers and feed. When the
+//! primary is gone it is in charge: it answers the users who wait for it, and its feed goes on with
+//! the next number.
 
 use doorbell::prelude::*;
 use doorbell::wc::Status;
@@ -228,7 +228,15 @@ impl Exchange {
     /// A user comes. It waits while another exchange is in charge.
     fn login<P: Provider>(&mut self, peer: PeerId, login: Login, out: &mut Outbox<'_, P>) {
         if let Some(following) = &mut self.following {
-            return following.waiting.push(peer);
+            if !following.waiting.contains(&peer) {
+                following.waiting.push(peer);
+            }
+            return;
+        }
+        if login.answers > self.desk.accounts.sum(login.user).count {
+            // Answers that this exchange never gave: the log was lost, or the user is mistaken.
+            self.counts.damaged += 1;
+            return out.close(peer);
         }
         Channel::Login.begin(&mut self.message);
         self.message.push(LoginAnswer::Welcome as u8);

@@ -265,6 +265,17 @@ impl Trader {
         self.compare();
     }
 
+    /// An answer that was sent after the digest comes after it, so this side has no more answers
+    /// than the exchange had, unless some were lost there.
+    fn count_answers(&mut self) {
+        let theirs = self.digest.map_or(u64::MAX, |digest| digest.answers.count);
+        if self.answers.count > theirs {
+            let lost = format!("it gave {} answers, and knows {theirs}", self.answers.count);
+            self.results.wrong.get_or_insert(lost);
+            self.stop.stop();
+        }
+    }
+
     /// Compares books and answers, if both sides know them at the same moment.
     fn compare(&mut self) {
         let Some(Digest { sequence, sum, answers }) = self.digest else { return };
@@ -311,6 +322,7 @@ impl<P: Provider> Handler<P> for Trader {
             Some((Channel::Recovery, packet)) => self.follow(packet),
             Some((Channel::Digest, bytes)) if in_charge => {
                 (self.digest, self.sum) = (Digest::read(bytes), None);
+                self.count_answers();
                 self.compare();
             }
             Some((Channel::Login, bytes)) => self.welcome(peer, LoginAnswer::read(bytes), out),

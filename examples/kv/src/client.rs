@@ -134,13 +134,6 @@ struct Pending {
     began: u64,
 }
 
-/// What to do after a READ.
-enum Next {
-    Again,
-    Found { from: usize, length: usize, version: u64 },
-    Missing,
-}
-
 /// See the module. A handler owns it and passes it the worker's calls: see
 /// [`crate::caller::ClientHandler`].
 pub struct Client {
@@ -402,12 +395,13 @@ impl Client {
         }
     }
 
-    /// A READ has ended. Returns the operation that it ended.
+    /// A READ has ended. Returns the operation that it ended. Otherwise the next [`Client::pump`]
+    /// takes the operation further.
     pub fn read_done<'o, P: Provider>(
         &mut self,
         n: u64,
         result: Result<(), WcStatus>,
-        out: &'o mut Outbox<'_, P>,
+        out: &'o Outbox<'_, P>,
     ) -> Option<(u64, Outcome<'o>)> {
         let n = n as usize;
         self.pending.get(n).filter(|pending| pending.op.is_some())?;
@@ -416,41 +410,36 @@ impl Client {
         }
         self.pending[n].part += 1;
         if self.pending[n].part < self.settings.parts {
-            self.go(n, out);
+            self.waiting.push_back(n);
             return None;
         }
         self.pending[n].part = 0;
         match self.conclude(n, out) {
-            Next::Again => {
-                self.go(n, out);
+            None => {
+                self.waiting.push_back(n);
                 None
             }
-            Next::Missing => {
+            Some(outcome) => {
                 self.counts.alone += 1;
-                Some((self.end(n), Outcome::Missing))
-            }
-            Next::Found { from, length, version } => {
-                self.counts.alone += 1;
-                let value = out.bytes(self.region?.piece(from, length as u32)).ok()?;
-                Some((self.end(n), Outcome::Value { value, version }))
+                Some((self.end(n), outcome))
             }
         }
     }
 
-    /// What a slot that was read whole tells.
-    fn conclude<P: Provider>(&mut self, n: usize, out: &Outbox<'_, P>) -> Next {
+    /// What a slot that was read whole tells. `None`: the operation goes on.
+    fn conclude<'o, P: Provider>(
+        &mut self,
+        n: usize,
+        out: &'o Outbox<'_, P>,
+    ) -> Option<Outcome<'o>> {
         let here = n * self.settings.slot_max as usize;
         let pending = &mut self.pending[n];
-        let table = pending.table;
         let line = &self.lines[pending.line];
-        let (Some(TableInfo { geometry, .. }), Some(region)) = (table, self.region) else {
-            pending.ask = true;
-            return Next::Again;
-        };
-        let Ok(bytes) = out.bytes(region.piece(here, geometry.slot_bytes)) else {
-            pending.ask = true;
-            return Next::Again;
-        };
+        // Only a server without sense makes either of them fail.
+        pending.ask = true;
+        let (geometry, region) = (pending.table?.geometry, self.region?);
+        let bytes = out.bytes(region.piece(here, geometry.slot_bytes)).ok()?;
+        pending.ask = false;
         let cover = match self.settings.mistake {
             Some(Mistake::Unsealed) => Cover::Nothing,
             Some(Mistake::HeadSealed) => Cover::Head,
@@ -462,13 +451,11 @@ impl Client {
                 let immortal = self.settings.mistake == Some(Mistake::Immortal);
                 if entry.expires == 0 || immortal || !may_be_over(line, entry.expires, &self.clock)
                 {
-                    let from = entry.value.as_ptr() as usize - bytes.as_ptr() as usize;
-                    let length = entry.value.len();
-                    return Next::Found { from: here + from, length, version: entry.version };
+                    return Some(Outcome::Value { value: entry.value, version: entry.version });
                 }
                 pending.ask = true;
             }
-            search::Verdict::Absent => return Next::Missing,
+            search::Verdict::Absent => return Some(Outcome::Missing),
             search::Verdict::Next => pending.probe += 1,
             search::Verdict::Again => {
                 self.counts.torn += 1;
@@ -477,7 +464,7 @@ impl Client {
             }
             search::Verdict::Ask => pending.ask = true,
         }
-        Next::Again
+        None
     }
 
     /// A worker of the server is gone. Call it until it returns `None`: each call returns an

@@ -119,70 +119,121 @@ fn apply(op: Op, value: Option<u64>) -> Option<Option<u64>> {
 /// Searches for an order of the events, which must be sorted by their beginning. `None`: there is
 /// one. Otherwise how far the search came.
 pub(crate) fn unexplained(events: &[Event]) -> Option<String> {
-    let done = vec![0; events.len().div_ceil(64)];
-    let mut search =
-        Search { events, done, order: Vec::new(), farthest: Vec::new(), seen: HashSet::new() };
-    if search.go(0, None) {
+    let mut search = Search::new(events);
+    if search.run() {
         return None;
     }
     let Search { farthest, .. } = search;
-    let before = farthest.iter().skip(farthest.len().saturating_sub(8)).map(|n| events[*n]);
-    let before = before.map(|event| format!("\n  {event:?}")).collect::<String>();
-    let rest = (0..events.len()).filter(|n| !farthest.contains(n)).take(12);
-    let rest = rest.map(|n| format!("\n  {:?}", events[n])).collect::<String>();
+    let line = |n: usize| format!("\n  {:?}", events[n]);
+    let last = farthest.iter().skip(farthest.len().saturating_sub(8));
+    let before = last.map(|n| line(*n)).collect::<String>();
+    let done: HashSet<usize> = farthest.iter().copied().collect();
+    let rest = (0..events.len()).filter(|n| !done.contains(n)).take(12);
+    let rest = rest.map(line).collect::<String>();
     Some(format!(
         "{} of {} events have an order, the last of them{before}\nand none of these can \
-        follow:{rest}",
+         follow:{rest}",
         farthest.len(),
         events.len()
     ))
 }
 
+/// An event that was put next, and what to try instead of it.
+struct Step {
+    /// Events that may come next, and how many were tried.
+    may: Vec<usize>,
+    tried: usize,
+    /// The value before.
+    value: Option<u64>,
+}
+
 struct Search<'a> {
     events: &'a [Event],
     done: Vec<u64>,
+    /// All events before this one are done.
+    first: usize,
     /// The events that are done, in the order tried; and the longest such order.
     order: Vec<usize>,
     farthest: Vec<usize>,
-    seen: HashSet<(Vec<u64>, Option<u64>)>,
+    /// States that led nowhere: the first event that is not done, those done behind it, the value.
+    seen: HashSet<(usize, Vec<u64>, Option<u64>)>,
 }
 
 impl Search<'_> {
+    fn new(events: &[Event]) -> Search<'_> {
+        let done = vec![0; events.len().div_ceil(64)];
+        let (order, farthest, seen) = (Vec::new(), Vec::new(), HashSet::new());
+        Search { events, done, first: 0, order, farthest, seen }
+    }
+
     fn is_done(&self, n: usize) -> bool {
         self.done[n / 64] >> (n % 64) & 1 == 1
     }
 
-    /// Everything before `first` is done. Recursive: as deep as there are events.
-    fn go(&mut self, first: usize, value: Option<u64>) -> bool {
-        let open = (first..self.events.len()).filter(|n| !self.is_done(*n));
-        let open: Vec<usize> = open.collect();
-        let Some(end) = open.iter().map(|n| self.events[*n].to).min() else { return true };
-        if end == u64::MAX {
-            // What is left need never have taken effect.
-            return true;
-        }
-        if !self.seen.insert((self.done.clone(), value)) {
-            return false;
-        }
-        for n in open {
-            let event = self.events[n];
-            if event.from > end {
+    /// The events that may come next: none that begins after another one has ended. `None`: what is
+    /// left need never have taken effect.
+    fn candidates(&self) -> Option<Vec<usize>> {
+        let (mut end, mut may) = (u64::MAX, Vec::new());
+        for n in self.first..self.events.len() {
+            // Later ones begin later, and end later still.
+            if self.events[n].from > end {
                 break;
             }
-            let Some(next) = apply(event.op, value) else { continue };
-            self.done[n / 64] ^= 1 << (n % 64);
-            self.order.push(n);
-            if self.order.len() > self.farthest.len() {
-                self.farthest.clone_from(&self.order);
+            if !self.is_done(n) {
+                end = end.min(self.events[n].to);
+                may.push(n);
             }
-            let first = (first..self.events.len()).find(|n| !self.is_done(*n));
-            if self.go(first.unwrap_or(self.events.len()), next) {
-                return true;
-            }
-            self.order.pop();
-            self.done[n / 64] ^= 1 << (n % 64);
         }
-        false
+        may.retain(|n| self.events[*n].from <= end);
+        (end != u64::MAX).then_some(may)
+    }
+
+    /// True if this state was not seen before.
+    fn is_new(&mut self, value: Option<u64>) -> bool {
+        let behind = &self.done[(self.first / 64).min(self.done.len())..];
+        let used = behind.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
+        self.seen.insert((self.first, behind[..used].to_vec(), value))
+    }
+
+    fn flip(&mut self, n: usize) {
+        self.done[n / 64] ^= 1 << (n % 64);
+        self.first = self.first.min(n);
+        while self.first < self.events.len() && self.is_done(self.first) {
+            self.first += 1;
+        }
+    }
+
+    /// True if there is an order.
+    fn run(&mut self) -> bool {
+        let (mut steps, mut value): (Vec<Step>, _) = (Vec::new(), None);
+        loop {
+            let may = match self.candidates() {
+                None => return true,
+                Some(may) if self.is_new(value) => may,
+                Some(_) => Vec::new(),
+            };
+            steps.push(Step { may, tried: 0, value });
+            value = loop {
+                let Some(step) = steps.last_mut() else { return false };
+                let Some(n) = step.may.get(step.tried).copied() else {
+                    // Nothing is left to try here: takes the event before back.
+                    steps.pop();
+                    if self.order.len() > self.farthest.len() {
+                        self.farthest.clone_from(&self.order);
+                    }
+                    if let Some(n) = self.order.pop() {
+                        self.flip(n);
+                    }
+                    continue;
+                };
+                step.tried += 1;
+                if let Some(next) = apply(self.events[n].op, step.value) {
+                    self.flip(n);
+                    self.order.push(n);
+                    break next;
+                }
+            };
+        }
     }
 }
 
@@ -240,6 +291,18 @@ mod tests {
         for list in bad {
             assert!(unexplained(&events(list)).is_some(), "{list:?}");
         }
+    }
+
+    /// As many events on one key as a test has at most, with one overlap for each.
+    #[test]
+    fn a_long_history_takes_little_time() {
+        let put = |n: u64| Event { op: Op::Put(n), from: 10 * n, to: 10 * n + 12 };
+        let get = |n: u64| Event { op: Op::Get(Some(n)), from: 10 * n + 3, to: 10 * n + 14 };
+        let mut long: Vec<Event> = (1..20_000).flat_map(|n| [put(n), get(n)]).collect();
+        assert_eq!(unexplained(&long), None);
+        let last = long.len() - 1;
+        long[last].op = Op::Get(Some(1));
+        assert!(unexplained(&long).is_some());
     }
 
     #[test]
