@@ -244,17 +244,19 @@ impl<F: Fabric, const DATAGRAMS: bool> Bare<F, DATAGRAMS> {
     /// The operation, to the other side.
     #[inline(always)]
     fn toward(&self, op: SendOp) -> SendOp {
+        if !DATAGRAMS {
+            return op;
+        }
         match (&self.to, op) {
-            (Some(way), SendOp::Send) if DATAGRAMS => SendOp::SendTo(way.to),
-            (Some(way), SendOp::SendWithImm(imm)) if DATAGRAMS => {
-                SendOp::SendToWithImm(way.to, imm)
-            }
+            (Some(way), SendOp::Send) => SendOp::SendTo(way.to),
+            (Some(way), SendOp::SendWithImm(imm)) => SendOp::SendToWithImm(way.to, imm),
             _ => op,
         }
     }
 
     /// The sender of a datagram is the other side from now on.
     #[cold]
+    #[inline(never)]
     fn learn(&mut self, wc: &Wc, block: u32) -> Result<(), Failure> {
         let start = block as usize * stride(self.shape.block_bytes);
         // SAFETY: the caller has checked that the block is one of this side's, and its receive has
@@ -337,14 +339,19 @@ impl<F: Fabric, const DATAGRAMS: bool> Bare<F, DATAGRAMS> {
 
     #[inline(always)]
     fn repost(&mut self) -> Result<(), Failure> {
+        let Some(srq) = &self.srq else { return self.repost_own() };
         // SAFETY: nobody reads these blocks any more; see `Parts::post_blocks` for the rest.
-        let posted = unsafe {
-            match &self.srq {
-                Some(srq) => srq.post(&self.refill),
-                None => self.qp.post_recv(&self.refill),
-            }
-        };
-        posted.map_err(refused)?;
+        unsafe { srq.post(&self.refill) }.map_err(refused)?;
+        self.refill.clear();
+        Ok(())
+    }
+
+    /// The same without a shared receive queue. Out of line, so that the other way costs no more.
+    #[cold]
+    #[inline(never)]
+    fn repost_own(&mut self) -> Result<(), Failure> {
+        // SAFETY: as above; this thread is the one that polls.
+        unsafe { self.qp.post_recv(&self.refill) }.map_err(refused)?;
         self.refill.clear();
         Ok(())
     }

@@ -115,3 +115,25 @@ fn join<F: Fabric, const DATAGRAMS: bool>(
     }
     Ok(Bare::new(fabric, parts, (id, to), shape, patience))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ask::request::{Request, Test};
+    use doorbell::soft::SoftDevice;
+
+    #[test]
+    fn receives_are_shared_only_if_that_is_asked() {
+        let device = SoftDevice::open().unwrap();
+        for srq in [true, false] {
+            let request = Request { srq, ..Request::new(Test::Latency, 8) };
+            let ip = IpAddr::from([127, 0, 0, 1]);
+            let door = Door::open(&device, ip, request.transport).unwrap();
+            let mut id = device.create_id(None, PortSpace::Tcp).unwrap();
+            id.resolve_addr(None, door.addr().unwrap(), PATIENCE).unwrap();
+            id.resolve_route(PATIENCE).unwrap();
+            let parts = parts(&device, &mut id, &Shape::echoes(&request)).unwrap();
+            assert_eq!(parts.srq.is_some(), srq);
+        }
+    }
+}
