@@ -288,8 +288,9 @@ pub(crate) struct CrowdArgs {
 pub(crate) struct BandwidthArgs {
     #[command(flatten)]
     pub(crate) common: Common,
-    #[command(flatten)]
-    pub(crate) alone: DeviceArgs,
+    /// The type of the queue pairs; uc with --op write
+    #[arg(long, value_enum, value_name = "TYPE", default_value = "rc")]
+    pub(crate) transport: Transport,
     /// RDMA WRITE or READ of memory that the other side exposes, or SEND to its receives
     #[arg(
         long,

@@ -241,7 +241,7 @@ pub(crate) fn crowd(args: &CrowdArgs) -> Plan {
 /// The transport cannot do it.
 pub(crate) fn bandwidth(args: &BandwidthArgs) -> Result<Plan, Failure> {
     let common = &args.common;
-    let DeviceArgs { transport, no_srq } = args.alone;
+    let transport = args.transport;
     let is_carried = match transport {
         Transport::Rc => true,
         Transport::Uc => args.op.iter().all(|op| *op == Op::Write),
@@ -260,7 +260,7 @@ pub(crate) fn bandwidth(args: &BandwidthArgs) -> Result<Plan, Failure> {
             (step.rounds, step.request.pieces) = (ROUNDS, ROUNDS);
             (step.request.op, step.request.window) = (op, args.batch);
             step.request.bare = true;
-            (step.request.transport, step.request.srq) = (transport, !no_srq);
+            step.request.transport = transport;
             step
         })
     };

@@ -142,6 +142,11 @@ impl Request {
         }
     }
 
+    /// True for queue pairs of datagrams, or with receives of their own.
+    pub(crate) fn is_other(&self) -> bool {
+        self.transport == Transport::Ud || !self.srq
+    }
+
     /// How many of the busy connections worker `n` of the serving side gets. The listener deals
     /// them out in turn.
     pub(crate) fn active(&self, n: u32) -> u32 {

@@ -84,12 +84,13 @@ pub(crate) struct Message<'a> {
     pub(crate) imm: Option<u32>,
 }
 
-/// A connected queue pair with everything it needs; with `DATAGRAMS` one of UD.
-pub(crate) struct Bare<F: Fabric, const DATAGRAMS: bool = false> {
+/// A connected queue pair with everything it needs. With `OTHER` it is one of UD, or has receives of
+/// its own; without, nothing in the way of a message asks whether it is.
+pub(crate) struct Bare<F: Fabric, const OTHER: bool = false> {
     // Fields drop in this order: the queue pair before its queues, and those before their memory.
     qp: F::Qp,
-    /// Without one, receives are the queue pair's own.
-    srq: Option<F::Srq>,
+    /// Not used if receives are the queue pair's own.
+    srq: F::Srq,
     /// Of datagrams: where they go, once that is known.
     to: Option<Way<F>>,
     fabric: F,
@@ -157,7 +158,7 @@ pub(crate) fn stride(block_bytes: u32) -> usize {
 /// The parts that exist before the connection.
 pub(crate) struct Parts<F: Fabric> {
     pub(crate) qp: F::Qp,
-    pub(crate) srq: Option<F::Srq>,
+    pub(crate) srq: F::Srq,
     pub(crate) poller: F::Poller,
     pub(crate) blocks: Memory<F>,
     pub(crate) out: Memory<F>,
@@ -179,9 +180,9 @@ impl<F: Fabric> Parts<F> {
             // SAFETY: the blocks lie in memory that outlives the queues, and nobody touches a block
             // before its completion was polled. This thread is the one that polls.
             let posted = unsafe {
-                match &self.srq {
-                    Some(srq) => srq.post(list),
-                    None => self.qp.post_recv(list),
+                match shape.srq {
+                    true => self.srq.post(list),
+                    false => self.qp.post_recv(list),
                 }
             };
             posted.map_err(refused)?;
@@ -190,9 +191,16 @@ impl<F: Fabric> Parts<F> {
     }
 }
 
-impl<F: Fabric, const DATAGRAMS: bool> Bare<F, DATAGRAMS> {
+impl<F: Fabric, const OTHER: bool> Bare<F, OTHER> {
     /// Bytes in front of a message in its block.
-    const HEADER: u32 = if DATAGRAMS { GRH_BYTES as u32 } else { 0 };
+    #[inline(always)]
+    fn header(&self) -> u32 {
+        if OTHER && self.is_datagram() { GRH_BYTES as u32 } else { 0 }
+    }
+
+    fn is_datagram(&self) -> bool {
+        self.shape.transport == Transport::Ud
+    }
 
     /// Puts a side together. `patience`: how long nothing may come. `to`: where datagrams go, if
     /// that is known; else to the sender of the first one.
@@ -202,7 +210,7 @@ impl<F: Fabric, const DATAGRAMS: bool> Bare<F, DATAGRAMS> {
         (id, to): (F::Id, Option<Way<F>>),
         shape: &Shape,
         patience: Option<Duration>,
-    ) -> Bare<F, DATAGRAMS> {
+    ) -> Bare<F, OTHER> {
         let Parts { qp, srq, poller, blocks, out } = parts;
         let refill_at = REFILL.min(shape.blocks as usize / 4).max(1);
         Bare {
@@ -238,23 +246,25 @@ impl<F: Fabric, const DATAGRAMS: bool> Bare<F, DATAGRAMS> {
 
     /// Where the message of a block begins in the memory of receives.
     pub(crate) fn block_at(&self, block: u32) -> usize {
-        block as usize * stride(self.shape.block_bytes) + Self::HEADER as usize
+        block as usize * stride(self.shape.block_bytes) + self.header() as usize
     }
 
     /// The operation, to the other side.
     #[inline(always)]
     fn toward(&self, op: SendOp) -> SendOp {
+        if !OTHER {
+            return op;
+        }
         match (&self.to, op) {
-            (Some(way), SendOp::Send) if DATAGRAMS => SendOp::SendTo(way.to),
-            (Some(way), SendOp::SendWithImm(imm)) if DATAGRAMS => {
-                SendOp::SendToWithImm(way.to, imm)
-            }
+            (Some(way), SendOp::Send) => SendOp::SendTo(way.to),
+            (Some(way), SendOp::SendWithImm(imm)) => SendOp::SendToWithImm(way.to, imm),
             _ => op,
         }
     }
 
     /// The sender of a datagram is the other side from now on.
     #[cold]
+    #[inline(never)]
     fn learn(&mut self, wc: &Wc, block: u32) -> Result<(), Failure> {
         let start = block as usize * stride(self.shape.block_bytes);
         // SAFETY: the caller has checked that the block is one of this side's, and its receive has
@@ -288,18 +298,18 @@ impl<F: Fabric, const DATAGRAMS: bool> Bare<F, DATAGRAMS> {
             // words have reached the cache.
             let Wc { wr_id, status, byte_len, flags, imm, .. } = self.wcs[n];
             if !status.is_ok() {
-                return Err(broken(&self.wcs[n], DATAGRAMS));
+                return Err(broken(&self.wcs[n], self.is_datagram()));
             }
             if wr_id & RECV == 0 {
                 self.retire(wr_id);
                 continue;
             }
             let block = wr_id as u32;
-            let length = byte_len.min(self.shape.block_bytes).saturating_sub(Self::HEADER);
+            let length = byte_len.min(self.shape.block_bytes).saturating_sub(self.header());
             if block >= self.shape.blocks {
                 return Err(Failure::new("the device names a receive that was not posted"));
             }
-            if DATAGRAMS && self.to.is_none() {
+            if OTHER && self.is_datagram() && self.to.is_none() {
                 let wc = self.wcs[n];
                 self.learn(&wc, block)?;
             }
@@ -339,9 +349,9 @@ impl<F: Fabric, const DATAGRAMS: bool> Bare<F, DATAGRAMS> {
     fn repost(&mut self) -> Result<(), Failure> {
         // SAFETY: nobody reads these blocks any more; see `Parts::post_blocks` for the rest.
         let posted = unsafe {
-            match &self.srq {
-                Some(srq) => srq.post(&self.refill),
-                None => self.qp.post_recv(&self.refill),
+            match OTHER && !self.shape.srq {
+                true => self.qp.post_recv(&self.refill),
+                false => self.srq.post(&self.refill),
             }
         };
         posted.map_err(refused)?;

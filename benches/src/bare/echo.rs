@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use doorbell::Fabric;
 
-use crate::ask::request::{Request, Transport};
+use crate::ask::request::Request;
 use crate::bare::device::{Bare, Message, Shape, Verdict};
 use crate::bare::open::{self, Door};
 use crate::error::Failure;
@@ -22,18 +22,18 @@ pub(crate) fn serve<F: Fabric>(
 ) -> Result<Vec<Tally>, Failure> {
     let door = Door::open(fabric, ip, request.transport)?;
     line.say(&Answer::Ready(vec![door.addr()?]));
-    match request.transport {
-        Transport::Ud => answers::<F, true>(fabric, door, request),
-        Transport::Rc | Transport::Uc => answers::<F, false>(fabric, door, request),
+    match request.is_other() {
+        true => answers::<F, true>(fabric, door, request),
+        false => answers::<F, false>(fabric, door, request),
     }
 }
 
-fn answers<F: Fabric, const DATAGRAMS: bool>(
+fn answers<F: Fabric, const OTHER: bool>(
     fabric: &F,
     door: Door<F>,
     request: &Request,
 ) -> Result<Vec<Tally>, Failure> {
-    let mut bare: Bare<F, DATAGRAMS> = door.take(fabric, &Shape::echoes(request))?;
+    let mut bare: Bare<F, OTHER> = door.take(fabric, &Shape::echoes(request))?;
     let mut tallies = Vec::new();
     while tallies.len() < request.pieces as usize {
         match answer(&mut bare)? {
@@ -54,8 +54,8 @@ fn answers<F: Fabric, const DATAGRAMS: bool>(
 
 /// Polls once and sends every message back. Returns the immediate data of a word, if one came.
 #[inline(always)]
-pub(crate) fn answer<F: Fabric, const DATAGRAMS: bool>(
-    bare: &mut Bare<F, DATAGRAMS>,
+pub(crate) fn answer<F: Fabric, const OTHER: bool>(
+    bare: &mut Bare<F, OTHER>,
 ) -> Result<Option<u32>, Failure> {
     let mut word = None;
     bare.poll(|message| {
@@ -69,23 +69,23 @@ pub(crate) fn answer<F: Fabric, const DATAGRAMS: bool>(
 }
 
 /// The connecting side.
-pub(crate) struct Caller<F: Fabric, const DATAGRAMS: bool = false> {
-    pub(crate) bare: Bare<F, DATAGRAMS>,
+pub(crate) struct Caller<F: Fabric, const OTHER: bool = false> {
+    pub(crate) bare: Bare<F, OTHER>,
     size: usize,
     pub(crate) echoes: u64,
     pub(crate) wrong: u64,
 }
 
-impl<F: Fabric, const DATAGRAMS: bool> Caller<F, DATAGRAMS> {
+impl<F: Fabric, const OTHER: bool> Caller<F, OTHER> {
     pub(crate) fn dial(
         fabric: &F,
         request: &Request,
         addr: SocketAddr,
-    ) -> Result<Caller<F, DATAGRAMS>, Failure> {
+    ) -> Result<Caller<F, OTHER>, Failure> {
         Ok(Caller::over(open::dial(fabric, addr, &Shape::echoes(request))?, request))
     }
 
-    pub(crate) fn over(bare: Bare<F, DATAGRAMS>, request: &Request) -> Caller<F, DATAGRAMS> {
+    pub(crate) fn over(bare: Bare<F, OTHER>, request: &Request) -> Caller<F, OTHER> {
         Caller { bare, size: request.size as usize, echoes: 0, wrong: 0 }
     }
 
@@ -104,7 +104,7 @@ impl<F: Fabric, const DATAGRAMS: bool> Caller<F, DATAGRAMS> {
     }
 }
 
-impl<F: Fabric, const DATAGRAMS: bool> Echoes for Caller<F, DATAGRAMS> {
+impl<F: Fabric, const OTHER: bool> Echoes for Caller<F, OTHER> {
     #[inline(always)]
     fn echoes(&mut self) -> u64 {
         self.echoes

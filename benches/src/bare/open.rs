@@ -17,14 +17,14 @@ use crate::meet::wire;
 /// An id that listens for the other side.
 pub(crate) struct Door<F: Fabric>(F::Id);
 
-fn space(is_datagram: bool) -> PortSpace {
-    if is_datagram { PortSpace::Udp } else { PortSpace::Tcp }
+fn space(transport: Transport) -> PortSpace {
+    if transport == Transport::Ud { PortSpace::Udp } else { PortSpace::Tcp }
 }
 
 impl<F: Fabric> Door<F> {
     /// Listens on a free port.
     pub(crate) fn open(fabric: &F, ip: IpAddr, transport: Transport) -> Result<Door<F>, Failure> {
-        let mut id = fabric.create_id(None, space(transport == Transport::Ud))?;
+        let mut id = fabric.create_id(None, space(transport))?;
         id.bind(SocketAddr::new(ip, 0))?;
         id.listen(0)?;
         Ok(Door(id))
@@ -35,34 +35,35 @@ impl<F: Fabric> Door<F> {
     }
 
     /// Accepts the first side that connects.
-    pub(crate) fn take<const DATAGRAMS: bool>(
+    pub(crate) fn take<const OTHER: bool>(
         mut self,
         fabric: &F,
         shape: &Shape,
-    ) -> Result<Bare<F, DATAGRAMS>, Failure> {
+    ) -> Result<Bare<F, OTHER>, Failure> {
         let mut id = self.0.get_request(Some(PATIENCE))?;
         let parts = parts(fabric, &mut id, shape)?;
         id.accept(&ConnParam::default())?;
         // The serving side waits for as long as the other side lives; of datagrams nothing tells
         // when that ends.
-        let patience = DATAGRAMS.then_some(PATIENCE);
+        let patience = (shape.transport == Transport::Ud).then_some(PATIENCE);
         join(fabric, parts, (id, None), shape, patience)
     }
 }
 
 /// Connects to a [`Door`].
-pub(crate) fn dial<F: Fabric, const DATAGRAMS: bool>(
+pub(crate) fn dial<F: Fabric, const OTHER: bool>(
     fabric: &F,
     addr: SocketAddr,
     shape: &Shape,
-) -> Result<Bare<F, DATAGRAMS>, Failure> {
-    let mut id = fabric.create_id(None, space(DATAGRAMS))?;
+) -> Result<Bare<F, OTHER>, Failure> {
+    let mut id = fabric.create_id(None, space(shape.transport))?;
     id.resolve_addr(None, addr, PATIENCE)?;
     id.resolve_route(PATIENCE)?;
     let parts = parts(fabric, &mut id, shape)?;
     id.connect(&ConnParam::default())?;
     let way = |ud: UdParam| Way::new(fabric, &ud.to, (ud.qp_num, ud.qkey));
-    let to = id.ud().filter(|_| DATAGRAMS).map(way).transpose()?;
+    let ud = id.ud().filter(|_| shape.transport == Transport::Ud);
+    let to = ud.map(way).transpose()?;
     join(fabric, parts, (id, to), shape, Some(PATIENCE))
 }
 
@@ -77,7 +78,7 @@ fn parts<F: Fabric>(fabric: &F, id: &mut F::Id, shape: &Shape) -> Result<Parts<F
     };
     let depth = caps.send_wr + shape.blocks;
     let (cq, poller) = fabric.create_cq(depth, Sharing::Exclusive)?;
-    let srq = shape.srq.then(|| fabric.create_srq(shape.blocks)).transpose()?;
+    let srq = fabric.create_srq(shape.blocks)?;
     let attr = QpAttr {
         kind: match shape.transport {
             Transport::Rc => QpType::Rc,
@@ -86,7 +87,7 @@ fn parts<F: Fabric>(fabric: &F, id: &mut F::Id, shape: &Shape) -> Result<Parts<F
         },
         send_cq: &cq,
         recv_cq: &cq,
-        srq: srq.as_ref(),
+        srq: shape.srq.then_some(&srq),
         caps,
         signal_all: false,
         ex: QpAttrEx::default(),
@@ -100,13 +101,13 @@ fn parts<F: Fabric>(fabric: &F, id: &mut F::Id, shape: &Shape) -> Result<Parts<F
 }
 
 /// Puts the side together once the id is connected or accepted.
-fn join<F: Fabric, const DATAGRAMS: bool>(
+fn join<F: Fabric, const OTHER: bool>(
     fabric: &F,
     parts: Parts<F>,
     (mut id, to): (F::Id, Option<Way<F>>),
     shape: &Shape,
     patience: Option<Duration>,
-) -> Result<Bare<F, DATAGRAMS>, Failure> {
+) -> Result<Bare<F, OTHER>, Failure> {
     if shape.transport == Transport::Rc {
         id.set_rnr_timer(Config::DEFAULT.retry.rnr_timer)?;
     }
@@ -114,4 +115,26 @@ fn join<F: Fabric, const DATAGRAMS: bool>(
         return Err(Failure::new("the device sends nothing inline; this test needs 16 bytes"));
     }
     Ok(Bare::new(fabric, parts, (id, to), shape, patience))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ask::request::{Request, Test};
+    use doorbell::soft::SoftDevice;
+
+    #[test]
+    fn receives_are_shared_only_if_that_is_asked() {
+        let device = SoftDevice::open().unwrap();
+        for srq in [true, false] {
+            let request = Request { srq, ..Request::new(Test::Latency, 8) };
+            let ip = IpAddr::from([127, 0, 0, 1]);
+            let door = Door::open(&device, ip, request.transport).unwrap();
+            let mut id = device.create_id(None, PortSpace::Tcp).unwrap();
+            id.resolve_addr(None, door.addr().unwrap(), PATIENCE).unwrap();
+            id.resolve_route(PATIENCE).unwrap();
+            let parts = parts(&device, &mut id, &Shape::echoes(&request)).unwrap();
+            assert_eq!(parts.qp.caps().recv_wr > 0, !srq);
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use doorbell::Fabric;
 
 use crate::ask::plan::Step;
-use crate::ask::request::{Test, Transport};
+use crate::ask::request::Test;
 use crate::bare::echo;
 use crate::error::Failure;
 use crate::machine::clock::Clock;
@@ -41,14 +41,15 @@ pub(crate) fn measure<F: Fabric>(
             return Ok(vec![Outcome { batch, figures, ..Outcome::of(measured.pieces) }]);
         }
         Test::Latency if request.bare => {
-            let pieces = match request.transport {
-                Transport::Ud => echoes(
-                    &mut echo::Caller::<F, true>::dial(fabric, request, addr(0)?)?,
-                    step,
-                    clock,
-                ),
-                Transport::Rc | Transport::Uc => {
-                    echoes(&mut echo::Caller::<F>::dial(fabric, request, addr(0)?)?, step, clock)
+            let to = addr(0)?;
+            let pieces = match request.is_other() {
+                true => {
+                    let mut caller = echo::Caller::<F, true>::dial(fabric, request, to)?;
+                    echoes(&mut caller, step, clock)
+                }
+                false => {
+                    let mut caller = echo::Caller::<F>::dial(fabric, request, to)?;
+                    echoes(&mut caller, step, clock)
                 }
             };
             return Ok(vec![Outcome::of(pieces?)]);

@@ -30,7 +30,7 @@ const COLD_SHARED: u32 = 256;
 /// Messages between two polls of a sender.
 const POLL_EVERY: u32 = 16;
 
-/// Messages between two looks at the clock.
+/// Messages of a stream between two looks at the clock.
 const LOOK_EVERY: u64 = 1024;
 
 /// What a thread does.
@@ -379,7 +379,8 @@ impl<'a, F: Fabric> Member<'a, F> {
                     break;
                 }
                 if sum.messages >= look_at {
-                    look_at = sum.messages + LOOK_EVERY;
+                    look_at =
+                        sum.messages + if self.job.test == Test::Rate { LOOK_EVERY } else { 1 };
                     if !is_last && start.elapsed() >= part {
                         break;
                     }

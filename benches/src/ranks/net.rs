@@ -279,17 +279,14 @@ impl Net {
     /// A rank has said nothing for too long.
     fn check_silence(&mut self, what: &str) -> Result<(), Failure> {
         let limit = self.patience.max(SILENCE_MIN);
-        let is_silent = self.members.iter().any(|member| member.heard.elapsed() > limit);
-        self.is_alone |= is_silent && !self.is_first();
-        match self.members.iter().find(|member| member.heard.elapsed() > limit) {
-            Some(member) => Err(Failure::new(format!(
-                "{} has been silent for {} s ({what}); is it stopped, or its host down? If it is \
-                 only slow, give it longer with --wait",
-                member.name(),
-                limit.as_secs_f64()
-            ))),
-            None => Ok(()),
-        }
+        let silent = self.members.iter().find(|member| member.heard.elapsed() > limit);
+        let Some(name) = silent.map(Member::name) else { return Ok(()) };
+        self.is_alone = !self.is_first();
+        Err(Failure::new(format!(
+            "{name} has been silent for {} s ({what}); is it stopped, or its host down? If it is \
+             only slow, give it longer with --wait",
+            limit.as_secs_f64()
+        )))
     }
 
     /// Takes a line. Returns the parts of all ranks if those are in it.

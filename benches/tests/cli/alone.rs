@@ -61,7 +61,7 @@ fn the_device_alone_has_every_transport_with_and_without_a_shared_queue() {
             assert_eq!((named, record.get("no_srq").is_some()), (transport, no_srq));
         }
     }
-    let line = "bandwidth --op write --transport uc --no-srq --duration 0.02 --size 4K";
+    let line = "bandwidth --op write --transport uc --duration 0.02 --size 4K";
     let document = figures(&mut bench(line));
     let record = &document["results"][0];
     assert_eq!((&record["transport"], &record["lost"]), (&"uc".into(), &0.into()));

@@ -32,7 +32,8 @@ fn load_says_when_a_rate_was_too_much() {
                 positive(record, "/unsent");
                 let kept = record["times_offered"].as_f64().unwrap();
                 let sent = record["messages_per_second"].as_f64().unwrap();
-                assert!(kept < 0.9 && kept <= 1.01 * sent / offered, "{record:#}");
+                // It has four digits.
+                assert!(kept < 0.9 && kept <= 1.01 * sent / offered + 1e-4, "{record:#}");
                 assert!(record["rtt_ns"]["p50"].as_f64().unwrap() > 0.05e9 / 4.0);
             }
         }

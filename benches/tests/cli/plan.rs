@@ -54,3 +54,24 @@ fn cores_and_device_come_from_a_plan() {
     refuses(&mut bench("latency --plan x --cores 0,1"), 2, &["--cores"]);
     [file, other, one, gone].iter().for_each(|file| fs::remove_file(file).unwrap());
 }
+
+#[test]
+fn ranks_of_a_host_take_the_workers_of_a_plan_in_order() {
+    if !two_cores() {
+        return;
+    }
+    let mut wanted = doorbell_tune::choose(2).unwrap();
+    wanted.reverse();
+    let file = plan("ranks.toml", "soft0", &wanted);
+    let line = "rate --ranks 2 --size 8 --duration 0.05 --json - --plan";
+    let output = bench(line).arg(&file).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = json["results"][0]["per_rank"].as_array().unwrap();
+    let cores: Vec<&Value> = rows.iter().map(|row| &row["cores"][0]).collect();
+    assert_eq!(cores, [wanted[0], wanted[1]]);
+    let one = plan("rank.toml", "soft0", &wanted[..1]);
+    let parts = ["1 core(s) for 2 rank(s)", "name 2"];
+    refuses(bench("rate --ranks 2 --plan").arg(&one), 1, &parts);
+    [file, one].iter().for_each(|file| fs::remove_file(file).unwrap());
+}
