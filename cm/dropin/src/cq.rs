@@ -325,3 +325,15 @@ fn completion(wc: &Wc) -> ibv_wc {
         ..ibv_wc::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn immediate_data_is_in_network_byte_order_and_a_key_is_not() {
+        let flagged = |flags| completion(&Wc { imm: 5, flags, ..Wc::default() }).imm_data;
+        assert_eq!(flagged(WcFlags::WITH_IMM), 5_u32.to_be());
+        assert_eq!(flagged(WcFlags::WITH_INV), 5);
+    }
+}

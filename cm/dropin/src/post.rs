@@ -150,3 +150,22 @@ pub(crate) unsafe extern "C" fn post_recv(
     }
     result
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::border::zeroed;
+
+    #[test]
+    fn immediate_data_is_in_network_byte_order_and_a_key_is_not() {
+        let made = |opcode, imm_data| {
+            let wr = ibv_send_wr { opcode, imm_data, ..zeroed() };
+            // SAFETY: requests of this type name no objects.
+            unsafe { operation(&wr, QpType::Rc) }
+        };
+        assert_eq!(made(3, 5_u32.to_be()), Ok(SendOp::SendWithImm(5)));
+        assert_eq!(made(9, 5), Ok(SendOp::SendWithInv(5)));
+        assert_eq!(made(8, 0), Err(ABSENT));
+        assert_eq!(made(77, 0), Err(INVALID));
+    }
+}
