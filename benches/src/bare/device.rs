@@ -84,8 +84,8 @@ pub(crate) struct Message<'a> {
     pub(crate) imm: Option<u32>,
 }
 
-/// A connected queue pair with everything it needs. With `OTHER` it is one of UD, or has receives of
-/// its own; without, nothing in the way of a message asks whether it is.
+/// A connected queue pair with everything it needs. With `OTHER` it is one of UD, or has receives
+/// of its own; without, nothing in the way of a message asks whether it is.
 pub(crate) struct Bare<F: Fabric, const OTHER: bool = false> {
     // Fields drop in this order: the queue pair before its queues, and those before their memory.
     qp: F::Qp,
