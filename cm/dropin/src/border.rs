@@ -13,6 +13,9 @@ use doorbell_seam::error::SetupError;
 use doorbell_seam::wr::PostCause;
 use libc::c_int;
 
+use crate::abi::{ibv_device_attr_ex, ibv_qp_ex, ibv_send_wr};
+use crate::cm::abi::{rdma_addrinfo, rdma_cm_id};
+
 /// An error, as a positive errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
@@ -188,9 +191,40 @@ pub(crate) fn text<const N: usize>(text: &str) -> [libc::c_char; N] {
     bytes
 }
 
+/// A structure of C for which all bits zero is a value.
+///
+/// # Safety
+/// It consists of numbers, arrays of numbers, pointers and functions that may be NULL, unions of
+/// these, and pthread's objects, for which glibc defines all zero as new ones.
+pub(crate) unsafe trait Zero: Sized {}
+
 /// A structure of C with all bits zero.
-pub(crate) fn zeroed<T>() -> T {
-    // SAFETY: used for numbers, pointers that may be null, and pthread's objects, for which glibc
-    // defines all zero as new ones.
+pub(crate) fn zeroed<T: Zero>() -> T {
+    // SAFETY: the trait says so.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
+
+// SAFETY: so it is, by glibc's PTHREAD_MUTEX_INITIALIZER.
+unsafe impl Zero for libc::pthread_mutex_t {}
+// SAFETY: so it is, by glibc's PTHREAD_COND_INITIALIZER.
+unsafe impl Zero for libc::pthread_cond_t {}
+// SAFETY: so it is, by <signal.h>.
+unsafe impl Zero for libc::sigset_t {}
+// SAFETY: so it is, by <netdb.h>.
+unsafe impl Zero for libc::addrinfo {}
+// SAFETY: so it is, by <netinet/in.h>.
+unsafe impl Zero for libc::sockaddr_in {}
+// SAFETY: so it is, by <netinet/in.h>.
+unsafe impl Zero for libc::sockaddr_in6 {}
+// SAFETY: so it is, by <sys/socket.h>.
+unsafe impl Zero for libc::sockaddr_storage {}
+// SAFETY: so it is, by <infiniband/verbs.h>.
+unsafe impl Zero for ibv_device_attr_ex {}
+// SAFETY: so it is, by <infiniband/verbs.h>.
+unsafe impl Zero for ibv_qp_ex {}
+// SAFETY: so it is, by <infiniband/verbs.h>.
+unsafe impl Zero for ibv_send_wr {}
+// SAFETY: so it is, by <rdma/rdma_cma.h>.
+unsafe impl Zero for rdma_cm_id {}
+// SAFETY: so it is, by <rdma/rdma_cma.h>.
+unsafe impl Zero for rdma_addrinfo {}
