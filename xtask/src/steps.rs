@@ -238,6 +238,13 @@ pub(crate) const STEPS: &[Step] = &[
             "target/models",
             MODELS,
             "--release",
+            // The build takes longer than the run, and most of it was optimization.
+            "--config",
+            "profile.release.lto=\"off\"",
+            "--config",
+            "profile.release.codegen-units=16",
+            "--config",
+            "profile.release.opt-level=1",
             "--lib",
             "models",
         ]),
