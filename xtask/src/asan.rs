@@ -42,6 +42,8 @@ pub(crate) fn check() -> Outcome<Report> {
     cargo.env("RUSTC_BOOTSTRAP", "1").args(["test", "--target", TARGET]);
     cargo.args(["--config", "build.rustflags=[\"-Zsanitizer=address\"]"]);
     cargo.args(["--target-dir", "target/asan", "--lib", "--no-fail-fast"]);
+    // Without optimization these tests take several times as long as their build.
+    cargo.args(["--config", "profile.dev.opt-level=1"]);
     for package in members().into_iter().filter(|package| package.mentions(TESTS)) {
         cargo.args(["--package", &package.name]);
     }
