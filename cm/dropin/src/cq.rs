@@ -226,11 +226,14 @@ unsafe extern "C" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     number(|| {
-        // SAFETY: the program's channel, and room for the answers. A queue waits in its
-        // destruction for the events that were taken.
+        // SAFETY: the program's channel, and room for the answers. In its destruction, a queue
+        // takes its events out of the list, and then waits for those that were counted as taken.
         unsafe {
-            let at = object::<Channel>(channel)?.own.events.wait()? as *mut ibv_cq;
-            *lock(&object::<Cq>(at)?.own.taken) += 1;
+            let at = object::<Channel>(channel)?.own.events.wait_and(|at| {
+                *lock(&object::<Cq>(*at as *mut ibv_cq)?.own.taken) += 1;
+                Ok(())
+            })?;
+            let at = at as *mut ibv_cq;
             put(cq, at)?;
             put(cq_context, (*at).cq_context)?;
         }

@@ -7,6 +7,7 @@
 #![expect(unsafe_code, reason = "epoll, signals, the end of the process")]
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once};
@@ -121,14 +122,19 @@ impl Epoll {
         unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, none) };
     }
 
-    /// The keys that are ready; waits for that many milliseconds, or for ever if negative.
-    fn wait(&self, millis: c_int) -> Vec<u64> {
+    /// The keys that are ready; waits for that many milliseconds, or for ever if negative. `None`
+    /// if waiting is not possible any more: the program has closed all descriptors, say.
+    fn wait(&self, millis: c_int) -> Option<Vec<u64>> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
         let (epoll, most) = (self.0.as_raw_fd(), events.len() as c_int);
         // SAFETY: there is room for as many events.
         let got = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), most, millis) };
-        let ready = events.iter().take(usize::try_from(got).unwrap_or(0));
-        ready.map(|event| event.u64).collect()
+        let count = match usize::try_from(got) {
+            Ok(count) => count,
+            Err(_) if last() == Errno(libc::EINTR) => 0,
+            Err(_) => return None,
+        };
+        Some(events.iter().take(count).map(|event| event.u64).collect())
     }
 }
 
@@ -201,13 +207,14 @@ impl Progress {
         lock(&self.own).poll(&mut []);
     }
 
-    fn run(&self) {
+    /// Runs until waiting is not possible any more.
+    fn run(&self) -> Option<Infallible> {
         loop {
             self.driven.store(true, Ordering::SeqCst);
             loop {
                 let before = POLLS.load(Ordering::Relaxed);
-                if !self.rare.wait(LOOK_MS).is_empty() {
-                    self.attend();
+                if !self.rare.wait(LOOK_MS)?.is_empty() {
+                    self.attend()?;
                 }
                 let polls = POLLS.load(Ordering::Relaxed).wrapping_sub(before);
                 if self.armed.load(Ordering::SeqCst) > 0 || polls < BUSY_LOOK {
@@ -218,33 +225,33 @@ impl Progress {
             // It has notifiers, as seen when it was made.
             let _ = lock(&self.own).arm(false);
             self.work();
-            self.attend();
-            self.stand_in();
+            self.attend()?;
+            self.stand_in()?;
         }
     }
 
     /// Does the work in place of the program, until that polls by itself.
-    fn stand_in(&self) {
+    fn stand_in(&self) -> Option<()> {
         loop {
-            if self.all.wait(-1).contains(&WORK) {
+            if self.all.wait(-1)?.contains(&WORK) {
                 lock(&self.own).woken();
             }
-            self.attend();
+            self.attend()?;
             let (before, since) = (POLLS.load(Ordering::Relaxed), Instant::now());
             while since.elapsed() < GO_ON {
                 self.work();
             }
-            self.attend();
+            self.attend()?;
             let polls = POLLS.load(Ordering::Relaxed).wrapping_sub(before);
             if self.armed.load(Ordering::SeqCst) == 0 && polls >= BUSY_GO_ON {
-                return;
+                return Some(());
             }
         }
     }
 
     /// Attends to everything but work.
-    fn attend(&self) {
-        for key in self.rare.wait(0) {
+    fn attend(&self) -> Option<()> {
+        for key in self.rare.wait(0)? {
             match key {
                 KICK => clear(self.kick.as_raw_fd()),
                 PEERS => self.attend_peers(),
@@ -252,6 +259,7 @@ impl Progress {
                 id => self.attend_cq(id),
             }
         }
+        Some(())
     }
 
     fn attend_peers(&self) {
@@ -337,4 +345,33 @@ pub(crate) fn start(progress: &'static Progress) {
         // SAFETY: as above.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, &raw mut all) };
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// A program may close descriptors that it does not know, as daemons do when they start.
+    #[test]
+    fn the_thread_ends_when_its_descriptors_are_gone() {
+        for both in [true, false] {
+            let device = SoftDevice::open().unwrap();
+            device.connect_by_number().unwrap();
+            let mut progress = Progress::new(device).unwrap();
+            // To wait for something else is an error, as it is after a close.
+            progress.all = Epoll(eventfd(0).unwrap());
+            if both {
+                progress.rare = Epoll(eventfd(0).unwrap());
+            }
+            let (done, ended) = mpsc::channel();
+            std::thread::spawn(move || {
+                let _ = progress.run();
+                done.send(()).unwrap();
+            });
+            let limit = Duration::from_secs(60);
+            assert!(ended.recv_timeout(limit).is_ok(), "it goes on");
+        }
+    }
 }

@@ -52,6 +52,11 @@ impl<T> Queue<T> {
 
     /// The next event. Waits, unless the program has made the descriptor not block.
     pub(crate) fn wait(&self) -> Result<T, Errno> {
+        self.wait_and(|_| Ok(()))
+    }
+
+    /// The same, and does something with the event before [`Queue::forget`] can miss it.
+    pub(crate) fn wait_and(&self, note: impl FnOnce(&T) -> Result<(), Errno>) -> Result<T, Errno> {
         loop {
             let mut count = 0_u64;
             // SAFETY: eight bytes of `count`.
@@ -60,7 +65,9 @@ impl<T> Queue<T> {
                 return Err(last());
             }
             // It may have been for an object that is gone.
-            if let Some(event) = lock(&self.list).pop_front() {
+            let mut list = lock(&self.list);
+            if let Some(event) = list.pop_front() {
+                note(&event)?;
                 return Ok(event);
             }
         }
@@ -84,4 +91,23 @@ pub(crate) fn clear(fd: c_int) {
     let mut count = 0_u64;
     // SAFETY: eight bytes of `count`. It fails only when there is nothing to clear.
     unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An object that goes forgets its events first, and then waits for those that were counted. An
+    /// event must be in the list or counted at any time.
+    #[test]
+    fn an_event_is_counted_while_the_list_is_locked() {
+        let queue = Queue::new().unwrap();
+        queue.push(7);
+        let mut locked = None;
+        let event = queue.wait_and(|_| {
+            locked = Some(queue.list.try_lock().is_err());
+            Ok(())
+        });
+        assert_eq!((event, locked), (Ok(7), Some(true)));
+    }
 }

@@ -9,6 +9,8 @@ use std::process::{Command, ExitCode};
 
 /// The file name of the library.
 const LIBRARY: &str = "libdoorbell_dropin.so";
+/// Makes it.
+const BUILD: &str = "cargo build --profile dropin -p doorbell-dropin";
 /// Names the library where it does not lie beside this program.
 const WHERE: &str = "DOORBELL_DROPIN";
 
@@ -55,10 +57,7 @@ fn library() -> Result<PathBuf, String> {
     let places = [folder.join(LIBRARY), folder.join("../lib").join(LIBRARY)];
     let found = places.iter().find(|place| place.is_file());
     found.cloned().ok_or_else(|| {
-        format!(
-            "{LIBRARY} is not beside {}; build it (cargo build -p doorbell-dropin), or set {WHERE}",
-            own.display()
-        )
+        format!("{LIBRARY} is not beside {}; build it ({BUILD}), or set {WHERE}", own.display())
     })
 }
 

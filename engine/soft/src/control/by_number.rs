@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::PoisonError;
 
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
@@ -18,10 +19,13 @@ impl SoftDevice {
     /// Whoever uses this waits for [`SoftDevice::rendezvous_fd`] beside all else.
     ///
     /// # Errors
-    /// `NotSupported` on a device with a carrier; the system's limit on open files.
+    /// `NotSupported` on a device with a carrier; `AddrInUse` if somebody else has the name under
+    /// which peers look for this device; the system's limit on open files.
     pub fn connect_by_number(&self) -> Result<(), CmError> {
         let asked = "connect queue pairs by number";
         let inner = &self.0;
+        // A thread that panicked has made it, or not.
+        let _making = inner.making.lock().unwrap_or_else(PoisonError::into_inner);
         if inner.rendezvous.get().is_some() {
             return Ok(());
         }
@@ -31,12 +35,15 @@ impl SoftDevice {
         }
         match Rendezvous::new(&inner.name, inner.soft.gid()) {
             Ok(made) => {
-                // Nobody else has made one: its listener would have the name.
+                // Nobody else has made one: this thread holds the lock.
                 let _ = inner.rendezvous.set(made);
                 Ok(())
             }
-            // Another thread is a moment earlier.
-            Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(()),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                let answer = "somebody else listens under the name of this device";
+                Err(CmError::new(Code::AddrInUse, asked, answer)
+                    .cure("end the process that has this GID in a name of /proc/net/unix"))
+            }
             Err(error) => Err(CmError::from_io(asked, &error)),
         }
     }

@@ -1,9 +1,8 @@
 //! [`SoftDevice`]: a soft device with its place among the processes of this machine.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
@@ -14,6 +13,7 @@ use super::files::Directory;
 use super::host;
 use super::links::Links;
 use super::rendezvous::Rendezvous;
+use super::spare::{Accepted, Spare};
 use super::sys::{self, Socket};
 use super::waiting::Waiting;
 use super::wire::Instance;
@@ -38,41 +38,20 @@ pub(super) struct DeviceInner {
     pub(super) waiting: Waiting,
     /// Connects queue pairs by GID and number, once that is allowed.
     pub(super) rendezvous: OnceLock<Rendezvous>,
-    /// Closed when a peer connects and there are no descriptors left: so a listener can take the
-    /// connection and say why it refuses it. The next one to connect puts it back.
-    pub(super) spare: Mutex<Option<OwnedFd>>,
+    /// Held while `rendezvous` is made.
+    pub(super) making: Mutex<()>,
+    spare: Spare,
     keys: AtomicU64,
-}
-
-/// A peer that has connected to a listener.
-pub(super) struct Accepted {
-    pub(super) socket: Socket,
-    /// There are no descriptors left for it: its request is refused.
-    pub(super) last: bool,
 }
 
 impl DeviceInner {
     /// The next peer that has connected. If there are no descriptors left it takes the spare one;
     /// while that is in use, further peers wait.
     pub(super) fn accept(&self, listener: &Socket) -> io::Result<Option<Accepted>> {
-        // A thread that panicked left it as it is: there, or not.
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        if spare.is_none() {
-            *spare = sys::spare();
+        match self.spare.accept(listener) {
+            Err(error) if sys::is_out_of_files(&error) => Ok(None),
+            other => other,
         }
-        let mut last = false;
-        let socket = match listener.accept() {
-            Err(error) if sys::is_out_of_files(&error) => {
-                drop(spare.take());
-                last = true;
-                match listener.accept() {
-                    Err(error) if sys::is_out_of_files(&error) => None,
-                    other => other?,
-                }
-            }
-            other => other?,
-        };
-        Ok(socket.map(|socket| Accepted { socket, last }))
     }
 
     pub(super) fn next_key(&self) -> u64 {
@@ -138,7 +117,8 @@ impl SoftDevice {
             links,
             waiting: Waiting::default(),
             rendezvous: OnceLock::new(),
-            spare: Mutex::new(sys::spare()),
+            making: Mutex::new(()),
+            spare: Spare::new(),
             keys: AtomicU64::new(1),
         };
         Ok(SoftDevice(Arc::new(inner), soft))

@@ -12,8 +12,9 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::QpType;
 
 use super::clock::RNR_TIMER_DEFAULT;
-use super::device::{Accepted, DeviceInner};
+use super::device::DeviceInner;
 use super::links::Offer;
+use super::spare::Accepted;
 use super::sys::{self, Received, Socket};
 use super::wire::{Instance, MESSAGE_MAX, Message, Request};
 use crate::{LinkShared, QpControl};

@@ -27,31 +27,32 @@ const VIEW_MAX: u64 = 64 << 30;
 /// descriptor: senders of datagrams open a notifier by its name, which an eventfd does not allow.
 pub(super) fn notifier() -> Option<Notifier> {
     let (reader, _writer) = io::pipe().ok()?;
-    notifier_from_peer(reader.into())
+    notifier_from_peer(reader.into()).ok()
 }
 
 /// Opens the notifier that another process of this user names.
 pub(super) fn open_notifier(process: i32, name: FileName) -> Option<Notifier> {
-    notifier_at(&format!("/proc/{process}/fd/{}", name.fd), Some(name.inode))
+    notifier_at(&format!("/proc/{process}/fd/{}", name.fd), Some(name.inode)).ok()
 }
 
-/// The notifier behind a descriptor that a peer handed over.
-pub(super) fn notifier_from_peer(fd: OwnedFd) -> Option<Notifier> {
+/// The notifier behind a descriptor that a peer handed over. An error if it is something else, or
+/// this process has no descriptors left.
+pub(super) fn notifier_from_peer(fd: OwnedFd) -> io::Result<Notifier> {
     notifier_at(&format!("/proc/self/fd/{}", fd.as_raw_fd()), None)
 }
 
 /// Opens a notifier again, so that no peer can make its reads and writes block. It is open for both
 /// ends, so a write never fails for lack of a reader.
-fn notifier_at(path: &str, inode: Option<u64>) -> Option<Notifier> {
+fn notifier_at(path: &str, inode: Option<u64>) -> io::Result<Notifier> {
     let look = look_at(path)?;
-    let found = look.metadata().ok()?;
+    let found = look.metadata()?;
     let named = inode.is_none_or(|inode| found.ino() == inode);
     if !named || !found.file_type().is_fifo() || found.uid() != sys::user() {
-        return None;
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     let here = format!("/proc/self/fd/{}", look.as_raw_fd());
     let mut both = OpenOptions::new();
-    let file = both.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(here).ok()?;
+    let file = both.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(here)?;
     let ring = |fd| {
         // If it fails, the pipe is full and the notifier has rung already.
         let _ = sys::write(fd, &[1]);
@@ -66,13 +67,13 @@ fn notifier_at(path: &str, inode: Option<u64>) -> Option<Notifier> {
             }
         }
     };
-    Some(Notifier::new(file.as_raw_fd(), Arc::new(file), ring, clear))
+    Ok(Notifier::new(file.as_raw_fd(), Arc::new(file), ring, clear))
 }
 
 /// Looks at a file without opening it: a peer may name a device or a pipe.
-fn look_at(path: &str) -> Option<File> {
+fn look_at(path: &str) -> io::Result<File> {
     let mut look = OpenOptions::new();
-    look.read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path).ok()
+    look.read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path)
 }
 
 /// The name of a file of this process.
@@ -84,7 +85,7 @@ pub(super) fn name_of(fd: RawFd) -> Option<FileName> {
 /// Opens the memfd that another process of this user names.
 fn open(process: i32, name: FileName, write: bool) -> Option<File> {
     let path = format!("/proc/{process}/fd/{}", name.fd);
-    let look = look_at(&path)?;
+    let look = look_at(&path).ok()?;
     let found = look.metadata().ok()?;
     if found.ino() != name.inode || !found.is_file() || found.uid() != sys::user() {
         return None;

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use doorbell_alloc::{Ask, MapRequest, Mapping};
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
+use doorbell_seam::provider::wake::Notifier;
 
 use super::carrier::{Carried, CarrierEnd};
 use super::files;
@@ -168,7 +169,7 @@ pub(super) fn make(
         CmError::new(Code::from_errno(error.errno()), asked, error.to_string())
     })?;
     let map = remote_map(process, directory);
-    let notifier = notifier.and_then(files::notifier_from_peer);
+    let notifier = opened(notifier)?;
     Ok(LinkShared::new(memory, Side::Maker)?.with_remote_map(map).with_notifier(notifier))
 }
 
@@ -185,8 +186,16 @@ pub(super) fn join(
         return Err(CmError::new(Code::Invalid, TAKE, "its memory consists of huge pages"));
     }
     let map = remote_map(process, directory);
-    let notifier = notifier.and_then(files::notifier_from_peer);
+    let notifier = opened(notifier)?;
     Ok(LinkShared::new(memory, Side::Taker)?.with_remote_map(map).with_notifier(notifier))
+}
+
+/// Opens the notifier that a peer has sent, if it has sent one. Without it, nobody could wake the
+/// peer, so a connection without it fails.
+fn opened(notifier: Option<OwnedFd>) -> Result<Option<Notifier>, CmError> {
+    let asked = "open the notifier of the peer";
+    let notifier = notifier.map(files::notifier_from_peer).transpose();
+    notifier.map_err(|error| CmError::from_io(asked, &error))
 }
 
 /// Adds a link. When the table is full, removes the links that are gone.

@@ -28,11 +28,15 @@ mod hostile;
 mod id;
 mod links;
 mod neighbours;
+mod offers;
+#[cfg(test)]
+mod offers_tests;
 mod place;
 mod rendezvous;
 #[cfg(test)]
 mod rendezvous_tests;
 mod sidr;
+mod spare;
 mod sys;
 #[cfg(test)]
 mod tests;

@@ -18,17 +18,18 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::io::ErrorKind;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use doorbell_fabric::{CmError, Credentials};
+use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::Gid;
 use doorbell_seam::provider::wake::Notifier;
 
 use super::files;
 use super::links;
+use super::offers::{LISTENER, OFFERS_MAX, Offer, Offers, WAITING, is_of};
 use super::sys::{self, Epoll, READY_MAX, Received, Socket};
 use super::wire::{ByNumber, MESSAGE_MAX, Message};
 use crate::device::host::device_of;
@@ -38,36 +39,23 @@ use crate::{LinkShared, QpControl, Wiring};
 const OFFER_LIMIT: Duration = Duration::from_secs(5);
 /// Pause between two looks for it.
 const PAUSE: Duration = Duration::from_micros(100);
-/// Offers that wait to be taken; further ones are refused.
-const OFFERS_MAX: usize = 4096;
-/// Peers that have connected and not said a word; the oldest gives way.
-const SILENT_MAX: usize = 32;
-/// The key of the listener; other keys are numbers of queue pairs, which have 24 bits.
-const LISTENER: u64 = u64::MAX;
+/// Peers that may connect before this side takes them; a system may allow fewer.
+const BACKLOG: u32 = 4096;
 
 /// The place where peers leave offers for the queue pairs of one device.
 pub(super) struct Rendezvous {
     /// The name of the device.
     device: String,
     gid: Gid,
-    listener: Socket,
+    /// Under the keys of `offers`, or the number of a queue pair, which has 24 bits.
     pub(super) watch: Epoll,
     lists: Mutex<Lists>,
 }
 
-#[derive(Default)]
 struct Lists {
-    silent: Vec<(Socket, Credentials)>,
-    offers: Vec<Offer>,
+    offers: Offers,
     /// By the number of this side's queue pair.
     pairs: HashMap<u32, Pair>,
-}
-
-/// A link that a peer has made.
-struct Offer {
-    socket: Socket,
-    what: ByNumber,
-    files: Vec<OwnedFd>,
 }
 
 /// A queue pair that was connected.
@@ -103,6 +91,11 @@ pub(super) fn listener_name(device: &str, gid: Gid) -> String {
     name
 }
 
+/// What the first side asks for.
+fn asked_of(gid: Gid) -> String {
+    format!("leave an offer with the device of GID {gid}")
+}
+
 /// The name of a pair, the same on both sides.
 fn pair_name(one: (Gid, u32), other: (Gid, u32)) -> String {
     let mut name = format!("doorbell/{:x}/", sys::user());
@@ -124,10 +117,11 @@ impl Rendezvous {
     pub(super) fn new(device: &str, gid: Gid) -> std::io::Result<Rendezvous> {
         let (listener, watch) = (Socket::new()?, Epoll::new()?);
         listener.bind(&listener_name(device, gid))?;
-        listener.listen(OFFERS_MAX as u32)?;
-        watch.add(listener.fd(), LISTENER)?;
-        let device = device.to_owned();
-        Ok(Rendezvous { device, gid, listener, watch, lists: Mutex::default() })
+        listener.listen(BACKLOG)?;
+        let mut offers = Offers::new(listener, OFFERS_MAX);
+        offers.listen(&watch);
+        let lists = Mutex::new(Lists { offers, pairs: HashMap::new() });
+        Ok(Rendezvous { device: device.to_owned(), gid, watch, lists })
     }
 
     fn lists(&self) -> MutexGuard<'_, Lists> {
@@ -152,12 +146,14 @@ impl Rendezvous {
         let name = pair_name(here, to);
         let until = Instant::now() + OFFER_LIMIT;
         loop {
-            if let Some(offer) = self.take_offer(qp.num(), to) {
+            let wanted = ByNumber { gid: to.0.0, from: to.1, to: qp.num() };
+            let found = self.lists().offers.take(wanted, &self.watch);
+            if let Some(offer) = found {
                 return self.join(qp, offer, wiring);
             }
             let socket = Socket::new().map_err(|error| CmError::from_io(asked(), &error))?;
             match socket.bind(&name) {
-                Ok(()) => return self.offer(qp, to, socket, wiring),
+                Ok(()) => return self.offer(qp, to, (socket, until), wiring),
                 Err(error) if error.kind() == ErrorKind::AddrInUse => {}
                 Err(error) => return Err(CmError::from_io(asked(), &error)),
             }
@@ -175,34 +171,48 @@ impl Rendezvous {
         &self,
         qp: &QpControl,
         (gid, num): (Gid, u32),
-        name: Socket,
+        (name, until): (Socket, Instant),
         wiring: &Wiring,
     ) -> Result<(), CmError> {
-        let asked = || format!("leave an offer with the device of GID {gid}");
-        let peer = device_of(gid);
-        let socket = Socket::new().map_err(|error| CmError::from_io(asked(), &error))?;
-        let to = listener_name(&self.device, gid);
-        socket.connect(&to).map_err(|error| match error.kind() {
-            ErrorKind::ConnectionRefused => {
-                CmError::new(Code::NoDevice, asked(), "there is no such device, or not any more")
-                    .cure("use the GID that the peer's query_gid gives")
-            }
-            _ => CmError::from_io(asked(), &error),
-        })?;
-        let found = socket.peer().map_err(|error| CmError::from_io(asked(), &error))?;
-        if !is_of(found, gid) {
-            let answer = "it is of another process or user";
-            return Err(CmError::new(Code::Denied, asked(), answer));
-        }
-        let link = Arc::new(links::make(peer, None)?);
+        // Before it connects: peers that connect and say nothing are not kept for long.
+        let link = Arc::new(links::make(device_of(gid), None)?);
         let notifier = qp.notifier();
         let files = [link.memory().fd(), notifier.as_ref().map(Notifier::fd)];
         let files: Vec<RawFd> = files.into_iter().flatten().collect();
         let offer = ByNumber { gid: self.gid.0, from: qp.num(), to: num };
-        socket
-            .send(&Message::ByNumber(offer).encode(), &files)
-            .map_err(|error| CmError::from_io(asked(), &error))?;
+        let message = Message::ByNumber(offer).encode();
+        let socket = self.call(gid, until)?;
+        socket.send(&message, &files).map_err(|error| CmError::from_io(asked_of(gid), &error))?;
         self.add(qp, link, socket, Some(name), wiring)
+    }
+
+    /// Connects to the listener of another device.
+    fn call(&self, gid: Gid, until: Instant) -> Result<Socket, CmError> {
+        let asked = || asked_of(gid);
+        let failed = |error| CmError::from_io(asked(), &error);
+        let socket = Socket::new().map_err(failed)?;
+        let to = listener_name(&self.device, gid);
+        while let Err(error) = socket.connect(&to) {
+            match error.kind() {
+                // Its backlog is full.
+                ErrorKind::WouldBlock if Instant::now() < until => std::thread::sleep(PAUSE),
+                ErrorKind::WouldBlock => {
+                    let answer = "too many peers wait there already";
+                    return Err(CmError::new(Code::TimedOut, asked(), answer));
+                }
+                ErrorKind::ConnectionRefused => {
+                    let answer = "there is no such device, or not any more";
+                    return Err(CmError::new(Code::NoDevice, asked(), answer)
+                        .cure("use the GID that the peer's query_gid gives"));
+                }
+                _ => return Err(failed(error)),
+            }
+        }
+        if !is_of(socket.peer().map_err(failed)?, gid) {
+            let answer = "it is of another process or user";
+            return Err(CmError::new(Code::Denied, asked(), answer));
+        }
+        Ok(socket)
     }
 
     /// This side comes second.
@@ -242,6 +252,12 @@ impl Rendezvous {
         Ok(())
     }
 
+    /// Offers and peers that wait here.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.lists().offers.len()
+    }
+
     pub(super) fn take_out(&self, num: u32) -> Option<Pair> {
         let pair = self.lists().pairs.remove(&num)?;
         if let Some(socket) = &pair.socket {
@@ -250,63 +266,19 @@ impl Rendezvous {
         Some(pair)
     }
 
-    /// The offer of that peer for that queue pair. One whose maker has left does not count.
-    fn take_offer(&self, num: u32, (gid, from): (Gid, u32)) -> Option<Offer> {
-        let wanted = ByNumber { gid: gid.0, from, to: num };
-        let mut lists = self.lists();
-        self.admit(&mut lists);
-        while let Some(at) = lists.offers.iter().position(|offer| offer.what == wanted) {
-            let offer = lists.offers.remove(at);
-            if matches!(offer.socket.receive(&mut [0; MESSAGE_MAX]), Ok(Received::Nothing)) {
-                return Some(offer);
-            }
-        }
-        None
-    }
-
-    /// Takes the peers that have connected to the listener, and reads their offers.
-    fn admit(&self, lists: &mut Lists) {
-        while let Ok(Some(socket)) = self.listener.accept() {
-            if let Ok(peer) = socket.peer()
-                && peer.uid == sys::user()
-            {
-                lists.silent.push((socket, peer));
-            }
-        }
-        let before = std::mem::take(&mut lists.silent);
-        for (socket, peer) in before {
-            let mut bytes = [0; MESSAGE_MAX];
-            let (message, files) = match socket.receive(&mut bytes) {
-                Ok(Received::Nothing) => {
-                    lists.silent.push((socket, peer));
-                    continue;
-                }
-                Ok(Received::Message(length, files)) => {
-                    (bytes.get(..length).and_then(Message::decode), files)
-                }
-                // Closed, broken, or without its files.
-                _ => continue,
-            };
-            let Some(Message::ByNumber(what)) = message else { continue };
-            if is_of(peer, Gid(what.gid)) && lists.offers.len() < OFFERS_MAX {
-                lists.offers.push(Offer { socket, what, files });
-            }
-        }
-        let beyond = lists.silent.len().saturating_sub(SILENT_MAX);
-        lists.silent.drain(..beyond);
-    }
-
     /// See [`SoftDevice::rendezvous_step`](crate::SoftDevice::rendezvous_step).
     pub(super) fn step(&self) -> Vec<u32> {
         let mut keys = [0; READY_MAX];
         let mut left = Vec::new();
         let Ok(keys) = self.watch.wait(Some(Duration::ZERO), &mut keys) else { return left };
         let mut lists = self.lists();
+        if keys.contains(&LISTENER) || keys.contains(&WAITING) {
+            lists.offers.admit(&self.watch);
+        }
+        if keys.contains(&WAITING) {
+            lists.offers.purge(&self.watch);
+        }
         for key in keys {
-            if *key == LISTENER {
-                self.admit(&mut lists);
-                continue;
-            }
             let Ok(num) = u32::try_from(*key) else { continue };
             let Some(pair) = lists.pairs.get_mut(&num) else { continue };
             if self.read(pair) {
@@ -324,18 +296,23 @@ impl Rendezvous {
         let mut bytes = [0; MESSAGE_MAX];
         let (message, files) = match socket.receive(&mut bytes) {
             Ok(Received::Nothing) => return false,
-            Ok(Received::Message(length, files) | Received::Short(length, files)) => {
+            Ok(Received::Message(length, files)) => {
                 (bytes.get(..length).and_then(Message::decode), files)
             }
-            Ok(Received::Closed) | Err(_) => (None, Vec::new()),
+            // Without its notifier, nobody could wake the peer.
+            Ok(Received::Short(..) | Received::Closed) | Err(_) => (None, Vec::new()),
         };
         match message {
             Some(Message::Ready) => {
-                let notifier = files.into_iter().next().and_then(files::notifier_from_peer);
-                if let Some(notifier) = notifier {
-                    pair.link.set_notifier(notifier);
+                match files.into_iter().next().map(files::notifier_from_peer) {
+                    None => return false,
+                    Some(Ok(notifier)) => {
+                        pair.link.set_notifier(notifier);
+                        return false;
+                    }
+                    // As above.
+                    Some(Err(_)) => pair.died = true,
                 }
-                return false;
             }
             Some(Message::Bye) => {}
             // Its process has ended, or it broke the protocol.
@@ -345,9 +322,4 @@ impl Rendezvous {
         (pair.socket, pair.name) = (None, None);
         true
     }
-}
-
-/// True if that process of this user has the device of that GID.
-fn is_of(peer: Credentials, gid: Gid) -> bool {
-    peer.uid == sys::user() && peer.pid == device_of(gid).0
 }

@@ -16,19 +16,19 @@ use super::sys::Socket;
 use super::wire::{ByNumber, Message};
 use super::*;
 
-const SOON: Duration = Duration::from_secs(60);
+pub(super) const SOON: Duration = Duration::from_secs(60);
 const CAPS: QpCaps = QpCaps { send_wr: 4, recv_wr: 4, send_sge: 1, recv_sge: 1, inline: 16 };
 
 /// One side: a device with a queue pair.
-struct Side {
-    device: SoftDevice,
-    qp: SoftQp,
+pub(super) struct Side {
+    pub(super) device: SoftDevice,
+    pub(super) qp: SoftQp,
     poller: SoftPoller,
-    gid: Gid,
+    pub(super) gid: Gid,
 }
 
 impl Side {
-    fn new(kind: QpType) -> Side {
+    pub(super) fn new(kind: QpType) -> Side {
         let device = SoftDevice::open().unwrap();
         device.connect_by_number().unwrap();
         let (cq, poller) = device.create_cq(16, Sharing::Shared).unwrap();
@@ -46,12 +46,12 @@ impl Side {
         Side { device, qp, poller, gid }
     }
 
-    fn name(&self) -> (Gid, u32) {
+    pub(super) fn name(&self) -> (Gid, u32) {
         (self.gid, self.qp.num())
     }
 
     /// `ibv_modify_qp` to RTR.
-    fn connect(&mut self, (gid, num): (Gid, u32)) -> Result<(), CmError> {
+    pub(super) fn connect(&mut self, (gid, num): (Gid, u32)) -> Result<(), CmError> {
         let fields = QpFields {
             av: Some(AddressVector::to(gid)),
             path_mtu: Some(Mtu::Bytes1024),
@@ -64,7 +64,7 @@ impl Side {
         self.device.modify_qp(&mut self.qp, QpState::Init, &fields)
     }
 
-    fn send(&mut self, text: &[u8]) {
+    pub(super) fn send(&mut self, text: &[u8]) {
         let sge = Sge::inline(text);
         let flags = SendFlags::INLINE;
         let wr = SendWr { wr_id: 1, op: SendOp::Send, flags, sge, more: &[] };
@@ -73,7 +73,7 @@ impl Side {
     }
 
     /// Posts a receive for an empty message.
-    fn receive(&mut self) {
+    pub(super) fn receive(&mut self) {
         // SAFETY: it has no bytes.
         unsafe { self.qp.post_recv(&[RecvWr { wr_id: 2, sge: Sge::default() }]) }.unwrap();
     }
@@ -85,7 +85,7 @@ impl Side {
 }
 
 /// The next completion of the first; the other side is polled meanwhile.
-fn next(one: &mut Side, other: &mut Side) -> Wc {
+pub(super) fn next(one: &mut Side, other: &mut Side) -> Wc {
     let until = Instant::now() + SOON;
     let mut kept = Vec::new();
     loop {
@@ -109,7 +109,7 @@ fn next_of(side: &mut Side) -> Wc {
 }
 
 /// Waits until the peer of that side is known to have left.
-fn wait_until_left(side: &Side) {
+pub(super) fn wait_until_left(side: &Side) {
     let until = Instant::now() + SOON;
     while side.device.rendezvous_step().is_empty() {
         assert!(Instant::now() < until, "nobody says that the peer has left");

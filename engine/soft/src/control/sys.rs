@@ -324,7 +324,7 @@ pub(super) fn is_out_of_files(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-/// A descriptor to give back when there are no others: see [`super::device::DeviceInner::spare`].
+/// A descriptor to give back when there are no others: see [`super::spare::Spare`].
 pub(super) fn spare() -> Option<OwnedFd> {
     // SAFETY: takes numbers only.
     own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }).ok()
