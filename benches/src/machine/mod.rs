@@ -68,7 +68,7 @@ impl Machine {
 }
 
 /// The commit of the sources this program was built from, with `-dirty` if they have changed since.
-/// Nothing if the sources are gone. `DOORBELL_COMMIT` says it instead: to find out, git reads all the
+/// Nothing if the sources are gone. `DOORBELL_COMMIT` says it instead: to find out, git reads all
 /// sources, which takes minutes on an emulated machine.
 pub(crate) fn commit() -> Option<String> {
     if let Ok(commit) = std::env::var("DOORBELL_COMMIT") {
