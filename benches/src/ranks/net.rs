@@ -36,14 +36,14 @@ const PARTING: Duration = Duration::from_secs(5);
 /// How long a line may take to be written.
 pub(crate) const WRITE_LIMIT: Duration = Duration::from_secs(10);
 
-/// What goes over a line.
+/// A message between ranks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Say {
     /// The first line of a rank.
     Hello(Hello),
     /// It is alive.
     Beat,
-    /// Its part of what is gathered.
+    /// The sender's part of the data that rank 0 gathers.
     Part(Value),
     /// The parts of all ranks.
     All(Vec<Value>),
@@ -134,7 +134,7 @@ pub(crate) struct Net {
     is_alone: bool,
 }
 
-/// What goes on in this rank meanwhile: how far it has come.
+/// The progress of this rank.
 pub(crate) type Watch<'a> = dyn FnMut() -> Result<u64, Failure> + 'a;
 
 impl Net {

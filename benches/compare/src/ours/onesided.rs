@@ -248,7 +248,7 @@ impl Trips for Party {
 }
 
 impl Stream for Party {
-    /// Half of what may be outstanding with one doorbell, while the other half is under way.
+    /// Each doorbell posts half of what may be outstanding; the other half is in flight.
     #[inline(always)]
     fn send(&mut self) -> Result<u64, Failure> {
         let batch = self.memory.slots / 2;

@@ -180,7 +180,7 @@ unsafe extern "C" fn rdma_getaddrinfo(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
     if !res.is_null() {
-        // SAFETY: it is from `rdma_getaddrinfo`, the first field of what was made there.
+        // SAFETY: `rdma_getaddrinfo` made it as the first field of an `Answer`.
         drop(unsafe { Box::from_raw(res.cast::<Answer>()) });
     }
 }

@@ -180,7 +180,7 @@ pub(crate) unsafe fn show_device(at: *mut rdma_cm_id) {
 /// # Safety
 /// As for [`object`].
 pub(crate) unsafe fn id_at<'a>(at: *mut rdma_cm_id) -> Result<&'a Object<Id>, Errno> {
-    // SAFETY: as the caller says; an id lies at the front of what was given.
+    // SAFETY: the caller vouches for the pointer; the id is the first field of its object.
     unsafe { object::<Id>(at.cast()) }
 }
 
