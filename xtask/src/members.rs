@@ -43,17 +43,6 @@ pub(crate) fn workspace(name: &str) -> Outcome<Package> {
     found.ok_or_else(|| format!("no workspace here holds the package {name}"))
 }
 
-/// The one member that has a test or a program of that name.
-pub(crate) fn with_target(target: &str) -> Outcome<String> {
-    let found = members().into_iter().filter(|package| package.has_target(target));
-    let mut names: Vec<String> = found.map(|package| package.name).collect();
-    match (names.pop(), names.pop()) {
-        (Some(name), None) => Ok(name),
-        (None, _) => Err(format!("no package has the test or program {target}")),
-        (Some(one), Some(two)) => Err(format!("{one} and {two} both have a {target}")),
-    }
-}
-
 impl Package {
     /// Its folder.
     pub(crate) fn folder(&self) -> &Path {
@@ -99,15 +88,6 @@ impl Package {
 
     fn is_apart(&self) -> bool {
         self.text.lines().any(|line| line.trim() == "[workspace]")
-    }
-
-    fn has_target(&self, target: &str) -> bool {
-        let named = format!("name = \"{target}\"");
-        let usual = ["tests", "src/bin"].map(Path::new).into_iter().flat_map(|part| {
-            [part.join(target).with_extension("rs"), part.join(target).join("main.rs")]
-        });
-        self.text.lines().any(|line| line.trim() == named)
-            || usual.into_iter().any(|file| self.folder.join(file).exists())
     }
 }
 
@@ -173,13 +153,6 @@ numa = \"1\"
     }
 
     #[test]
-    fn a_program_is_found_by_its_name() {
-        let package = package(MANIFEST);
-        assert!(package.has_target("tool") && package.has_target("a-b"));
-        assert!(!package.has_target("numa"));
-    }
-
-    #[test]
     fn models_and_workspaces_are_told_apart() {
         assert!(package("[target.'cfg(loom)'.dependencies]\nloom = \"1\"\n").has_models());
         assert!(!package("[dependencies]\nloom = \"1\"\n").has_models());
@@ -193,6 +166,6 @@ numa = \"1\"
         let mentions = |package: &Package| package.mentions(&["fn "]);
         assert!(members().iter().any(mentions), "libraries are members");
         assert!(!members().iter().any(|package| package.name == "xtask" && mentions(package)));
-        assert!(with_target("no-such-target").is_err() && workspace("xtask").is_err());
+        assert!(workspace("xtask").is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use crate::Outcome;
 use crate::exec::{capture, must};
@@ -128,6 +129,9 @@ const PACKAGES: &[Package] = &[
 
 /// Installs the missing packages for `needs`. Prints nothing if none is missing.
 pub(crate) fn ensure(needs: &[Need]) -> Outcome<()> {
+    // Lanes of steps begin at once, and two installations would lock each other out.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let wanted =
         PACKAGES.iter().filter(|package| package.needs.iter().any(|need| needs.contains(need)));
     let debian = has_program("dpkg-query") && has_program("apt-get");

@@ -68,6 +68,35 @@ impl Step {
 pub(crate) const STEPS: &[Step] = &[
     step("fmt", "the code of every workspace is formatted", &[], Work::Own(apart::fmt)),
     step("tidy", "the rules no lint knows hold", &[], Work::Own(tidy::check)),
+    step("build", "everything builds", &[], Work::Build(&["test", "--workspace", "--no-run"])),
+    step(
+        "vm",
+        "conformance and real peers on a kernel's RDMA device",
+        &[Need::Verbs],
+        Work::Own(suite::check),
+    )
+    .beside(Lane::Machine),
+    step(
+        "vm-nvmf",
+        "the kernel's NVMe initiator uses a disk of the target, which may be killed",
+        &[Need::Verbs],
+        Work::Own(suite::nvmf),
+    )
+    .beside(Lane::Machine),
+    step(
+        "vm-wire",
+        "two machines whose wire loses one packet in a hundred still finish",
+        &[Need::Verbs],
+        Work::Own(suite::wire),
+    )
+    .beside(Lane::Wire),
+    step(
+        "vm-numa",
+        "memory and workers are where they were asked for, with two nodes",
+        &[],
+        Work::Own(suite::numa),
+    )
+    .beside(Lane::Machine),
     step(
         "clippy",
         "no warning in any target",
@@ -75,16 +104,10 @@ pub(crate) const STEPS: &[Step] = &[
         Work::Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
     ),
     step(
-        "clippy-verbs",
-        "nor with the feature verbs",
-        &[Need::Verbs],
-        Work::Cargo(&["clippy", "@verbs", "--all-targets", "--", "-D", "warnings"]),
-    ),
-    step(
-        "clippy-numa",
-        "nor with the feature numa",
-        &[Need::Numa],
-        Work::Cargo(&["clippy", "@numa", "--all-targets", "--", "-D", "warnings"]),
+        "clippy-features",
+        "nor with the features verbs and numa",
+        &[Need::Verbs, Need::Numa],
+        Work::Cargo(&["clippy", "@verbs", "@numa", "--all-targets", "--", "-D", "warnings"]),
     ),
     step(
         "doc",
@@ -117,7 +140,6 @@ pub(crate) const STEPS: &[Step] = &[
         &[],
         Work::Cargo(&["package", "--workspace", "--no-verify", "--allow-dirty"]),
     ),
-    step("build", "everything builds", &[], Work::Build(&["test", "--workspace", "--no-run"])),
     step(
         "tests",
         "unit, integration and doc tests",
@@ -166,34 +188,6 @@ pub(crate) const STEPS: &[Step] = &[
         &[Need::Compare],
         Work::Own(apart::compare),
     ),
-    step(
-        "vm",
-        "conformance and real peers on a kernel's RDMA device",
-        &[Need::Verbs],
-        Work::Own(suite::check),
-    )
-    .beside(Lane::Machine),
-    step(
-        "vm-nvmf",
-        "the kernel's NVMe initiator uses a disk of the target, which may be killed",
-        &[Need::Verbs],
-        Work::Own(suite::nvmf),
-    )
-    .beside(Lane::Machine),
-    step(
-        "vm-wire",
-        "two machines whose wire loses one packet in a hundred still finish",
-        &[Need::Verbs],
-        Work::Own(suite::wire),
-    )
-    .beside(Lane::Wire),
-    step(
-        "vm-numa",
-        "memory and workers are where they were asked for, with two nodes",
-        &[],
-        Work::Own(suite::numa),
-    )
-    .beside(Lane::Machine),
     step(
         "bare",
         "what needs no operating system builds without one, and runs without std",

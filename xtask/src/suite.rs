@@ -7,9 +7,10 @@ use crate::args::quoted;
 use crate::count::Count;
 use crate::exec::{Sink, capture};
 use crate::machine::{Job, Machine, Shared};
+use crate::members::members;
 use crate::place::cargo;
 use crate::report::Report;
-use crate::{members, setup, vm};
+use crate::{setup, vm};
 
 /// A program that the suite runs.
 enum Program {
@@ -19,12 +20,22 @@ enum Program {
     Bin(&'static str),
 }
 
+/// The packages that cargo is told to build together: together they agree on the features of what
+/// they share, and so it is built once.
+#[derive(Clone, Copy)]
+enum Packages {
+    /// All.
+    All,
+    /// Those with the feature `verbs`, and with it.
+    Verbs,
+}
+
 /// The checks in one virtual machine.
 struct Suite {
     script: &'static str,
     programs: &'static [Program],
-    /// Cargo words that all of its programs are built with.
-    features: &'static [&'static str],
+    /// Which packages its programs are built with, so that they share what earlier steps built.
+    packages: Packages,
     machine: Machine,
 }
 
@@ -62,7 +73,7 @@ pub(crate) fn check() -> Outcome<Report> {
     Suite {
         script: "suite.sh",
         programs: RXE,
-        features: &["--features", "verbs"],
+        packages: Packages::Verbs,
         machine: vm::usual(SILENCE),
     }
     .run()
@@ -70,9 +81,9 @@ pub(crate) fn check() -> Outcome<Report> {
 
 /// The kernel's NVMe initiator with the target.
 pub(crate) fn nvmf() -> Outcome<Report> {
-    let (programs, features) = (&[Program::Bin("nvmf")], &["--features", "verbs"]);
+    let (programs, packages) = (&[Program::Bin("nvmf")], Packages::Verbs);
     let machine = Machine { hugepages: 0, ..vm::usual(SILENCE) };
-    Suite { script: "nvmf.sh", programs, features, machine }.run()
+    Suite { script: "nvmf.sh", programs, packages, machine }.run()
 }
 
 /// Placement and limits on a machine with two nodes.
@@ -80,14 +91,14 @@ pub(crate) fn numa() -> Outcome<Report> {
     // Each node holds the kernel's own data and a whole free GiB.
     let machine =
         Machine { cpus: 4, memory_mib: 8192, numa: true, hugepages: 0, ..vm::usual(SILENCE) };
-    Suite { script: "numa.sh", programs: NUMA, features: &[], machine }.run()
+    Suite { script: "numa.sh", programs: NUMA, packages: Packages::All, machine }.run()
 }
 
 impl Suite {
     /// Builds, boots, runs.
     fn run(&self) -> Outcome<Report> {
         let parts = setup::machine()?;
-        let (mut report, variables) = built(self.programs, self.features);
+        let (mut report, variables) = built(self.programs, self.packages);
         let line = format!("{variables}bash xtask/vm/{}", self.script);
         let shared = Shared::new()?;
         let machine = &self.machine;
@@ -99,7 +110,7 @@ impl Suite {
 
 /// Two machines on a wire that loses packets.
 pub(crate) fn wire() -> Outcome<Report> {
-    let (mut report, variables) = built(WIRE, &["--features", "verbs"]);
+    let (mut report, variables) = built(WIRE, Packages::Verbs);
     let [server, client] =
         ["server", "client"].map(|side| format!("{variables}bash xtask/vm/wire.sh {side}"));
     for side in vm::on_a_wire(SILENCE, "1%", [&server, &client])? {
@@ -123,27 +134,64 @@ impl Report {
 
 /// Builds programs; returns the variables that name them to a script. One that cannot be built is
 /// one failure; everything that does not need it still runs.
-fn built(programs: &[Program], features: &[&str]) -> (Report, String) {
+fn built(programs: &[Program], packages: Packages) -> (Report, String) {
     let mut report = Report { count: Count::default(), text: String::new() };
     let mut variables = String::new();
+    let (messages, words) = messages(programs, packages).unwrap_or_else(|it| (String::new(), it));
     for program in programs {
-        match build(program, features) {
-            Ok(path) => {
-                let variable = program.name().to_uppercase().replace('-', "_");
-                variables.push_str(&format!("{variable}={} ", quoted(&path)));
-            }
-            Err(message) => {
-                report.count += Count::one(false);
-                report.text.push_str(&format!("{message}\n"));
-            }
+        let name = program.name();
+        if let Some(path) = executable(&messages, program) {
+            let variable = name.to_uppercase().replace('-', "_");
+            variables.push_str(&format!("{variable}={} ", quoted(&path)));
+        } else {
+            report.count += Count::one(false);
+            report.text.push_str(&format!("the program `{name}` is missing\n"));
         }
+    }
+    if report.count.failed > 0 {
+        report.text.push_str(&format!("cargo says:\n{words}\n"));
     }
     (report, variables)
 }
 
 /// The conformance suite, built for any device; its path.
 pub(crate) fn conformance() -> Outcome<String> {
-    build(&CONFORMANCE, &["--features", "verbs"])
+    let (messages, words) = messages(&[CONFORMANCE], Packages::Verbs)?;
+    executable(&messages, &CONFORMANCE)
+        .ok_or_else(|| format!("the conformance suite is missing, cargo says:\n{words}"))
+}
+
+/// Builds programs; returns cargo's messages, and what it said besides.
+fn messages(programs: &[Program], packages: Packages) -> Outcome<(String, String)> {
+    let mut text = String::new();
+    for command in [["test", "--no-run", "--no-fail-fast"].as_slice(), &["build", "--keep-going"]] {
+        let kind = |program: &&Program| program.is_test() == (command[0] == "test");
+        let options = programs.iter().filter(kind).flat_map(Program::option);
+        let options: Vec<&str> = options.collect();
+        if options.is_empty() {
+            continue;
+        }
+        let mut cargo = cargo();
+        cargo.args(command).args(options).args(packages.words());
+        cargo.args(["--message-format", "json-render-diagnostics"]);
+        text.push_str(&capture(&mut cargo)?.text);
+    }
+    let (messages, words): (Vec<&str>, _) = text.lines().partition(|line| line.starts_with('{'));
+    Ok((messages.join("\n"), words.join("\n")))
+}
+
+impl Packages {
+    /// The words that choose them.
+    fn words(self) -> Vec<String> {
+        match self {
+            Packages::All => vec!["--workspace".to_owned()],
+            Packages::Verbs => {
+                let named = members().into_iter().filter(|package| package.has_feature("verbs"));
+                let named = named.flat_map(|package| ["--package".to_owned(), package.name]);
+                named.chain(["--features", "verbs"].map(str::to_owned)).collect()
+            }
+        }
+    }
 }
 
 impl Program {
@@ -152,36 +200,25 @@ impl Program {
             Program::Test(name) | Program::Bin(name) => name,
         }
     }
-}
 
-/// Builds one program; returns its path.
-fn build(program: &Program, features: &[&str]) -> Outcome<String> {
-    let name = program.name();
-    let package = members::with_target(name)?;
-    let mut cargo = cargo();
-    match program {
-        Program::Test(_) => cargo.args(["test", "--no-run", "--package", &package, "--test", name]),
-        Program::Bin(_) => cargo.args(["build", "--package", &package, "--bin", name]),
-    };
-    cargo.args(features).args(["--message-format", "json-render-diagnostics"]);
-    let done = capture(&mut cargo)?;
-    match executable(&done.text, name) {
-        Some(path) if done.ok => Ok(path),
-        _ => {
-            let words = done.text.lines().filter(|line| !line.starts_with('{'));
-            let words = words.collect::<Vec<_>>().join("\n");
-            Err(format!("the program `{name}` is missing, cargo says:\n{words}"))
-        }
+    fn is_test(&self) -> bool {
+        matches!(self, Program::Test(_))
+    }
+
+    /// The words that choose it among the targets.
+    fn option(&self) -> [&'static str; 2] {
+        [if self.is_test() { "--test" } else { "--bin" }, self.name()]
     }
 }
 
 /// The path of a target's program, from cargo's messages.
-fn executable(messages: &str, name: &str) -> Option<String> {
-    let name = format!("\"name\":\"{name}\"");
-    let message =
-        messages.lines().find(|line| line.contains(&name) && line.contains("\"executable\":\""))?;
-    let path = message.split_once("\"executable\":\"")?.1.split('"').next()?;
-    Some(path.to_owned())
+fn executable(messages: &str, program: &Program) -> Option<String> {
+    let name = format!("\"name\":\"{}\"", program.name());
+    let kind = if program.is_test() { "\"kind\":[\"test\"]" } else { "\"kind\":[\"bin\"]" };
+    let meant =
+        |line: &&str| [&name, kind, "\"executable\":\""].iter().all(|part| line.contains(*part));
+    let path = messages.lines().find(meant)?.split_once("\"executable\":\"")?.1;
+    Some(path.split('"').next()?.to_owned())
 }
 
 #[cfg(test)]
@@ -191,19 +228,20 @@ mod tests {
     #[test]
     fn the_program_is_found_among_the_messages() {
         let messages = "\
-{\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"lib\"},\"executable\":null}
-{\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"other\"},\"executable\":\"/t/other\"}
-{\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"interop\"},\"executable\":\"/t/interop\"}
+{\"reason\":\"compiler-artifact\",\"target\":{\"kind\":[\"lib\"],\"name\":\"echo\"},\"executable\":null}
+{\"reason\":\"compiler-artifact\",\"target\":{\"kind\":[\"test\"],\"name\":\"echo\"},\"executable\":\"/t/test\"}
+{\"reason\":\"compiler-artifact\",\"target\":{\"kind\":[\"bin\"],\"name\":\"echo\"},\"executable\":\"/t/echo\"}
 ";
-        assert_eq!(executable(messages, "interop").as_deref(), Some("/t/interop"));
-        assert_eq!(executable(messages, "lib"), None);
-        assert_eq!(executable(messages, "conformance"), None);
+        let found = |program| executable(messages, &program);
+        assert_eq!(found(Program::Bin("echo")).as_deref(), Some("/t/echo"));
+        assert_eq!(found(Program::Test("echo")).as_deref(), Some("/t/test"));
+        assert_eq!(found(Program::Bin("conformance")), None);
     }
 
     #[test]
     fn a_missing_program_says_so() {
-        let none = Program::Bin("none-such");
-        let message = build(&none, &[]).expect_err("there is no such program");
-        assert!(message.contains("program none-such"), "{message}");
+        let (report, variables) = built(&[Program::Bin("none-such")], Packages::All);
+        assert_eq!((report.count.failed, variables.as_str()), (1, ""));
+        assert!(report.text.contains("no bin target named `none-such`"), "{}", report.text);
     }
 }

@@ -4,6 +4,24 @@ passed=0
 failed=0
 skipped=0
 scratch=$(mktemp -d)
+since=$SECONDS
+durations=()
+
+# took NAME: notes the seconds since the last note.
+took() {
+    durations+=("$((SECONDS - since)) s  $1")
+    since=$SECONDS
+}
+
+# copy VARIABLE...: replaces the path of a program of ours by that of a copy in memory; see
+# `keep_in_memory`.
+copy() {
+    local variable
+    for variable in "$@"; do
+        [ -n "${!variable:-}" ] || continue
+        cp "${!variable}" "$scratch/${variable,,}" && export "$variable=$scratch/${variable,,}"
+    done
+}
 
 # tell NAME OK FILE...: counts one test; shows the files if it failed.
 tell() {
@@ -17,6 +35,7 @@ tell() {
         sed 's/^/    /' "$@"
         ((failed++))
     fi
+    took "$name"
 }
 
 # skip NAME REASON: counts one test that does not run.
@@ -29,7 +48,7 @@ skip() {
 # machine makes a program slow, but not silent. Prints its output as it comes, and keeps it in
 # $scratch/out.
 patient() {
-    local silence=$1 size shown=0 since=$SECONDS
+    local silence=$1 size shown=0 heard=$SECONDS
     shift
     : > "$scratch/out"
     setsid "$@" > "$scratch/out" 2>&1 &
@@ -38,8 +57,8 @@ patient() {
         size=$(stat -c %s "$scratch/out")
         if ((size > shown)); then
             tail -c +$((shown + 1)) "$scratch/out" | head -c $((size - shown))
-            shown=$size since=$SECONDS
-        elif ((SECONDS - since >= silence)); then
+            shown=$size heard=$SECONDS
+        elif ((SECONDS - heard >= silence)); then
             echo "silent for $silence seconds: ended" >> "$scratch/out"
             kill -KILL -- -$program
         fi
@@ -79,10 +98,13 @@ harness() {
         echo "exit code $code of: $*" > "$scratch/out"
         tell "$name ends well" no "$scratch/out"
     fi
+    took "$name"
 }
 
-# The last line of a suite.
+# The last lines of a suite.
 result() {
+    echo "what took longest of $SECONDS s:"
+    printf '%s\n' "${durations[@]}" | sort -rn | head -n 20
     local result=ok
     [ "$failed" = 0 ] || result=FAILED
     echo "test result: $result. $passed passed; $failed failed; $skipped ignored"

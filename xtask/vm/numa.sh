@@ -9,6 +9,7 @@
 . xtask/vm/up.sh
 . xtask/vm/harness.sh
 
+copy NUMA MAPPING MEMLOCK RUN TUNE DOORBELL_BENCH
 export DOORBELL_NUMA=1
 
 # The group of version 1: a hierarchy of its own for the controllers that the tests need.

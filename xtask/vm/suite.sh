@@ -10,6 +10,10 @@
 . xtask/vm/up.sh
 . xtask/vm/harness.sh
 
+copy CONFORMANCE VERBS_RXE SCENARIOS HOTPATH ECHO DOORBELL_BENCH INTEROP
+keep_in_memory rdma_server rdma_client rping ucmatose udaddy mckey rstream cmtime rdma_xserver \
+    rdma_xclient ibv_{rc,uc,ud,srq}_pingpong
+
 # Here git would read the sources for minutes.
 export DOORBELL_COMMIT=
 address=192.168.77.1

@@ -8,6 +8,8 @@
 . xtask/vm/up.sh
 . xtask/vm/harness.sh
 
+copy INTEROP ECHO
+
 side=$1
 address=192.168.78.1
 limit=600
