@@ -1,4 +1,5 @@
-//! The ladder of checks, cheapest first: one table.
+//! The ladder of checks: one table. What is slow where a machine is emulated begins early, beside
+//! the rest, in which the cheapest come first.
 
 use crate::Outcome;
 use crate::packages::Need;
@@ -48,7 +49,8 @@ pub(crate) enum Work {
 }
 
 /// Words in a cargo command that stand for the packages with a feature, built with it.
-pub(crate) const FEATURES: &[(&str, &str)] = &[("@verbs", "verbs"), ("@numa", "numa")];
+pub(crate) const FEATURES: &[(&str, &str)] =
+    &[("@verbs", "verbs"), ("@numa", "numa"), ("@sim", "sim")];
 
 /// A word in a cargo command that stands for the packages with loom's models.
 pub(crate) const MODELS: &str = "@models";
@@ -105,9 +107,18 @@ pub(crate) const STEPS: &[Step] = &[
     ),
     step(
         "clippy-features",
-        "nor with the features verbs and numa",
+        "nor with the features verbs, numa and sim",
         &[Need::Verbs, Need::Numa],
-        Work::Cargo(&["clippy", "@verbs", "@numa", "--all-targets", "--", "-D", "warnings"]),
+        Work::Cargo(&[
+            "clippy",
+            "@verbs",
+            "@numa",
+            "@sim",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ]),
     ),
     step(
         "doc",
