@@ -1,8 +1,8 @@
 //! Which links a poll serves.
 //!
 //! A poll serves the busy links ([`crate::state::policy::idle`]). It looks at the resting ones for
-//! a new tail in the mailbox slot or the ring. It checks a few of the idle ones for that, and for
-//! refusals and responses. The sender is not told that a link rests: any announcement would cost it
+//! a new tail in the mailbox slot or the ring. It checks one of those, and a few of the idle ones,
+//! also for refusals and responses. The sender is not told that a link rests: any announcement would cost it
 //! what the receiver saves.
 //!
 //! A link becomes busy again when something has come, when something is posted on it (an idle link
@@ -41,6 +41,8 @@ pub(crate) struct LinkScheduler {
     /// Where the next round begins, and the idle link that is checked next.
     first: usize,
     next: usize,
+    /// The resting link that is looked at next.
+    looked: usize,
     policy: IdlePolicy,
     /// The busy one, if there is only one.
     only: Option<Pointer<Link>>,
@@ -61,6 +63,7 @@ impl LinkScheduler {
             idle: Vec::with_capacity(links),
             first: 0,
             next: 0,
+            looked: 0,
             policy: IdlePolicy::new(),
             only: None,
         }
@@ -242,33 +245,50 @@ impl Links {
         }
     }
 
-    /// Looks at the resting links. If something has come on one, makes it busy and returns its
-    /// index.
-    #[inline(never)]
-    pub(crate) fn check_resting(&mut self) -> Option<usize> {
-        let has_news = |rests: &&Resting| {
-            let link = self.table.get(rests.index as usize).and_then(Option::as_ref);
-            link.is_some_and(|link| link.rx.has_words())
-        };
-        let found = self.scheduler.resting.iter().find(has_news).map(|rests| rests.index as usize);
-        match found {
-            Some(index) => self.end_idle(index),
-            None => self.age(),
-        }
-        found
+    /// The number of resting links.
+    #[inline(always)]
+    pub(crate) fn resting(&self) -> usize {
+        self.scheduler.resting.len()
     }
 
-    /// Nothing has come on the resting links. One of them, each time another, becomes idle if it
-    /// has rested for long.
-    fn age(&mut self) {
+    /// Looks at up to `looks` resting links, beginning behind the last one that was looked at. If
+    /// something has come on one, makes it busy and returns its index and the looks that are left.
+    #[inline(never)]
+    pub(crate) fn check_resting(&mut self, looks: usize) -> Option<(usize, usize)> {
+        let scheduler = &mut self.scheduler;
+        for left in (0..looks).rev() {
+            if scheduler.looked >= scheduler.resting.len() {
+                scheduler.looked = 0;
+            }
+            let index = scheduler.resting.get(scheduler.looked)?.index as usize;
+            let link = self.table.get(index).and_then(Option::as_ref);
+            if link.is_some_and(|link| link.rx.has_words()) {
+                self.end_idle(index);
+                return Some((index, left));
+            }
+            scheduler.looked += 1;
+        }
+        None
+    }
+
+    /// Checks one resting link, each time another, for everything that can come. If something has,
+    /// makes it busy and returns its index. If the link has rested for long, it becomes idle.
+    #[inline(never)]
+    pub(crate) fn check_one_resting(&mut self) -> Option<usize> {
         let scheduler = &mut self.scheduler;
         let looks = scheduler.policy.note_look();
         let at = looks as usize % scheduler.resting.len().max(1);
-        let Some(Resting { index, since }) = scheduler.resting.get(at).copied() else { return };
+        let Resting { index, since } = scheduler.resting.get(at).copied()?;
+        let link = self.table.get(index as usize)?.as_ref()?;
+        if link.has_news() {
+            self.end_idle(index as usize);
+            return Some(index as usize);
+        }
         if looks.wrapping_sub(since) >= IDLE_AFTER {
             scheduler.resting.swap_remove(at);
             scheduler.idle.put(index);
         }
+        None
     }
 
     /// Checks the next idle link. If something has come, makes it busy and returns its index.
@@ -301,8 +321,9 @@ impl Links {
                 link.set_idle(true);
                 scheduler.busy.swap_remove(at);
                 let since = scheduler.policy.looks();
-                match link.has_unacked() || scheduler.resting.is_full() {
-                    // Only a check of an idle link sees a refusal.
+                // A reply may still be unacknowledged. A far peer writes its next message sooner if
+                // nobody looks at the line meanwhile; a near one is seen sooner by many looks.
+                match (!link.rx.is_near && link.has_unacked()) || scheduler.resting.is_full() {
                     true => scheduler.idle.put(index),
                     false => scheduler.resting.put(Resting { index, since }),
                 }

@@ -105,7 +105,10 @@ impl DomainState {
     #[cold]
     #[inline(never)]
     fn look_at_background(&mut self) -> bool {
-        let came = self.links.check_resting().is_some() || self.links.check_idle().is_some();
+        let resting = self.links.resting();
+        let came = self.links.check_resting(resting).is_some()
+            || self.links.check_one_resting().is_some()
+            || self.links.check_idle().is_some();
         self.transport.check_inbox() || came
     }
 
@@ -173,7 +176,12 @@ impl DomainState {
         if busy == 0 {
             self.transport.res.receives.give_back();
         }
-        while let Some(index) = self.links.check_resting() {
+        let mut looks = self.links.resting();
+        while let Some((index, left)) = self.links.check_resting(looks) {
+            self.serve(index, sink);
+            looks = left;
+        }
+        if let Some(index) = self.links.check_one_resting() {
             self.serve(index, sink);
         }
         for _ in 0..self.links.idle_checks() {

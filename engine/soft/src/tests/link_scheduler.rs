@@ -193,6 +193,34 @@ fn acknowledgements_beside_the_slot_are_read() {
     }
 }
 
+/// A link to a near peer rests although its last message is not acknowledged. A message over it is
+/// seen by the next poll, and a refusal soon.
+#[test]
+fn a_resting_link_reports_a_refusal() {
+    for refused in [false, true] {
+        let mut many = Many::new(4);
+        let state = unsafe { many.server.poller.cq.domain.alone() };
+        state.links.table.iter_mut().flatten().for_each(|link| link.rx.is_near = true);
+        let sge = many.server.sge(0, 8);
+        let wr = SendWr { wr_id: 7, op: SendOp::Send, flags: SendFlags::empty(), sge, more: &[] };
+        unsafe { many.qps[2].post(&[wr]) }.unwrap();
+        many.rest();
+        assert_eq!((many.resting(), many.is_idle(2)), (3, true));
+        if !refused {
+            many.clients[2].send(1, 0, 8, SendFlags::empty()).unwrap();
+            assert_eq!(many.comes_within(1), (many.qps[2].num(), 1));
+            continue;
+        }
+        many.clients[2].qp.fail();
+        many.clients[2].poll();
+        let mut ends = Vec::new();
+        for _ in 0..2 * many.resting() {
+            ends.extend(many.server.poll().iter().map(|wc| (wc.wr_id, wc.status)));
+        }
+        assert_eq!(ends, [(7, Status::RetryExceeded)]);
+    }
+}
+
 /// CP-6: before it sleeps, a domain looks at every link, including idle ones.
 #[test]
 fn cp_6_the_last_look_covers_every_link() {
