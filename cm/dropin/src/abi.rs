@@ -7,6 +7,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 
+use crate::abi_ext::*;
+
 /// A function that nobody calls, or that this device lacks.
 pub type absent = Option<unsafe extern "C" fn() -> *mut c_void>;
 
@@ -231,7 +233,7 @@ pub struct ibv_srq_init_attr_ex {
     pub comp_mask: u32,
     pub srq_type: c_int,
     pub pd: *mut ibv_pd,
-    pub xrcd: *mut c_void,
+    pub xrcd: *mut ibv_xrcd,
     pub cq: *mut ibv_cq,
     pub tm_cap: [u32; 2],
 }
@@ -281,7 +283,7 @@ pub struct ibv_qp_init_attr_ex {
     pub sq_sig_all: c_int,
     pub comp_mask: u32,
     pub pd: *mut ibv_pd,
-    pub xrcd: *mut c_void,
+    pub xrcd: *mut ibv_xrcd,
     pub create_flags: u32,
     pub max_tso_header: u16,
     pub rwq_ind_tbl: *mut c_void,
@@ -373,8 +375,16 @@ pub struct ibv_send_wr {
     pub imm_data: u32,
     pub wr: wr_operands,
     pub remote_srqn: u32,
-    /// `bind_mw`, or `tso`.
-    pub bind_mw: [u64; 6],
+    /// Or `tso`.
+    pub bind_mw: wr_bind_mw,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct wr_bind_mw {
+    pub mw: *mut ibv_mw,
+    pub rkey: u32,
+    pub bind_info: ibv_mw_bind_info,
 }
 
 #[repr(C)]
@@ -422,7 +432,7 @@ pub struct ibv_qp_ex {
     pub wr_flags: c_uint,
     pub wr_atomic_cmp_swp: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64, u64)>,
     pub wr_atomic_fetch_add: post_fn3<u32, u64, u64>,
-    pub wr_bind_mw: absent,
+    pub wr_bind_mw: post_fn3<*mut ibv_mw, u32, *const ibv_mw_bind_info>,
     pub wr_local_inv: post_fn<u32>,
     pub wr_rdma_read: post_fn2<u32, u64>,
     pub wr_rdma_write: post_fn2<u32, u64>,
@@ -432,7 +442,7 @@ pub struct ibv_qp_ex {
     pub wr_send_inv: post_fn<u32>,
     pub wr_send_tso: absent,
     pub wr_set_ud_addr: post_fn3<*mut ibv_ah, u32, u32>,
-    pub wr_set_xrc_srqn: absent,
+    pub wr_set_xrc_srqn: post_fn<u32>,
     pub wr_set_inline_data: post_fn2<*mut c_void, usize>,
     pub wr_set_inline_data_list: post_fn2<usize, *const ibv_data_buf>,
     pub wr_set_sge: post_fn3<u32, u64, u32>,
@@ -466,9 +476,9 @@ pub struct ibv_cq {
 #[repr(C)]
 pub struct ibv_context_ops {
     pub _compat_first: [absent; 7],
-    pub alloc_mw: absent,
-    pub bind_mw: absent,
-    pub dealloc_mw: absent,
+    pub alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, c_int) -> *mut ibv_mw>,
+    pub bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>,
+    pub dealloc_mw: end_fn<ibv_mw>,
     pub _compat_create_cq: absent,
     pub poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
     pub req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
@@ -499,28 +509,41 @@ pub struct ibv_context {
 pub type query_device_ex_fn =
     unsafe extern "C" fn(*mut ibv_context, *const c_void, *mut ibv_device_attr_ex, usize) -> c_int;
 
+type make_fn<A, R> = Option<unsafe extern "C" fn(*mut ibv_context, *mut A) -> *mut R>;
+type end_fn<A> = Option<unsafe extern "C" fn(*mut A) -> c_int>;
+
 /// Lies in front of the context that programs know. Entries that are absent mean EOPNOTSUPP.
 #[repr(C)]
 pub struct verbs_context {
     pub query_port:
         Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
-    /// `advise_mr` to `query_rt_values`.
-    pub rare: [absent; 24],
-    pub create_cq_ex: absent,
+    /// `advise_mr` to `modify_qp_rate_limit`.
+    pub rare: [absent; 13],
+    pub alloc_parent_domain: make_fn<ibv_parent_domain_init_attr, ibv_pd>,
+    pub dealloc_td: end_fn<ibv_td>,
+    pub alloc_td: make_fn<ibv_td_init_attr, ibv_td>,
+    pub modify_cq: absent,
+    pub post_srq_ops: absent,
+    pub destroy_rwq_ind_table: absent,
+    pub create_rwq_ind_table: absent,
+    pub destroy_wq: absent,
+    pub modify_wq: absent,
+    pub create_wq: absent,
+    pub query_rt_values:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>,
+    pub create_cq_ex: make_fn<ibv_cq_init_attr_ex, ibv_cq_ex>,
     pub priv_: *mut c_void,
     pub query_device_ex: Option<query_device_ex_fn>,
     pub ibv_destroy_flow: absent,
     pub abi_placeholder2: absent,
     pub ibv_create_flow: absent,
     pub abi_placeholder1: absent,
-    pub open_qp: absent,
-    pub create_qp_ex:
-        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
-    pub get_srq_num: absent,
-    pub create_srq_ex:
-        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>,
-    pub open_xrcd: absent,
-    pub close_xrcd: absent,
+    pub open_qp: make_fn<ibv_qp_open_attr, ibv_qp>,
+    pub create_qp_ex: make_fn<ibv_qp_init_attr_ex, ibv_qp>,
+    pub get_srq_num: Option<unsafe extern "C" fn(*mut ibv_srq, *mut u32) -> c_int>,
+    pub create_srq_ex: make_fn<ibv_srq_init_attr_ex, ibv_srq>,
+    pub open_xrcd: make_fn<ibv_xrcd_init_attr, ibv_xrcd>,
+    pub close_xrcd: end_fn<ibv_xrcd>,
     pub abi_placeholder3: u64,
     pub sz: usize,
     pub context: ibv_context,

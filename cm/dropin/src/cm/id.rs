@@ -20,8 +20,9 @@ use crate::abi::{ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
 use crate::attr::attributes;
 use crate::border::{Errno, INVALID, Noun, Object, given, lock, number, object, put, take, zeroed};
 use crate::context::device;
-use crate::device::{ibv_get_device_list, ibv_open_device};
+use crate::device::ibv_get_device_list;
 use crate::memory::ibv_alloc_pd;
+use crate::open::ibv_open_device;
 use crate::progress::Progress;
 use crate::qp::qp_at;
 

@@ -29,6 +29,22 @@ fn pingpongs_of_every_transport_run() {
             assert!(text.contains("200 iters in"), "{program} {more:?}: {text}");
         }
     }
+    // This one polls a queue of a channel only.
+    let args = ["-d", "soft0", "-g", "0", "-n", "200"];
+    for more in [&[][..], &["-e"]] {
+        let pair = Pair { program: "ibv_xsrq_pingpong", args: &args, more };
+        let Some(text) = pair.run() else { continue };
+        assert!(text.contains("success"), "{more:?}: {text}");
+    }
+}
+
+/// `ibv_rc_pingpong` with completion timestamps, which it takes from an extended queue.
+#[test]
+fn completions_have_timestamps() {
+    let args = ["-d", "soft0", "-g", "0", "-n", "200", "-t"];
+    let pair = Pair { program: "ibv_rc_pingpong", args: &args, more: &[] };
+    let Some(text) = pair.run() else { return };
+    assert!(text.contains("Average receive completion clock cycles"), "{text}");
 }
 
 /// The contents of each message are checked, also of those that are longer than a link's ring.
