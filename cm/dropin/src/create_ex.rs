@@ -1,10 +1,15 @@
 //! `ibv_create_qp_ex`.
 #![expect(unsafe_code, reason = "the C interface")]
 
-use doorbell_fabric::{Fabric, QpAttr, QpAttrEx, QpFields, QpState};
+use std::ffi::c_void;
+
+use doorbell_fabric::{CmError, Fabric, QpAttr, QpAttrEx, QpFields, QpState};
 use doorbell_seam::provider::{CreateFlags, QpType, SendOps};
+use doorbell_soft::{SoftDevice, SoftQp, SoftXrcd};
+use libc::c_int;
 
 use crate::abi::*;
+use crate::abi_ext::ibv_xrcd;
 use crate::border::{ABSENT, Errno, INVALID, given, pointer, zeroed};
 use crate::context::context;
 use crate::extended_post::set_functions;
@@ -27,7 +32,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             let asked = given(attr)?;
             let (kind, mask) = (kind_of(asked.qp_type)?, asked.comp_mask);
             if kind == QpType::XrcRecv {
-                return create_recv(asked);
+                return create_plain_recv(asked);
             }
             if mask & ATTR_PD == 0 {
                 return Err(INVALID);
@@ -55,11 +60,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     })
 }
 
-/// Makes a receiving queue pair, in RESET.
-///
-/// # Safety
-/// The attributes and what they name are the program's.
-unsafe fn create_recv(attr: &ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+/// Makes a receiving queue pair of XRC, in RESET.
+unsafe fn create_plain_recv(attr: &ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
     const ATTR_XRCD: u32 = 2;
     if attr.comp_mask & ATTR_XRCD == 0 {
         return Err(INVALID);
@@ -67,26 +69,30 @@ unsafe fn create_recv(attr: &ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> 
     if attr.comp_mask != ATTR_XRCD {
         return Err(ABSENT);
     }
+    let reset = QpFields::to(QpState::Reset);
+    let make = |device: &SoftDevice, xrcd: &SoftXrcd| device.create_xrc_recv(xrcd);
+    // SAFETY: the program's domain.
+    unsafe { create_recv(attr.xrcd, attr.qp_context, reset, make) }
+}
+
+/// Makes a receiving queue pair of XRC by that call, which sets those fields.
+///
+/// # Safety
+/// The domain is the program's.
+pub(crate) unsafe fn create_recv(
+    at: *mut ibv_xrcd,
+    qp_context: *mut c_void,
+    set: QpFields,
+    make: impl FnOnce(&SoftDevice, &SoftXrcd) -> Result<SoftQp, CmError>,
+) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: as the caller says.
-    let (xrcd, context_at) = unsafe { (xrcd_at(attr.xrcd)?, (*attr.xrcd).context) };
+    let (xrcd, context_at) = unsafe { (xrcd_at(at)?, (*at).context) };
     // SAFETY: it is alive, because its domain is.
     let progress = unsafe { context(context_at) }?.own.progress();
-    let base = ibv_qp {
-        context: context_at,
-        qp_context: attr.qp_context,
-        qp_type: attr.qp_type,
-        ..zeroed()
-    };
-    Ok(give(
-        base,
-        Made {
-            qp: progress.device.create_xrc_recv(&xrcd.domain)?,
-            kind: QpType::XrcRecv,
-            set: QpFields::to(QpState::Reset),
-            signal_all: false,
-            recv_sge: 0,
-            progress,
-            xrcd: Some(xrcd),
-        },
-    ))
+    let qp = make(&progress.device, &xrcd.domain)?;
+    let kind = QpType::XrcRecv;
+    let (context, qp_type) = (context_at, kind as c_int);
+    let base = ibv_qp { context, qp_context, qp_type, ..zeroed() };
+    let (signal_all, recv_sge, xrcd) = (false, 0, Some(xrcd));
+    Ok(give(base, Made { qp, kind, set, signal_all, recv_sge, progress, xrcd }))
 }

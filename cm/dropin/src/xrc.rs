@@ -92,8 +92,13 @@ pub(crate) unsafe extern "C" fn open_xrcd(
             -1 => Arc::new(device.open_xrcd()?),
             fd => open_file(device, fd, attr.oflags)?,
         };
-        Ok(Object::give(ibv_xrcd { context: at }, Opened(Arc::new(Xrcd { domain }))))
+        Ok(open(at, domain))
     })
+}
+
+/// Gives a domain to the program.
+pub(crate) fn open(context: *mut ibv_context, domain: Arc<SoftXrcd>) -> *mut ibv_xrcd {
+    Object::give(ibv_xrcd { context }, Opened(Arc::new(Xrcd { domain })))
 }
 
 /// `close_xrcd` of a context.

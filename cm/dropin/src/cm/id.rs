@@ -99,7 +99,7 @@ fn progress() -> Result<&'static Progress, Errno> {
     device()
 }
 
-fn space_of(raw: c_int) -> Result<PortSpace, Errno> {
+pub(crate) fn space_of(raw: c_int) -> Result<PortSpace, Errno> {
     match raw {
         0x106 => Ok(PortSpace::Tcp),
         0x111 => Ok(PortSpace::Udp),

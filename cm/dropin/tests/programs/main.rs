@@ -118,6 +118,11 @@ fn programs_of_the_connection_manager_run() {
             ["rdma_xserver: end 0", "rdma_xclient: end 0"],
         ),
         (
+            &["rdma_xserver", "-c", "x"],
+            &["rdma_xclient", "-c", "x", "-s", here],
+            ["rdma_xserver: end 0", "rdma_xclient: end 0"],
+        ),
+        (
             &["ucmatose", "-c", "8", "-C", "20"],
             &["ucmatose", "-c", "8", "-C", "20", "-s", here],
             ["return status 0", "return status 0"],
