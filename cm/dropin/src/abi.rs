@@ -7,8 +7,6 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 
-use crate::abi_ext::*;
-
 /// A function that nobody calls, or that this device lacks.
 pub type absent = Option<unsafe extern "C" fn() -> *mut c_void>;
 
@@ -91,6 +89,16 @@ pub struct ibv_device_attr {
     pub phys_port_cnt: u8,
 }
 
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_rss_caps {
+    pub supported_qpts: u32,
+    pub max_rwq_indirection_tables: u32,
+    pub max_rwq_indirection_table_size: u32,
+    pub rx_hash_fields_mask: u64,
+    pub rx_hash_function: u8,
+}
+
 /// What follows `orig_attr` in `struct ibv_device_attr_ex` is zero but for the fields named here.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -102,7 +110,7 @@ pub struct ibv_device_attr_ex {
     pub hca_core_clock: u64,
     pub device_cap_flags_ex: u64,
     pub tso_caps: [u32; 2],
-    pub rss_caps: [u64; 4],
+    pub rss_caps: ibv_rss_caps,
     pub max_wq_type_rq: u32,
     pub packet_pacing_caps: [u32; 3],
     pub raw_packet_caps: u32,
@@ -227,18 +235,6 @@ pub struct ibv_srq_init_attr {
 }
 
 #[repr(C)]
-pub struct ibv_srq_init_attr_ex {
-    pub srq_context: *mut c_void,
-    pub attr: ibv_srq_attr,
-    pub comp_mask: u32,
-    pub srq_type: c_int,
-    pub pd: *mut ibv_pd,
-    pub xrcd: *mut ibv_xrcd,
-    pub cq: *mut ibv_cq,
-    pub tm_cap: [u32; 2],
-}
-
-#[repr(C)]
 pub struct ibv_srq {
     pub context: *mut ibv_context,
     pub srq_context: *mut c_void,
@@ -269,27 +265,6 @@ pub struct ibv_qp_init_attr {
     pub cap: ibv_qp_cap,
     pub qp_type: c_int,
     pub sq_sig_all: c_int,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ibv_qp_init_attr_ex {
-    pub qp_context: *mut c_void,
-    pub send_cq: *mut ibv_cq,
-    pub recv_cq: *mut ibv_cq,
-    pub srq: *mut ibv_srq,
-    pub cap: ibv_qp_cap,
-    pub qp_type: c_int,
-    pub sq_sig_all: c_int,
-    pub comp_mask: u32,
-    pub pd: *mut ibv_pd,
-    pub xrcd: *mut ibv_xrcd,
-    pub create_flags: u32,
-    pub max_tso_header: u16,
-    pub rwq_ind_tbl: *mut c_void,
-    pub rx_hash_conf: [u64; 3],
-    pub source_qpn: u32,
-    pub send_ops_flags: u64,
 }
 
 #[repr(C)]
@@ -478,7 +453,7 @@ pub struct ibv_context_ops {
     pub _compat_first: [absent; 7],
     pub alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, c_int) -> *mut ibv_mw>,
     pub bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>,
-    pub dealloc_mw: end_fn<ibv_mw>,
+    pub dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
     pub _compat_create_cq: absent,
     pub poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
     pub req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
@@ -505,46 +480,27 @@ pub struct ibv_context {
     pub abi_compat: *mut c_void,
 }
 
-/// `query_device_ex` of [`verbs_context`].
-pub type query_device_ex_fn =
-    unsafe extern "C" fn(*mut ibv_context, *const c_void, *mut ibv_device_attr_ex, usize) -> c_int;
-
-type make_fn<A, R> = Option<unsafe extern "C" fn(*mut ibv_context, *mut A) -> *mut R>;
-type end_fn<A> = Option<unsafe extern "C" fn(*mut A) -> c_int>;
-
-/// Lies in front of the context that programs know. Entries that are absent mean EOPNOTSUPP.
 #[repr(C)]
-pub struct verbs_context {
-    pub query_port:
-        Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
-    /// `advise_mr` to `modify_qp_rate_limit`.
-    pub rare: [absent; 13],
-    pub alloc_parent_domain: make_fn<ibv_parent_domain_init_attr, ibv_pd>,
-    pub dealloc_td: end_fn<ibv_td>,
-    pub alloc_td: make_fn<ibv_td_init_attr, ibv_td>,
-    pub modify_cq: absent,
-    pub post_srq_ops: absent,
-    pub destroy_rwq_ind_table: absent,
-    pub create_rwq_ind_table: absent,
-    pub destroy_wq: absent,
-    pub modify_wq: absent,
-    pub create_wq: absent,
-    pub query_rt_values:
-        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>,
-    pub create_cq_ex: make_fn<ibv_cq_init_attr_ex, ibv_cq_ex>,
-    pub priv_: *mut c_void,
-    pub query_device_ex: Option<query_device_ex_fn>,
-    pub ibv_destroy_flow: absent,
-    pub abi_placeholder2: absent,
-    pub ibv_create_flow: absent,
-    pub abi_placeholder1: absent,
-    pub open_qp: make_fn<ibv_qp_open_attr, ibv_qp>,
-    pub create_qp_ex: make_fn<ibv_qp_init_attr_ex, ibv_qp>,
-    pub get_srq_num: Option<unsafe extern "C" fn(*mut ibv_srq, *mut u32) -> c_int>,
-    pub create_srq_ex: make_fn<ibv_srq_init_attr_ex, ibv_srq>,
-    pub open_xrcd: make_fn<ibv_xrcd_init_attr, ibv_xrcd>,
-    pub close_xrcd: end_fn<ibv_xrcd>,
-    pub abi_placeholder3: u64,
-    pub sz: usize,
-    pub context: ibv_context,
+#[derive(Clone, Copy)]
+pub struct ibv_mw_bind_info {
+    pub mr: *mut ibv_mr,
+    pub addr: u64,
+    pub length: u64,
+    pub mw_access_flags: c_uint,
+}
+
+#[repr(C)]
+pub struct ibv_mw_bind {
+    pub wr_id: u64,
+    pub send_flags: c_uint,
+    pub bind_info: ibv_mw_bind_info,
+}
+
+#[repr(C)]
+pub struct ibv_mw {
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub rkey: u32,
+    pub handle: u32,
+    pub kind: c_int,
 }

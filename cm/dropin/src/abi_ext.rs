@@ -1,10 +1,8 @@
-//! The structures of `infiniband/verbs.h` for extended completion queues, XRC, memory windows and
-//! domains. As for [`crate::abi`], `tests/layout.rs` compares them with the header.
-#![allow(non_camel_case_types, missing_docs, reason = "the names of the C header")]
-
+//! The structures of `infiniband/verbs.h` for extended completion queues, XRC and domains. As for
+//! [`crate::abi`], `tests/layout.rs` compares them with the header.
 use std::ffi::{c_int, c_uint, c_void};
 
-use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_mr, ibv_pd};
+use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_pd};
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -78,31 +76,6 @@ pub struct ibv_qp_open_attr {
     pub xrcd: *mut ibv_xrcd,
     pub qp_context: *mut c_void,
     pub qp_type: c_int,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ibv_mw_bind_info {
-    pub mr: *mut ibv_mr,
-    pub addr: u64,
-    pub length: u64,
-    pub mw_access_flags: c_uint,
-}
-
-#[repr(C)]
-pub struct ibv_mw_bind {
-    pub wr_id: u64,
-    pub send_flags: c_uint,
-    pub bind_info: ibv_mw_bind_info,
-}
-
-#[repr(C)]
-pub struct ibv_mw {
-    pub context: *mut ibv_context,
-    pub pd: *mut ibv_pd,
-    pub rkey: u32,
-    pub handle: u32,
-    pub kind: c_int,
 }
 
 #[repr(C)]

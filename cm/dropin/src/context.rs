@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use doorbell_soft::SoftDevice;
 
-use crate::abi::{ibv_context, verbs_context};
+use crate::abi::ibv_context;
+use crate::abi_context::verbs_context;
 use crate::border::{Errno, INVALID, Noun, Object, object};
 use crate::progress::{self, Progress};
 use crate::queue::AsyncQueue;

@@ -4,22 +4,27 @@
 use std::ffi::c_void;
 
 use doorbell_fabric::{CmError, Fabric, QpAttr, QpAttrEx, QpFields, QpState};
-use doorbell_seam::provider::{CreateFlags, QpType, SendOps};
-use doorbell_soft::{SoftDevice, SoftQp, SoftXrcd};
+use doorbell_seam::provider::{CreateFlags, QpType, RxHash, SendOps};
+use doorbell_soft::{SoftDevice, SoftIndTable, SoftQp, SoftXrcd};
 use libc::c_int;
 
 use crate::abi::*;
+use crate::abi_context::*;
 use crate::abi_ext::ibv_xrcd;
 use crate::border::{ABSENT, Errno, INVALID, given, pointer, zeroed};
 use crate::context::context;
 use crate::extended_post::set_functions;
 use crate::qp::{Made, cap_of, create_by, give, kind_of, plain};
+use crate::wq::{hash_of, table_at};
 use crate::xrc::xrcd_at;
 
-/// The extensions that are known: `IBV_QP_INIT_ATTR_PD`, `_CREATE_FLAGS`, `_SEND_OPS_FLAGS`.
+/// The extensions that are known, as bits of `enum ibv_qp_init_attr_mask`.
 const ATTR_PD: u32 = 1;
 const ATTR_CREATE_FLAGS: u32 = 1 << 2;
+const ATTR_TABLE: u32 = 1 << 4;
+const ATTR_RX_HASH: u32 = 1 << 5;
 const ATTR_SEND_OPS: u32 = 1 << 6;
+const KNOWN: u32 = ATTR_PD | ATTR_CREATE_FLAGS | ATTR_TABLE | ATTR_RX_HASH | ATTR_SEND_OPS;
 
 /// `create_qp_ex` of a context.
 pub(crate) unsafe extern "C" fn create_qp_ex(
@@ -39,18 +44,13 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             }
             let extended = mask & ATTR_SEND_OPS != 0;
             let beyond = extended && asked.send_ops_flags & !SendOps::of(kind).bits() != 0;
-            if mask & !(ATTR_PD | ATTR_CREATE_FLAGS | ATTR_SEND_OPS) != 0 || beyond {
+            if mask & !KNOWN != 0 || beyond {
                 return Err(ABSENT);
             }
-            let create_flags = match mask & ATTR_CREATE_FLAGS != 0 {
-                true => Some(CreateFlags::from_bits(asked.create_flags).ok_or(ABSENT)?),
-                false => None,
-            };
-            let reset = QpFields::to(QpState::Reset);
-            let made = create_by(asked.pd, &plain(asked), reset, |device, attr| {
-                let ex = QpAttrEx { create_flags, ..QpAttrEx::default() };
-                device.create_qp(&QpAttr { ex, ..*attr })
-            })?;
+            let made = match mask & (ATTR_TABLE | ATTR_RX_HASH) {
+                0 => create_plain(asked, None),
+                _ => create_spread(asked),
+            }?;
             (*attr).cap = cap_of(made)?;
             if extended {
                 set_functions(made.cast());
@@ -58,6 +58,61 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             Ok(made)
         }
     })
+}
+
+/// A table of work queues, and how receives are spread over it.
+type Spread<'a> = Option<(&'a SoftIndTable, RxHash)>;
+
+/// Makes a queue pair with the flags that are asked for.
+///
+/// # Safety
+/// What the attributes name is the program's.
+unsafe fn create_plain(
+    asked: &ibv_qp_init_attr_ex,
+    spread: Spread<'_>,
+) -> Result<*mut ibv_qp, Errno> {
+    let create_flags = match asked.comp_mask & ATTR_CREATE_FLAGS != 0 {
+        true => Some(CreateFlags::from_bits(asked.create_flags).ok_or(ABSENT)?),
+        false => None,
+    };
+    let is_spread = spread.is_some();
+    let (rwq_ind_tbl, rx_hash_conf) = spread.unzip();
+    let state = if is_spread { QpState::Rtr } else { QpState::Reset };
+    // SAFETY: as the caller says.
+    unsafe {
+        create_by(asked.pd, &plain(asked), QpFields::to(state), |device, attr| {
+            let ex = QpAttrEx { create_flags, rwq_ind_tbl, rx_hash_conf, ..QpAttrEx::default() };
+            let mut caps = attr.caps;
+            if is_spread {
+                (caps.recv_wr, caps.recv_sge) = (0, 0);
+            }
+            let qp = device.create_qp(&QpAttr { ex, caps, ..*attr })?;
+            if is_spread {
+                qp.control().open();
+            }
+            Ok(qp)
+        })
+    }
+}
+
+/// Makes a queue pair whose receives are those of a table. As with NICs' drivers, it takes frames
+/// at once and sends nothing. Without a completion queue, it gets that of the first work queue.
+///
+/// # Safety
+/// As for [`create_plain`].
+unsafe fn create_spread(asked: &ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+    const BOTH: u32 = ATTR_TABLE | ATTR_RX_HASH;
+    if asked.comp_mask & BOTH != BOTH {
+        return Err(INVALID);
+    }
+    // SAFETY: as the caller says.
+    unsafe {
+        let (table, cq) = table_at(asked.rwq_ind_tbl)?;
+        let hash = hash_of(&asked.rx_hash_conf)?;
+        let or_its = |given: *mut ibv_cq| if given.is_null() { cq } else { given };
+        let (send_cq, recv_cq) = (or_its(asked.send_cq), or_its(asked.recv_cq));
+        create_plain(&ibv_qp_init_attr_ex { send_cq, recv_cq, ..*asked }, Some((table, hash)))
+    }
 }
 
 /// Makes a receiving queue pair of XRC, in RESET.

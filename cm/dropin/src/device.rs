@@ -6,7 +6,9 @@ use std::mem::offset_of;
 use std::ptr;
 use std::sync::OnceLock;
 
-use doorbell_seam::provider::{Atomics, Caps, LinkLayer, PortAttr, Ports, Provider};
+use doorbell_seam::provider::{
+    Atomics, Caps, HashFields, HashFunction, LinkLayer, PortAttr, Ports, Provider, QpType,
+};
 use doorbell_soft::SOFT_DEVICE;
 use libc::{c_int, c_uint};
 
@@ -102,6 +104,7 @@ fn device_attr(caps: &Caps) -> ibv_device_attr {
     const XRC: c_uint = 1 << 20;
     // A window of type 2 is for the peer of one queue pair.
     const MEM_WINDOW_TYPE_2B: c_uint = 1 << 24;
+    const MANAGED_FLOW_STEERING: c_uint = 1 << 29;
     let guid = ibv_get_device_guid(ptr::null_mut());
     let atomics = match caps.atomics {
         Atomics::None => 0,
@@ -121,7 +124,12 @@ fn device_attr(caps: &Caps) -> ibv_device_attr {
         hw_ver: 0,
         max_qp: limit(caps.qp_max),
         max_qp_wr: limit(caps.qp_wr_max),
-        device_cap_flags: SRQ_RESIZE | RC_RNR_NAK_GEN | MEM_WINDOW | XRC | MEM_WINDOW_TYPE_2B,
+        device_cap_flags: SRQ_RESIZE
+            | RC_RNR_NAK_GEN
+            | MEM_WINDOW
+            | XRC
+            | MEM_WINDOW_TYPE_2B
+            | MANAGED_FLOW_STEERING,
         // One number for both directions.
         max_sge: limit(caps.send_sge_max.min(PIECES_MAX)),
         max_sge_rd: limit(caps.send_sge_max),
@@ -139,7 +147,7 @@ fn device_attr(caps: &Caps) -> ibv_device_attr {
         max_rdd: 0,
         max_mw: limit(caps.mw_max),
         max_raw_ipv6_qp: 0,
-        max_raw_ethy_qp: 0,
+        max_raw_ethy_qp: limit(caps.qp_max),
         max_mcast_grp: limit(caps.mcast_groups_max),
         max_mcast_qp_attach: limit(caps.qp_max),
         max_total_mcast_qp_attach: limit(caps.qp_max),
@@ -163,6 +171,11 @@ unsafe extern "C" fn ibv_query_device(at: *mut ibv_context, attr: *mut ibv_devic
     })
 }
 
+/// Bits of `raw_packet_caps`, and the one that `device_cap_flags_ex` has for the second.
+const CVLAN_STRIPPING: u32 = 1;
+const SCATTER_FCS: u32 = 2;
+const RAW_SCATTER_FCS: u64 = 1 << 34;
+
 pub(crate) unsafe extern "C" fn query_device_ex(
     at: *mut ibv_context,
     _input: *const c_void,
@@ -172,13 +185,22 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     code(|| {
         // SAFETY: the program's context.
         let caps = unsafe { context(at) }?.own.device().caps();
-        let flags = device_attr(caps).device_cap_flags.into();
+        let flags: u64 = device_attr(caps).device_cap_flags.into();
         let all = ibv_device_attr_ex {
             orig_attr: device_attr(caps),
+            rss_caps: ibv_rss_caps {
+                supported_qpts: 1 << QpType::RawPacket as u32,
+                max_rwq_indirection_tables: caps.qp_max,
+                max_rwq_indirection_table_size: 128,
+                rx_hash_fields_mask: HashFields::all().bits(),
+                rx_hash_function: HashFunction::Toeplitz as u8,
+            },
+            max_wq_type_rq: caps.qp_max,
+            raw_packet_caps: CVLAN_STRIPPING | SCATTER_FCS,
             // A tick is a nanosecond; the second number is in kHz.
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: 1_000_000,
-            device_cap_flags_ex: flags,
+            device_cap_flags_ex: flags | RAW_SCATTER_FCS,
             phys_port_cnt_ex: caps.ports.into(),
             ..zeroed()
         };

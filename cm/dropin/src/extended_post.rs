@@ -9,7 +9,6 @@ use doorbell_seam::wr::{Destination, PostError, Remote, SendOp, Sge};
 use libc::c_int;
 
 use crate::abi::*;
-use crate::abi_ext::{ibv_mw, ibv_mw_bind_info};
 use crate::ah::Ah;
 use crate::border::{ABSENT, Errno, INVALID, code, given, lock, object, pointer};
 use crate::building::Building;

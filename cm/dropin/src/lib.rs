@@ -7,7 +7,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `abi`, `abi_ext` | the structures of the C header |
+//! | `abi` and others of that name | the structures of the C header |
 //! | `border` | objects by address, errno, panics |
 //! | `queue` | queues of events that a program waits for |
 //! | `progress` | the thread that polls where the program does not |
@@ -16,13 +16,16 @@
 //! | `cq_ex`, `reader` | extended completion queues |
 //! | `create_ex`, `extended_post` | extended queue pairs; the extended post |
 //! | `xrc`, `domains` | XRC; thread domains and parent domains |
+//! | `flow`, `filter`, `wq` | raw packets: flows, and work queues |
 //! | `attr`, `requests` | attributes; lists of requests |
 //! | `scatter`, `building` | receives of several pieces; extended posts as they are put together |
 //! | `cm` | the calls of librdmacm |
 //! | `absent` | calls that are not supported |
 
 pub mod abi;
+pub mod abi_context;
 pub mod abi_ext;
+pub mod abi_raw;
 mod absent;
 mod ah;
 mod attr;
@@ -36,6 +39,8 @@ mod create_ex;
 mod device;
 mod domains;
 mod extended_post;
+mod filter;
+mod flow;
 mod memory;
 mod open;
 mod post;
@@ -48,4 +53,5 @@ mod rereg;
 mod scatter;
 mod srq;
 mod window;
+mod wq;
 mod xrc;

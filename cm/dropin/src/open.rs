@@ -9,11 +9,12 @@ use std::sync::Arc;
 use doorbell_seam::provider::Provider;
 use libc::c_int;
 
-use crate::abi::{ibv_context, ibv_context_ops, ibv_device, verbs_context};
+use crate::abi::{ibv_context, ibv_context_ops, ibv_device};
+use crate::abi_context::verbs_context;
 use crate::border::{Errno, Object, lock, number, pointer, take, zeroed};
 use crate::context::{Context, context, device as shared_device};
 use crate::queue::AsyncQueue;
-use crate::{cq, cq_ex, create_ex, device, domains, post, srq, window, xrc};
+use crate::{cq, cq_ex, create_ex, device, domains, flow, post, srq, window, wq, xrc};
 
 /// What carries traffic.
 fn ops() -> ibv_context_ops {
@@ -41,9 +42,16 @@ fn extended(inner: ibv_context) -> verbs_context {
         alloc_parent_domain: Some(domains::alloc_parent_domain),
         dealloc_td: Some(domains::dealloc_td),
         alloc_td: Some(domains::alloc_td),
+        destroy_rwq_ind_table: Some(wq::destroy_table),
+        create_rwq_ind_table: Some(wq::create_table),
+        destroy_wq: Some(wq::destroy_wq),
+        modify_wq: Some(wq::modify_wq),
+        create_wq: Some(wq::create_wq),
         query_rt_values: Some(cq_ex::query_rt_values),
         create_cq_ex: Some(cq_ex::create_cq_ex),
         query_device_ex: Some(device::query_device_ex),
+        ibv_destroy_flow: Some(flow::destroy_flow),
+        ibv_create_flow: Some(flow::create_flow),
         create_qp_ex: Some(create_ex::create_qp_ex),
         get_srq_num: Some(srq::get_srq_num),
         create_srq_ex: Some(srq::create_srq_ex),

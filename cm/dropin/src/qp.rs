@@ -10,6 +10,7 @@ use doorbell_soft::{SoftDevice, SoftQp};
 use libc::c_int;
 
 use crate::abi::*;
+use crate::abi_context::*;
 use crate::ah::gid_at;
 use crate::attr;
 use crate::border::{
@@ -121,10 +122,11 @@ pub(crate) fn kind_of(raw: c_int) -> Result<QpType, Errno> {
         2 => Ok(QpType::Rc),
         3 => Ok(QpType::Uc),
         4 => Ok(QpType::Ud),
+        8 => Ok(QpType::RawPacket),
         9 => Ok(QpType::XrcSend),
         10 => Ok(QpType::XrcRecv),
-        // Raw packets, a driver's own.
-        8 | 0xff => Err(ABSENT),
+        // A driver's own.
+        0xff => Err(ABSENT),
         _ => Err(INVALID),
     }
 }

@@ -8,6 +8,7 @@ use doorbell_soft::SoftSrq;
 use libc::c_int;
 
 use crate::abi::*;
+use crate::abi_context::*;
 use crate::border::{
     ABSENT, Errno, INVALID, Noun, Object, code, given, lock, object, pointer, put, take, zeroed,
 };

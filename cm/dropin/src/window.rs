@@ -9,8 +9,7 @@ use doorbell_seam::wr::{Binding, PostError, SendFlags, SendOp};
 use doorbell_soft::SoftWindow;
 use libc::c_int;
 
-use crate::abi::{ibv_pd, ibv_qp};
-use crate::abi_ext::{ibv_mw, ibv_mw_bind, ibv_mw_bind_info};
+use crate::abi::{ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd, ibv_qp};
 use crate::attr::access_of;
 use crate::border::{Errno, INVALID, Noun, Object, code, given, lock, object, pointer, take};
 use crate::memory::{Mr, Pd};

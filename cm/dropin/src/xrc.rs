@@ -11,7 +11,8 @@ use doorbell_seam::provider::Xrc;
 use doorbell_soft::{SoftDevice, SoftSrq, SoftXrcd};
 use libc::c_int;
 
-use crate::abi::{ibv_context, ibv_cq, ibv_srq_init_attr_ex};
+use crate::abi::{ibv_context, ibv_cq};
+use crate::abi_context::ibv_srq_init_attr_ex;
 use crate::abi_ext::{ibv_xrcd, ibv_xrcd_init_attr};
 use crate::border::{ABSENT, Errno, INVALID, Noun, Object, code, given, object, pointer, take};
 use crate::context::context;

@@ -5,7 +5,9 @@ use std::process::Command;
 use std::{env, fs, process};
 
 use doorbell_dropin::abi::*;
+use doorbell_dropin::abi_context::*;
 use doorbell_dropin::abi_ext::*;
+use doorbell_dropin::abi_raw::*;
 use doorbell_dropin::cm::abi::*;
 
 /// A size or an offset: what to ask C, and what Rust says.
@@ -16,6 +18,7 @@ fn facts() -> Vec<Fact> {
     all.extend(offsets());
     all.extend(offsets_of_contexts());
     all.extend(of_extensions());
+    all.extend(of_raw_packets());
     all.extend(of_the_manager());
     all
 }
@@ -221,6 +224,61 @@ fn of_extensions() -> Vec<Fact> {
         (
             "offsetof(struct ibv_parent_domain_init_attr, pd_context)",
             offset_of!(ibv_parent_domain_init_attr, pd_context),
+        ),
+    ]
+}
+
+fn of_raw_packets() -> Vec<Fact> {
+    vec![
+        ("sizeof(struct ibv_rss_caps)", size_of::<ibv_rss_caps>()),
+        (
+            "offsetof(struct ibv_rss_caps, rx_hash_fields_mask)",
+            offset_of!(ibv_rss_caps, rx_hash_fields_mask),
+        ),
+        ("offsetof(struct ibv_device_attr_ex, rss_caps)", offset_of!(ibv_device_attr_ex, rss_caps)),
+        (
+            "offsetof(struct ibv_device_attr_ex, raw_packet_caps)",
+            offset_of!(ibv_device_attr_ex, raw_packet_caps),
+        ),
+        ("sizeof(struct ibv_wq_init_attr)", size_of::<ibv_wq_init_attr>()),
+        ("offsetof(struct ibv_wq_init_attr, cq)", offset_of!(ibv_wq_init_attr, cq)),
+        ("sizeof(struct ibv_wq_attr)", size_of::<ibv_wq_attr>()),
+        ("sizeof(struct ibv_wq)", size_of::<ibv_wq>()),
+        ("offsetof(struct ibv_wq, state)", offset_of!(ibv_wq, state)),
+        ("offsetof(struct ibv_wq, post_recv)", offset_of!(ibv_wq, post_recv)),
+        ("offsetof(struct ibv_wq, comp_mask)", offset_of!(ibv_wq, comp_mask)),
+        ("sizeof(struct ibv_rwq_ind_table_init_attr)", size_of::<ibv_rwq_ind_table_init_attr>()),
+        ("sizeof(struct ibv_rwq_ind_table)", size_of::<ibv_rwq_ind_table>()),
+        ("sizeof(struct ibv_rx_hash_conf)", size_of::<ibv_rx_hash_conf>()),
+        (
+            "offsetof(struct ibv_rx_hash_conf, rx_hash_key)",
+            offset_of!(ibv_rx_hash_conf, rx_hash_key),
+        ),
+        (
+            "offsetof(struct ibv_qp_init_attr_ex, rwq_ind_tbl)",
+            offset_of!(ibv_qp_init_attr_ex, rwq_ind_tbl),
+        ),
+        ("sizeof(struct ibv_flow_attr)", size_of::<ibv_flow_attr>()),
+        ("offsetof(struct ibv_flow_attr, flags)", offset_of!(ibv_flow_attr, flags)),
+        ("sizeof(struct ibv_flow)", size_of::<ibv_flow>()),
+        ("sizeof(struct ibv_flow_spec_eth)", size_of::<spec<ibv_flow_eth_filter>>()),
+        ("offsetof(struct ibv_flow_spec_eth, mask)", offset_of!(spec<ibv_flow_eth_filter>, mask)),
+        ("sizeof(struct ibv_flow_spec_ipv4)", size_of::<spec<ibv_flow_ipv4_filter>>()),
+        ("sizeof(struct ibv_flow_spec_ipv4_ext)", size_of::<spec<ibv_flow_ipv4_ext_filter>>()),
+        (
+            "offsetof(struct ibv_flow_spec_ipv4_ext, mask)",
+            offset_of!(spec<ibv_flow_ipv4_ext_filter>, mask),
+        ),
+        ("sizeof(struct ibv_flow_spec_ipv6)", size_of::<spec<ibv_flow_ipv6_filter>>()),
+        (
+            "offsetof(struct ibv_flow_spec_ipv6, mask.flow_label)",
+            offset_of!(spec<ibv_flow_ipv6_filter>, mask)
+                + offset_of!(ibv_flow_ipv6_filter, flow_label),
+        ),
+        ("sizeof(struct ibv_flow_spec_tcp_udp)", size_of::<spec<ibv_flow_tcp_udp_filter>>()),
+        (
+            "offsetof(struct ibv_flow_spec_tcp_udp, val)",
+            offset_of!(spec<ibv_flow_tcp_udp_filter>, val),
         ),
     ]
 }

@@ -1,5 +1,5 @@
 //! The C interface of librdmacm: `addr`, `channel`, `id`, `qp` and `srq` (what belongs to an id),
-//! `event`, `ep`.
+//! `xrcd`, `event`, `ep`.
 
 pub mod abi;
 mod absent;
@@ -11,3 +11,4 @@ mod id;
 mod qp;
 mod srq;
 mod told;
+mod xrcd;

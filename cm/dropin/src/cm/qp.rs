@@ -7,6 +7,7 @@ use doorbell_fabric::{CmId, QpFields, QpState, UDP_QKEY};
 use libc::c_int;
 
 use crate::abi::*;
+use crate::abi_context::*;
 use crate::border::{ABSENT, Errno, INVALID, given, lock, number};
 use crate::cq::{ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq};
 use crate::create_ex::create_recv;
@@ -14,7 +15,7 @@ use crate::qp::{cap_of, create_by, ibv_destroy_qp, plain};
 
 use super::abi::rdma_cm_id;
 use super::id::{home, id_at};
-use super::srq::home_xrcd;
+use super::xrcd::home_xrcd;
 
 const UD: c_int = 4;
 const XRC_SEND: c_int = 9;

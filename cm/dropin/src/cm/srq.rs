@@ -1,33 +1,20 @@
-//! The shared receive queue of an id, and the XRC domain of all ids.
+//! The shared receive queue of an id.
 #![expect(unsafe_code, reason = "the C interface")]
 
 use std::ptr;
-use std::sync::{Arc, OnceLock};
 
-use doorbell_seam::provider::{QpType, Xrc};
+use doorbell_seam::provider::QpType;
 use libc::c_int;
 
-use crate::abi::{ibv_pd, ibv_srq_init_attr, ibv_srq_init_attr_ex};
-use crate::abi_ext::ibv_xrcd;
+use crate::abi::{ibv_pd, ibv_srq_init_attr};
+use crate::abi_context::ibv_srq_init_attr_ex;
 use crate::border::{Errno, INVALID, given, number};
-use crate::context::device;
 use crate::srq::{create_srq_ex, ibv_destroy_srq};
-use crate::xrc;
 
 use super::abi::rdma_cm_id;
 use super::id::{home, id_at};
 use super::qp::{drop_queues, made, recv_queue};
-
-/// The XRC domain of all ids, made once and kept, as in librdmacm.
-pub(crate) fn home_xrcd() -> Result<*mut ibv_xrcd, Errno> {
-    static HOME: OnceLock<usize> = OnceLock::new();
-    if let Some(at) = HOME.get() {
-        return Ok(*at as *mut ibv_xrcd);
-    }
-    let domain = Arc::new(device()?.device.default_xrcd()?);
-    let opened = xrc::open(home()?.context(), domain);
-    Ok(*HOME.get_or_init(|| opened as usize) as *mut ibv_xrcd)
-}
+use super::xrcd::home_xrcd;
 
 /// What the program does not name is the id's own.
 unsafe fn create(at: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
