@@ -1,5 +1,7 @@
 //! The structures of `infiniband/verbs.h` for extended completion queues, XRC and domains. As for
 //! [`crate::abi`], `tests/layout.rs` compares them with the header.
+#![allow(non_camel_case_types, missing_docs, reason = "the names of the C header")]
+
 use std::ffi::{c_int, c_uint, c_void};
 
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_pd};

@@ -54,8 +54,8 @@ pub(crate) unsafe extern "C" fn dealloc_td(at: *mut ibv_td) -> c_int {
     })
 }
 
-/// `alloc_parent_domain` of a context. Allocators are never called: the device keeps its queues in
-/// memory that it shares with peers.
+/// `alloc_parent_domain` of a context. Allocators are never called: the device allocates its queues
+/// itself.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     at: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,

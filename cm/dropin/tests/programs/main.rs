@@ -38,13 +38,18 @@ fn pingpongs_of_every_transport_run() {
     }
 }
 
-/// `ibv_rc_pingpong` with completion timestamps, which it takes from an extended queue.
+/// `ibv_rc_pingpong` with completion timestamps, which it takes from an extended queue, and with the
+/// extended post.
 #[test]
-fn completions_have_timestamps() {
-    let args = ["-d", "soft0", "-g", "0", "-n", "200", "-t"];
-    let pair = Pair { program: "ibv_rc_pingpong", args: &args, more: &[] };
-    let Some(text) = pair.run() else { return };
-    assert!(text.contains("Average receive completion clock cycles"), "{text}");
+fn a_pingpong_uses_the_extended_interfaces() {
+    for (option, says) in
+        [("-t", "Average receive completion clock cycles"), ("-N", "200 iters in")]
+    {
+        let args = ["-d", "soft0", "-g", "0", "-n", "200", option];
+        let pair = Pair { program: "ibv_rc_pingpong", args: &args, more: &[] };
+        let Some(text) = pair.run() else { continue };
+        assert!(text.contains(says), "{option}: {text}");
+    }
 }
 
 /// The contents of each message are checked, also of those that are longer than a link's ring.
