@@ -10,6 +10,7 @@
 //! | `abi` and others of that name | the structures of the C header |
 //! | `border` | objects by address, errno, panics |
 //! | `queue` | queues of events that a program waits for |
+//! | `per_process` | values that a child of fork makes anew |
 //! | `progress` | the thread that polls where the program does not |
 //! | `context`, `open`, `device` | open devices, their tables of functions, their queries |
 //! | `memory`, `rereg`, `window`, `cq`, `srq`, `ah`, `qp`, `post` | calls by noun |
@@ -43,6 +44,7 @@ mod filter;
 mod flow;
 mod memory;
 mod open;
+mod per_process;
 mod post;
 mod progress;
 mod qp;

@@ -71,10 +71,10 @@ impl Qp {
         lock(&self.inner).state = state;
     }
 
-    /// The connection manager has moved it to another state.
-    pub(crate) fn moved(&self, state: QpState, fields: QpFields) {
+    /// The connection manager has moved it to another state, if one is given, with those fields.
+    pub(crate) fn moved(&self, state: Option<QpState>, fields: QpFields) {
         let mut inner = lock(&self.inner);
-        (inner.state, inner.set) = (state, fields.or(inner.set));
+        (inner.state, inner.set) = (state.unwrap_or(inner.state), fields.or(inner.set));
     }
 
     /// Sends were posted.

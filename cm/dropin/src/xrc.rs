@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use doorbell_seam::provider::Xrc;
 use doorbell_soft::{SoftDevice, SoftSrq, SoftXrcd};
@@ -14,9 +14,12 @@ use libc::c_int;
 use crate::abi::{ibv_context, ibv_cq};
 use crate::abi_context::ibv_srq_init_attr_ex;
 use crate::abi_ext::{ibv_xrcd, ibv_xrcd_init_attr};
-use crate::border::{ABSENT, Errno, INVALID, Noun, Object, code, given, object, pointer, take};
+use crate::border::{
+    ABSENT, Errno, INVALID, Noun, Object, code, given, lock, object, pointer, take,
+};
 use crate::context::context;
 use crate::cq::cq_at;
+use crate::per_process::PerProcess;
 use crate::queue::last;
 
 /// An XRC domain, as one `ibv_open_xrcd` gave it. Queues and queue pairs of it hold a clone.
@@ -45,7 +48,7 @@ pub(crate) unsafe fn xrcd_at(at: *mut ibv_xrcd) -> Result<Arc<Xrcd>, Errno> {
 type File = (u64, u64);
 
 /// The domains that have a file, which further calls with that file open again.
-static OF_FILES: Mutex<Option<HashMap<File, Weak<SoftXrcd>>>> = Mutex::new(None);
+static OF_FILES: PerProcess<Mutex<HashMap<File, Weak<SoftXrcd>>>> = PerProcess::new();
 
 fn file_of(fd: c_int) -> Result<File, Errno> {
     let mut found = MaybeUninit::<libc::stat>::uninit();
@@ -61,8 +64,7 @@ fn file_of(fd: c_int) -> Result<File, Errno> {
 /// The domain of a file; `flags` are those of open(2).
 fn open_file(device: &SoftDevice, fd: c_int, flags: c_int) -> Result<Arc<SoftXrcd>, Errno> {
     let file = file_of(fd)?;
-    let mut all = OF_FILES.lock().unwrap_or_else(PoisonError::into_inner);
-    let all = all.get_or_insert_default();
+    let mut all = lock(OF_FILES.get_or_make(|| Ok(Mutex::default()))?);
     all.retain(|_, domain| domain.strong_count() > 0);
     match all.get(&file).and_then(Weak::upgrade) {
         Some(_) if flags & libc::O_EXCL != 0 => Err(INVALID),
