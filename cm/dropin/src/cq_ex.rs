@@ -266,9 +266,16 @@ pub(crate) unsafe extern "C" fn query_rt_values(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
     use doorbell_seam::wc::Status;
 
     use super::*;
+    use crate::cq::ibv_destroy_cq;
+    use crate::device::ibv_get_device_list;
+    use crate::open::ibv_open_device;
+    use std::ptr::null_mut;
 
     #[test]
     fn immediate_data_is_in_network_byte_order_and_a_key_is_not() {
@@ -277,5 +284,76 @@ mod tests {
         let with_inv = WcEx { invalidated: Some(5), flags: WcFlags::WITH_INV, ..WcEx::default() };
         assert_eq!(imm_data(&with_inv), 5);
         assert_eq!(imm_data(&WcEx { status: Status::Flushed, ..WcEx::default() }), 0);
+    }
+
+    /// A queue with those fields and flags of creation; NULL with `errno`.
+    fn queue(wc_flags: u64, flags: u32) -> *mut ibv_cq_ex {
+        let mut attr = ibv_cq_init_attr_ex {
+            cqe: 10,
+            cq_context: null_mut(),
+            channel: null_mut(),
+            comp_vector: 0,
+            wc_flags,
+            comp_mask: MASK_FLAGS,
+            flags,
+            parent_domain: null_mut(),
+        };
+        // SAFETY: our own calls, with what they gave.
+        unsafe {
+            let context = ibv_open_device(*ibv_get_device_list(null_mut()));
+            create_cq_ex(context, &raw mut attr)
+        }
+    }
+
+    #[test]
+    fn a_queue_has_what_was_asked_for_or_is_refused() {
+        const TIMESTAMP: u64 = 1 << 7;
+        const FLOW_TAG: u64 = 1 << 9;
+        let refused = |cq: *mut ibv_cq_ex| {
+            let errno = std::io::Error::last_os_error().raw_os_error();
+            cq.is_null() && errno == Some(libc::EOPNOTSUPP)
+        };
+        assert!(refused(queue(FLOW_TAG, 0)));
+        assert!(refused(queue(0, 1 << 7)));
+        assert!(refused(queue(1 << 40, 0)));
+        for (fields, has_time) in [(0, false), (TIMESTAMP, true)] {
+            let cq = queue(fields, SINGLE_THREADED);
+            // SAFETY: just made.
+            unsafe {
+                assert_eq!((*cq).read_completion_ts.is_some(), has_time);
+                assert_eq!(ibv_destroy_cq(cq.cast()), 0);
+            }
+        }
+    }
+
+    /// A poll that finds nothing is over; one that has found something is over when it says so.
+    #[test]
+    fn one_poll_is_under_way_at_a_time() {
+        let attr = ibv_poll_cq_attr { comp_mask: 0 };
+        let at = queue(0, 0);
+        // SAFETY: just made.
+        let cq = unsafe {
+            assert_eq!(start_poll(at, &raw const attr), libc::ENOENT);
+            assert_eq!(start_poll(at, &raw const attr), libc::ENOENT);
+            &cq_at(at.cast()).unwrap().own
+        };
+        *lock(&cq.current.wc) = Some(WcEx { qp_num: Some(7), ..WcEx::default() });
+        let (done, ended) = mpsc::channel();
+        let address = at as usize;
+        let other = std::thread::spawn(move || {
+            let attr = ibv_poll_cq_attr { comp_mask: 0 };
+            // SAFETY: it is destroyed after this thread has ended.
+            done.send(unsafe { start_poll(address as *mut ibv_cq_ex, &raw const attr) })
+        });
+        assert!(ended.recv_timeout(Duration::from_millis(50)).is_err(), "it must wait");
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(read_qp_num(at), 7);
+            end_poll(at);
+        }
+        assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(libc::ENOENT));
+        other.join().unwrap().unwrap();
+        // SAFETY: nobody uses it any more.
+        assert_eq!(unsafe { ibv_destroy_cq(at.cast()) }, 0);
     }
 }

@@ -79,3 +79,39 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::ibv_get_device_list;
+    use crate::memory::{ibv_alloc_pd, ibv_dealloc_pd};
+    use crate::open::ibv_open_device;
+    use std::ptr::null_mut;
+
+    #[test]
+    fn a_parent_domain_keeps_what_it_names() {
+        const OK: c_int = 0;
+        // SAFETY: our own calls, with what they gave.
+        unsafe {
+            let context = ibv_open_device(*ibv_get_device_list(null_mut()));
+            let pd = ibv_alloc_pd(context);
+            let mut attr = ibv_td_init_attr { comp_mask: 0 };
+            let td = alloc_td(context, &raw mut attr);
+            let mut attr = ibv_parent_domain_init_attr {
+                pd,
+                td,
+                comp_mask: 0,
+                alloc: None,
+                free: None,
+                pd_context: null_mut(),
+            };
+            let parent = alloc_parent_domain(context, &raw mut attr);
+            assert!(!td.is_null() && !parent.is_null());
+            assert_eq!((dealloc_td(td), ibv_dealloc_pd(pd)), (libc::EBUSY, libc::EBUSY));
+            assert_eq!(ibv_dealloc_pd(parent), OK);
+            assert_eq!((dealloc_td(td), ibv_dealloc_pd(pd)), (OK, OK));
+            attr.comp_mask = 4;
+            assert!(alloc_parent_domain(context, &raw mut attr).is_null(), "it is unknown");
+        }
+    }
+}

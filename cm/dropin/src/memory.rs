@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(at: *mut ibv_context) -> *mut ibv_p
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_dealloc_pd(at: *mut ibv_pd) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_dealloc_pd(at: *mut ibv_pd) -> c_int {
     code(|| {
         // SAFETY: the program's domain, which it no longer uses.
         unsafe {

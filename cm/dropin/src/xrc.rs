@@ -176,4 +176,43 @@ mod tests {
         drop((first, second));
         assert_eq!(open(0).err(), Some(Errno(libc::EAGAIN)));
     }
+
+    #[test]
+    fn a_domain_stays_while_a_queue_is_in_it() {
+        use crate::abi::ibv_srq_attr;
+        use crate::cq::{ibv_create_cq, ibv_destroy_cq};
+        use crate::memory::ibv_alloc_pd;
+        use crate::srq::{create_srq_ex, get_srq_num, ibv_destroy_srq};
+        use std::ptr::null_mut;
+        // SAFETY: our own calls, with what they gave.
+        unsafe {
+            let list = crate::device::ibv_get_device_list(null_mut());
+            let context = crate::open::ibv_open_device(*list);
+            let mut attr = ibv_xrcd_init_attr { comp_mask: 3, fd: -1, oflags: libc::O_CREAT };
+            let xrcd = open_xrcd(context, &raw mut attr);
+            let cq = ibv_create_cq(context, 10, null_mut(), null_mut(), 0);
+            let mut init = ibv_srq_init_attr_ex {
+                srq_context: null_mut(),
+                attr: ibv_srq_attr { max_wr: 4, max_sge: 1, srq_limit: 0 },
+                comp_mask: 15,
+                srq_type: 1,
+                pd: ibv_alloc_pd(context),
+                xrcd,
+                cq,
+                tm_cap: [0; 2],
+            };
+            let srq = create_srq_ex(context, &raw mut init);
+            let mut number = 0;
+            assert_eq!(get_srq_num(srq, &raw mut number), 0);
+            assert_ne!(number, 0);
+            assert_eq!((close_xrcd(xrcd), ibv_destroy_cq(cq)), (libc::EBUSY, libc::EBUSY));
+            assert_eq!(ibv_destroy_srq(srq), 0);
+            assert_eq!((close_xrcd(xrcd), ibv_destroy_cq(cq)), (0, 0));
+            // A queue of no domain has no number.
+            (init.comp_mask, init.srq_type) = (3, 0);
+            let plain = create_srq_ex(context, &raw mut init);
+            assert_eq!(get_srq_num(plain, &raw mut number), libc::EINVAL);
+            assert_eq!(ibv_destroy_srq(plain), 0);
+        }
+    }
 }

@@ -38,8 +38,8 @@ fn pingpongs_of_every_transport_run() {
     }
 }
 
-/// `ibv_rc_pingpong` with completion timestamps, which it takes from an extended queue, and with the
-/// extended post.
+/// `ibv_rc_pingpong` with timestamps, which it takes from an extended completion queue, and with
+/// the extended post.
 #[test]
 fn a_pingpong_uses_the_extended_interfaces() {
     for (option, says) in

@@ -43,8 +43,8 @@ fn count(text: &str, end: &str) -> usize {
     text.lines().filter(|line| line.ends_with(end)).count()
 }
 
-/// Unpacks the tests, and returns the folder; `None` if the package is not installed, which is said.
-/// The folder's own name must be `tests`.
+/// Unpacks the tests, and returns the folder, whose name must be `tests`; `None` if the package is
+/// not installed, which is said.
 fn unpacked(inside: &str) -> Option<PathBuf> {
     let found = Command::new(PYTHON).args(["-c", "import pyverbs"]).output();
     if !found.is_ok_and(|output| output.status.success()) || !Path::new(SHIPPED).is_dir() {
