@@ -332,7 +332,7 @@ unsafe extern "C" fn ibv_modify_qp(at: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
     code(|| {
         // SAFETY: the program's queue pair and attributes.
         let (qp, attr) = unsafe { (qp_at(at)?, given(attr)?) };
-        let fields = attr::fields(attr, mask.cast_unsigned())?;
+        let fields = attr::fields(attr, mask.cast_unsigned(), qp.own.kind)?;
         let mut inner = lock(&qp.own.inner);
         let inner = &mut *inner;
         let to = fields.check(qp.own.kind, inner.state)?;

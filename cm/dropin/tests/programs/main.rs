@@ -92,6 +92,9 @@ fn perftest_runs() {
         ("ib_write_bw", &["-s", "4096", "-c", "UC"]),
         ("ib_read_lat", &[]),
         ("ib_read_bw", &["-s", "4096", "-e"]),
+        ("ib_send_lat", &["-c", "XRC"]),
+        ("ib_write_bw", &["-s", "4096", "-c", "XRC"]),
+        ("ib_read_lat", &["-c", "XRC"]),
         ("ib_atomic_lat", &[]),
         ("ib_atomic_bw", &[]),
     ];
