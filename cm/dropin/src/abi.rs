@@ -89,6 +89,16 @@ pub struct ibv_device_attr {
     pub phys_port_cnt: u8,
 }
 
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_rss_caps {
+    pub supported_qpts: u32,
+    pub max_rwq_indirection_tables: u32,
+    pub max_rwq_indirection_table_size: u32,
+    pub rx_hash_fields_mask: u64,
+    pub rx_hash_function: u8,
+}
+
 /// What follows `orig_attr` in `struct ibv_device_attr_ex` is zero but for the fields named here.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -100,7 +110,7 @@ pub struct ibv_device_attr_ex {
     pub hca_core_clock: u64,
     pub device_cap_flags_ex: u64,
     pub tso_caps: [u32; 2],
-    pub rss_caps: [u64; 4],
+    pub rss_caps: ibv_rss_caps,
     pub max_wq_type_rq: u32,
     pub packet_pacing_caps: [u32; 3],
     pub raw_packet_caps: u32,
@@ -225,18 +235,6 @@ pub struct ibv_srq_init_attr {
 }
 
 #[repr(C)]
-pub struct ibv_srq_init_attr_ex {
-    pub srq_context: *mut c_void,
-    pub attr: ibv_srq_attr,
-    pub comp_mask: u32,
-    pub srq_type: c_int,
-    pub pd: *mut ibv_pd,
-    pub xrcd: *mut c_void,
-    pub cq: *mut ibv_cq,
-    pub tm_cap: [u32; 2],
-}
-
-#[repr(C)]
 pub struct ibv_srq {
     pub context: *mut ibv_context,
     pub srq_context: *mut c_void,
@@ -267,27 +265,6 @@ pub struct ibv_qp_init_attr {
     pub cap: ibv_qp_cap,
     pub qp_type: c_int,
     pub sq_sig_all: c_int,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ibv_qp_init_attr_ex {
-    pub qp_context: *mut c_void,
-    pub send_cq: *mut ibv_cq,
-    pub recv_cq: *mut ibv_cq,
-    pub srq: *mut ibv_srq,
-    pub cap: ibv_qp_cap,
-    pub qp_type: c_int,
-    pub sq_sig_all: c_int,
-    pub comp_mask: u32,
-    pub pd: *mut ibv_pd,
-    pub xrcd: *mut c_void,
-    pub create_flags: u32,
-    pub max_tso_header: u16,
-    pub rwq_ind_tbl: *mut c_void,
-    pub rx_hash_conf: [u64; 3],
-    pub source_qpn: u32,
-    pub send_ops_flags: u64,
 }
 
 #[repr(C)]
@@ -373,8 +350,16 @@ pub struct ibv_send_wr {
     pub imm_data: u32,
     pub wr: wr_operands,
     pub remote_srqn: u32,
-    /// `bind_mw`, or `tso`.
-    pub bind_mw: [u64; 6],
+    /// Or `tso`.
+    pub bind_mw: wr_bind_mw,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct wr_bind_mw {
+    pub mw: *mut ibv_mw,
+    pub rkey: u32,
+    pub bind_info: ibv_mw_bind_info,
 }
 
 #[repr(C)]
@@ -422,7 +407,7 @@ pub struct ibv_qp_ex {
     pub wr_flags: c_uint,
     pub wr_atomic_cmp_swp: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64, u64)>,
     pub wr_atomic_fetch_add: post_fn3<u32, u64, u64>,
-    pub wr_bind_mw: absent,
+    pub wr_bind_mw: post_fn3<*mut ibv_mw, u32, *const ibv_mw_bind_info>,
     pub wr_local_inv: post_fn<u32>,
     pub wr_rdma_read: post_fn2<u32, u64>,
     pub wr_rdma_write: post_fn2<u32, u64>,
@@ -432,7 +417,7 @@ pub struct ibv_qp_ex {
     pub wr_send_inv: post_fn<u32>,
     pub wr_send_tso: absent,
     pub wr_set_ud_addr: post_fn3<*mut ibv_ah, u32, u32>,
-    pub wr_set_xrc_srqn: absent,
+    pub wr_set_xrc_srqn: post_fn<u32>,
     pub wr_set_inline_data: post_fn2<*mut c_void, usize>,
     pub wr_set_inline_data_list: post_fn2<usize, *const ibv_data_buf>,
     pub wr_set_sge: post_fn3<u32, u64, u32>,
@@ -466,9 +451,9 @@ pub struct ibv_cq {
 #[repr(C)]
 pub struct ibv_context_ops {
     pub _compat_first: [absent; 7],
-    pub alloc_mw: absent,
-    pub bind_mw: absent,
-    pub dealloc_mw: absent,
+    pub alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, c_int) -> *mut ibv_mw>,
+    pub bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>,
+    pub dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
     pub _compat_create_cq: absent,
     pub poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
     pub req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
@@ -495,33 +480,27 @@ pub struct ibv_context {
     pub abi_compat: *mut c_void,
 }
 
-/// `query_device_ex` of [`verbs_context`].
-pub type query_device_ex_fn =
-    unsafe extern "C" fn(*mut ibv_context, *const c_void, *mut ibv_device_attr_ex, usize) -> c_int;
-
-/// Lies in front of the context that programs know. Entries that are absent mean EOPNOTSUPP.
 #[repr(C)]
-pub struct verbs_context {
-    pub query_port:
-        Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
-    /// `advise_mr` to `query_rt_values`.
-    pub rare: [absent; 24],
-    pub create_cq_ex: absent,
-    pub priv_: *mut c_void,
-    pub query_device_ex: Option<query_device_ex_fn>,
-    pub ibv_destroy_flow: absent,
-    pub abi_placeholder2: absent,
-    pub ibv_create_flow: absent,
-    pub abi_placeholder1: absent,
-    pub open_qp: absent,
-    pub create_qp_ex:
-        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
-    pub get_srq_num: absent,
-    pub create_srq_ex:
-        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>,
-    pub open_xrcd: absent,
-    pub close_xrcd: absent,
-    pub abi_placeholder3: u64,
-    pub sz: usize,
-    pub context: ibv_context,
+#[derive(Clone, Copy)]
+pub struct ibv_mw_bind_info {
+    pub mr: *mut ibv_mr,
+    pub addr: u64,
+    pub length: u64,
+    pub mw_access_flags: c_uint,
+}
+
+#[repr(C)]
+pub struct ibv_mw_bind {
+    pub wr_id: u64,
+    pub send_flags: c_uint,
+    pub bind_info: ibv_mw_bind_info,
+}
+
+#[repr(C)]
+pub struct ibv_mw {
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub rkey: u32,
+    pub handle: u32,
+    pub kind: c_int,
 }

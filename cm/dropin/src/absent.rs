@@ -57,20 +57,6 @@ extern "C" fn ibv_reg_dmabuf_mr(
     none()
 }
 
-/// Answers `IBV_REREG_MR_ERR_INPUT`: nothing has changed.
-#[unsafe(no_mangle)]
-extern "C" fn ibv_rereg_mr(
-    _mr: *mut c_void,
-    _flags: c_int,
-    _pd: *mut c_void,
-    _addr: *mut c_void,
-    _length: usize,
-    _access: c_int,
-) -> c_int {
-    refused();
-    -1
-}
-
 #[unsafe(no_mangle)]
 extern "C" fn ibv_set_ece(_qp: *mut c_void, _ece: *mut c_void) -> c_int {
     refused()

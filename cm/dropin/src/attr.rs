@@ -1,7 +1,7 @@
 //! Attributes of queue pairs and rights: those of C, and those of the device.
 
 use doorbell_fabric::{Mask, Mtu, QpFields, QpState};
-use doorbell_seam::provider::{Access, AddressVector, Gid, GlobalRoute};
+use doorbell_seam::provider::{Access, AddressVector, Gid, GlobalRoute, QpType};
 use libc::{c_int, c_uint};
 
 use crate::abi::{gid_aligned, ibv_ah_attr, ibv_global_route, ibv_qp_attr};
@@ -25,12 +25,21 @@ pub(crate) fn access_of(flags: c_uint) -> Result<Access, Errno> {
     Access::from_bits(flags).ok_or(ABSENT)
 }
 
+/// Fields that the kernel ignores: each end of XRC has only a half of them.
+fn ignored(kind: QpType) -> Mask {
+    match kind {
+        QpType::XrcSend => Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER,
+        QpType::XrcRecv => Mask::MAX_RD_ATOMIC | Mask::RETRY_CNT | Mask::RNR_RETRY,
+        _ => Mask::empty(),
+    }
+}
+
 /// The fields that a program sets.
-pub(crate) fn fields(attr: &ibv_qp_attr, mask: u32) -> Result<QpFields, Errno> {
+pub(crate) fn fields(attr: &ibv_qp_attr, mask: u32, kind: QpType) -> Result<QpFields, Errno> {
     if mask & NOT_HERE != 0 {
         return Err(ABSENT);
     }
-    let mask = Mask::from_bits(mask & !CUR_STATE).ok_or(INVALID)?;
+    let mask = Mask::from_bits(mask & !CUR_STATE).ok_or(INVALID)? - ignored(kind);
     let mut fields = QpFields::default();
     if mask.contains(Mask::STATE) {
         let state = QpState::from_raw(attr.qp_state.cast_unsigned()).ok_or(INVALID)?;
@@ -122,5 +131,22 @@ pub(crate) fn address_attr(address: &AddressVector) -> ibv_ah_attr {
         static_rate: address.static_rate,
         is_global: address.route.is_some().into(),
         port_num: address.port,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_end_of_xrc_has_its_half_of_the_fields() {
+        let mask = (Mask::MAX_DEST_RD_ATOMIC | Mask::MAX_RD_ATOMIC).bits();
+        let of = |kind| {
+            let fields = fields(&ibv_qp_attr::default(), mask, kind).unwrap();
+            (fields.max_dest_rd_atomic.is_some(), fields.max_rd_atomic.is_some())
+        };
+        assert_eq!(of(QpType::Rc), (true, true));
+        assert_eq!(of(QpType::XrcSend), (false, true));
+        assert_eq!(of(QpType::XrcRecv), (true, false));
     }
 }

@@ -13,7 +13,10 @@ use doorbell_seam::error::SetupError;
 use doorbell_seam::wr::PostCause;
 use libc::c_int;
 
-use crate::abi::{ibv_device_attr_ex, ibv_qp_ex, ibv_send_wr};
+use crate::abi::{ibv_device_attr_ex, ibv_qp, ibv_qp_ex, ibv_send_wr};
+use crate::abi_context::verbs_context;
+use crate::abi_ext::ibv_cq_ex;
+use crate::abi_raw::ibv_wq;
 use crate::cm::abi::{rdma_addrinfo, rdma_cm_id};
 
 /// An error, as a positive errno.
@@ -221,9 +224,17 @@ unsafe impl Zero for libc::sockaddr_storage {}
 // SAFETY: so it is, by <infiniband/verbs.h>.
 unsafe impl Zero for ibv_device_attr_ex {}
 // SAFETY: so it is, by <infiniband/verbs.h>.
+unsafe impl Zero for ibv_qp {}
+// SAFETY: so it is, by <infiniband/verbs.h>.
 unsafe impl Zero for ibv_qp_ex {}
 // SAFETY: so it is, by <infiniband/verbs.h>.
 unsafe impl Zero for ibv_send_wr {}
+// SAFETY: so it is, by <infiniband/verbs.h>.
+unsafe impl Zero for ibv_cq_ex {}
+// SAFETY: so it is, by <infiniband/verbs.h>.
+unsafe impl Zero for verbs_context {}
+// SAFETY: so it is, by <infiniband/verbs.h>.
+unsafe impl Zero for ibv_wq {}
 // SAFETY: so it is, by <rdma/rdma_cma.h>.
 unsafe impl Zero for rdma_cm_id {}
 // SAFETY: so it is, by <rdma/rdma_cma.h>.

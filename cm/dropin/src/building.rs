@@ -3,6 +3,7 @@
 use doorbell_seam::wr::{Destination, SendFlags, SendOp, SendWr, Sge};
 
 use crate::border::{ABSENT, Errno, INVALID};
+use crate::requests::to_srq;
 
 /// The requests of one queue pair.
 #[derive(Default)]
@@ -73,6 +74,14 @@ impl Building {
                 SendOp::SendWithImm(imm) => SendOp::SendToWithImm(to, imm),
                 _ => return Err(ABSENT),
             };
+            Ok(())
+        });
+    }
+
+    /// Makes it one to a shared receive queue of an XRC domain.
+    pub(crate) fn set_srq(&mut self, number: u32) {
+        self.last(|request| {
+            request.op = to_srq(request.op, number);
             Ok(())
         });
     }

@@ -2,25 +2,26 @@
 #![expect(unsafe_code, reason = "programs name contexts by address")]
 
 use std::mem::offset_of;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use doorbell_soft::SoftDevice;
 
-use crate::abi::{ibv_context, verbs_context};
+use crate::abi::ibv_context;
+use crate::abi_context::verbs_context;
 use crate::border::{Errno, INVALID, Noun, Object, object};
+use crate::per_process::PerProcess;
 use crate::progress::{self, Progress};
 use crate::queue::AsyncQueue;
 
 /// The device of this process, which all contexts share: their queue pairs can connect, and a
 /// region has one key.
 pub(crate) fn device() -> Result<&'static Progress, Errno> {
-    static DEVICE: OnceLock<Result<Progress, Errno>> = OnceLock::new();
-    let made = DEVICE.get_or_init(|| {
+    static DEVICE: PerProcess<Progress> = PerProcess::new();
+    let progress = DEVICE.get_or_make(|| {
         let device = SoftDevice::open()?;
         device.connect_by_number()?;
         Progress::new(device)
-    });
-    let progress = made.as_ref().map_err(|errno| *errno)?;
+    })?;
     progress::start(progress);
     Ok(progress)
 }

@@ -5,18 +5,20 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use doorbell_seam::provider::{AsyncEvents, ExtendedCq, Poller, ResizeCq, Sharing};
+use doorbell_seam::provider::{AsyncEvents, ExtendedCq, ResizeCq, Sharing};
 use doorbell_seam::wc::{Wc, WcFlags};
-use doorbell_soft::{SoftCq, SoftPoller};
+use doorbell_soft::{SoftCq, SoftDevice};
 use libc::{c_int, c_uint};
 
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
+use crate::abi_ext::ibv_cq_ex;
 use crate::border::{
     Errno, INVALID, Noun, Object, code, lock, number, object, pointer, put, take, zeroed,
 };
 use crate::context::context;
 use crate::progress::{Known, News, POLLS, Progress};
 use crate::queue::Queue;
+use crate::reader::{Current, Reader};
 
 /// Polls in vain after which a poll begins to yield, and how often it does.
 const PATIENCE: u32 = 1024;
@@ -25,7 +27,9 @@ const YIELD_EVERY: u32 = 32;
 /// A completion queue.
 pub(crate) struct Cq {
     pub(crate) cq: SoftCq,
-    poller: Mutex<SoftPoller>,
+    pub(crate) poller: Mutex<Reader>,
+    /// What an extended poll has found.
+    pub(crate) current: Current,
     /// Polls in a row that found nothing.
     empty: AtomicU32,
     progress: &'static Progress,
@@ -40,8 +44,17 @@ pub(crate) struct Cq {
 }
 
 impl Noun for Cq {
-    type C = ibv_cq;
+    type C = ibv_cq_ex;
     const TAG: u64 = 0x6462_5f63_7100_0004;
+}
+
+/// The completion queue at an address that the program gave.
+///
+/// # Safety
+/// As for [`object`].
+pub(crate) unsafe fn cq_at<'a>(at: *mut ibv_cq) -> Result<&'a Object<Cq>, Errno> {
+    // SAFETY: as the caller says; it lies at the front of what was given.
+    unsafe { object::<Cq>(at.cast()) }
 }
 
 /// A completion channel: a queue of addresses of completion queues.
@@ -60,8 +73,18 @@ impl Cq {
         self.progress
     }
 
-    /// After many polls in vain, lets others have the core: the peer may wait for it.
-    fn yield_now_and_then(&self) {
+    /// A completion was found, which goes to the program.
+    #[inline]
+    pub(crate) fn found(&self, wc: &mut Wc) {
+        self.progress.scatter.end(wc);
+        if !wc.status.is_ok() {
+            self.progress.tell_qp(wc.qp_num, News::Failed);
+        }
+        self.empty.store(0, Ordering::Relaxed);
+    }
+
+    /// A poll was in vain. After many of them, lets others have the core: the peer may wait for it.
+    pub(crate) fn found_nothing(&self) {
         let empty = self.empty.fetch_add(1, Ordering::Relaxed);
         if empty >= PATIENCE && empty.is_multiple_of(YIELD_EVERY) {
             std::thread::yield_now();
@@ -88,7 +111,7 @@ impl Cq {
 fn tell(at: usize, news: News) {
     let at = at as *mut ibv_cq;
     // SAFETY: it leaves the list of the thread before it is destroyed.
-    if let (Ok(cq), News::Rang) = (unsafe { object::<Cq>(at) }, news) {
+    if let (Ok(cq), News::Rang) = (unsafe { cq_at(at) }, news) {
         cq.own.wake(at);
     }
 }
@@ -119,6 +142,62 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(at: *mut ibv_comp_chann
     })
 }
 
+/// What a program says about a completion queue beside what the device needs.
+pub(crate) struct Asked {
+    pub(crate) cqe: c_int,
+    pub(crate) cq_context: *mut c_void,
+    pub(crate) channel: *mut ibv_comp_channel,
+}
+
+/// Makes a completion queue by that call.
+///
+/// # Safety
+/// The context and the channel are the program's.
+pub(crate) unsafe fn create(
+    at: *mut ibv_context,
+    asked: &Asked,
+    make: impl FnOnce(&SoftDevice) -> Result<(SoftCq, Reader), Errno>,
+) -> Result<*mut ibv_cq, Errno> {
+    // SAFETY: as the caller says.
+    let progress = unsafe { context(at) }?.own.progress();
+    let (cq, poller) = make(&progress.device)?;
+    let id = progress.device.cq_id(&cq);
+    let fd = poller.wake_fds().and_then(|fds| fds.queue);
+    let Asked { cqe, cq_context, channel } = *asked;
+    if !channel.is_null() {
+        // SAFETY: as the caller says.
+        let channel = unsafe { object::<Channel>(channel) }?;
+        progress.watch(fd.ok_or(Errno(libc::EMFILE))?, id)?;
+        channel.own.users.fetch_add(1, Ordering::SeqCst);
+    }
+    let base = ibv_cq {
+        context: at,
+        channel,
+        cq_context,
+        handle: id as u32,
+        cqe,
+        mutex: zeroed(),
+        cond: zeroed(),
+        comp_events_completed: 0,
+        async_events_completed: 0,
+    };
+    let own = Cq {
+        cq,
+        poller: Mutex::new(poller),
+        current: Current::default(),
+        empty: AtomicU32::new(0),
+        progress,
+        id,
+        armed: AtomicBool::new(false),
+        users: AtomicU32::new(0),
+        taken: Mutex::new(0),
+        acknowledged: Condvar::new(),
+    };
+    let given: *mut ibv_cq = Object::give(ibv_cq_ex { cq_base: base, ..zeroed() }, own).cast();
+    lock(&progress.cqs).insert(id, Known { at: given as usize, context: at as usize, tell });
+    Ok(given)
+}
+
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_cq(
     at: *mut ibv_context,
@@ -130,43 +209,14 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     pointer(|| {
         let depth = u32::try_from(cqe).map_err(|_| INVALID)?;
         let vector = u32::try_from(comp_vector).map_err(|_| INVALID)?;
-        // SAFETY: the program's context.
-        let progress = unsafe { context(at) }?.own.progress();
-        let device = &progress.device;
-        let (cq, poller) = device.create_cq_on(depth, Sharing::Shared, vector)?;
-        let id = device.cq_id(&cq);
-        let fd = poller.wake_fds().and_then(|fds| fds.queue);
-        if !channel.is_null() {
-            // SAFETY: the program's channel.
-            let channel = unsafe { object::<Channel>(channel) }?;
-            progress.watch(fd.ok_or(Errno(libc::EMFILE))?, id)?;
-            channel.own.users.fetch_add(1, Ordering::SeqCst);
+        let asked = Asked { cqe, cq_context, channel };
+        // SAFETY: the program's context and channel.
+        unsafe {
+            create(at, &asked, |device| {
+                let (cq, poller) = device.create_cq_on(depth, Sharing::Shared, vector)?;
+                Ok((cq, Reader::Plain(poller)))
+            })
         }
-        let c = ibv_cq {
-            context: at,
-            channel,
-            cq_context,
-            handle: id as u32,
-            cqe,
-            mutex: zeroed(),
-            cond: zeroed(),
-            comp_events_completed: 0,
-            async_events_completed: 0,
-        };
-        let own = Cq {
-            cq,
-            poller: Mutex::new(poller),
-            empty: AtomicU32::new(0),
-            progress,
-            id,
-            armed: AtomicBool::new(false),
-            users: AtomicU32::new(0),
-            taken: Mutex::new(0),
-            acknowledged: Condvar::new(),
-        };
-        let given = Object::give(c, own);
-        lock(&progress.cqs).insert(id, Known { at: given as usize, context: at as usize, tell });
-        Ok(given)
     })
 }
 
@@ -174,7 +224,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(at: *mut ibv_cq) -> c_int {
     code(|| {
         // SAFETY: the program's queue, which it no longer uses.
-        let cq = unsafe { object::<Cq>(at) }?;
+        let cq = unsafe { cq_at(at) }?;
         if cq.own.users.load(Ordering::SeqCst) > 0 {
             return Err(Errno(libc::EBUSY));
         }
@@ -200,7 +250,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(at: *mut ibv_cq) -> c_int {
         }
         drop(taken);
         // SAFETY: as above.
-        unsafe { take::<Cq>(at) }.map(drop)
+        unsafe { take::<Cq>(at.cast()) }.map(drop)
     })
 }
 
@@ -209,7 +259,7 @@ unsafe extern "C" fn ibv_resize_cq(at: *mut ibv_cq, cqe: c_int) -> c_int {
     code(|| {
         let depth = u32::try_from(cqe).map_err(|_| INVALID)?;
         // SAFETY: the program's queue.
-        let cq = unsafe { object::<Cq>(at) }?;
+        let cq = unsafe { cq_at(at) }?;
         // Completions that a NIC would have made by now count.
         cq.own.progress.work();
         let depth = cq.own.progress.device.resize_cq(&cq.own.cq, depth)?;
@@ -230,7 +280,7 @@ unsafe extern "C" fn ibv_get_cq_event(
         // takes its events out of the list, and then waits for those that were counted as taken.
         unsafe {
             let at = object::<Channel>(channel)?.own.events.wait_and(|at| {
-                *lock(&object::<Cq>(*at as *mut ibv_cq)?.own.taken) += 1;
+                *lock(&cq_at(*at as *mut ibv_cq)?.own.taken) += 1;
                 Ok(())
             })?;
             let at = at as *mut ibv_cq;
@@ -245,7 +295,7 @@ unsafe extern "C" fn ibv_get_cq_event(
 unsafe extern "C" fn ibv_ack_cq_events(at: *mut ibv_cq, count: c_uint) {
     number(|| {
         // SAFETY: the program's queue.
-        let cq = unsafe { object::<Cq>(at) }?;
+        let cq = unsafe { cq_at(at) }?;
         let mut taken = lock(&cq.own.taken);
         *taken = taken.saturating_sub(count);
         cq.own.acknowledged.notify_all();
@@ -257,7 +307,7 @@ unsafe extern "C" fn ibv_ack_cq_events(at: *mut ibv_cq, count: c_uint) {
 pub(crate) unsafe extern "C" fn req_notify_cq(at: *mut ibv_cq, solicited: c_int) -> c_int {
     code(|| {
         // SAFETY: the program's queue.
-        let cq = unsafe { object::<Cq>(at) }?;
+        let cq = unsafe { cq_at(at) }?;
         // SAFETY: alive.
         if unsafe { (*at).channel.is_null() } {
             // Nobody could hear of it.
@@ -281,7 +331,7 @@ pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut i
     const STEP: usize = 16;
     number(|| {
         // SAFETY: the program's queue.
-        let cq = unsafe { object::<Cq>(at) }?;
+        let cq = unsafe { cq_at(at) }?;
         let most = usize::try_from(most).map_err(|_| INVALID)?;
         POLLS.fetch_add(1, Ordering::Relaxed);
         let mut found = [Wc::default(); STEP];
@@ -291,10 +341,7 @@ pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut i
             let wanted = (most - done).min(STEP);
             let count = poller.poll(&mut found[..wanted]);
             for wc in &mut found[..count] {
-                cq.own.progress.scatter.end(wc);
-                if !wc.status.is_ok() {
-                    cq.own.progress.tell_qp(wc.qp_num, News::Failed);
-                }
+                cq.own.found(wc);
                 // SAFETY: the program gives room for `most` of them.
                 unsafe { put(to.wrapping_add(done), completion(wc)) }?;
                 done += 1;
@@ -304,9 +351,8 @@ pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut i
             }
         }
         drop(poller);
-        match done {
-            0 => cq.own.yield_now_and_then(),
-            _ => cq.own.empty.store(0, Ordering::Relaxed),
+        if done == 0 {
+            cq.own.found_nothing();
         }
         Ok(done as c_int)
     })

@@ -1,21 +1,21 @@
-//! The device: its list of one, contexts, and what they answer to queries.
+//! The device: its list of one, and what contexts answer to queries.
 #![expect(unsafe_code, reason = "the C interface")]
 
 use std::ffi::{c_char, c_void};
 use std::mem::offset_of;
 use std::ptr;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
-use doorbell_seam::provider::{Atomics, Caps, LinkLayer, PortAttr, Ports, Provider};
+use doorbell_seam::provider::{
+    Atomics, Caps, HashFields, HashFunction, LinkLayer, PortAttr, Ports, Provider, QpType,
+};
 use doorbell_soft::SOFT_DEVICE;
 use libc::{c_int, c_uint};
 
 use crate::abi::*;
-use crate::border::{Errno, INVALID, Object, code, lock, number, pointer, put, take, text, zeroed};
-use crate::context::{Context, context, device};
-use crate::queue::AsyncQueue;
+use crate::border::{Errno, INVALID, code, number, put, text, zeroed};
+use crate::context::context;
 use crate::scatter::PIECES_MAX;
-use crate::{cq, extended_post, post, srq};
 
 /// A list entry that lives for ever. A program compares devices by address.
 struct Listed(*mut ibv_device);
@@ -24,7 +24,7 @@ unsafe impl Send for Listed {}
 // SAFETY: as above.
 unsafe impl Sync for Listed {}
 
-fn listed() -> *mut ibv_device {
+pub(crate) fn listed() -> *mut ibv_device {
     static LISTED: OnceLock<Listed> = OnceLock::new();
     let made = LISTED.get_or_init(|| {
         Listed(Box::into_raw(Box::new(ibv_device {
@@ -76,85 +76,6 @@ extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> c_int {
     -1
 }
 
-fn ops() -> ibv_context_ops {
-    ibv_context_ops {
-        _compat_first: [None; 7],
-        alloc_mw: None,
-        bind_mw: None,
-        dealloc_mw: None,
-        _compat_create_cq: None,
-        poll_cq: Some(cq::poll_cq),
-        req_notify_cq: Some(cq::req_notify_cq),
-        _compat_cq: [None; 7],
-        post_srq_recv: Some(srq::post_srq_recv),
-        _compat_qp: [None; 4],
-        post_send: Some(post::post_send),
-        post_recv: Some(post::post_recv),
-        _compat_last: [None; 5],
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_open_device(at: *mut ibv_device) -> *mut ibv_context {
-    pointer(|| {
-        if at != listed() {
-            return Err(Errno(libc::ENODEV));
-        }
-        let progress = device()?;
-        let events = Arc::new(AsyncQueue::new()?);
-        let (async_fd, comp_vectors) = (events.fd(), progress.device.caps().comp_vectors);
-        let inner = ibv_context {
-            device: at,
-            ops: ops(),
-            // There are no commands; programs may duplicate it all the same.
-            cmd_fd: async_fd,
-            async_fd,
-            num_comp_vectors: comp_vectors.cast_signed(),
-            mutex: zeroed(),
-            // It has the extended part.
-            abi_compat: ptr::without_provenance_mut(usize::MAX),
-        };
-        let c = verbs_context {
-            query_port: Some(query_port_ex),
-            rare: [None; 24],
-            create_cq_ex: None,
-            priv_: ptr::null_mut(),
-            query_device_ex: Some(query_device_ex),
-            ibv_destroy_flow: None,
-            abi_placeholder2: None,
-            ibv_create_flow: None,
-            abi_placeholder1: None,
-            open_qp: None,
-            create_qp_ex: Some(extended_post::create_qp_ex),
-            get_srq_num: None,
-            create_srq_ex: Some(srq::create_srq_ex),
-            open_xrcd: None,
-            close_xrcd: None,
-            abi_placeholder3: 0,
-            sz: size_of::<verbs_context>(),
-            context: inner,
-        };
-        let outer = Object::give(c, Context { progress, events: events.clone() });
-        let inner = outer.wrapping_byte_add(offset_of!(verbs_context, context)).cast();
-        lock(&progress.contexts).insert(inner as usize, events);
-        Ok(inner)
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_close_device(at: *mut ibv_context) -> c_int {
-    number(|| {
-        // SAFETY: the program's context, which it no longer uses.
-        unsafe {
-            let open = context(at)?;
-            // From here on no event comes to it.
-            lock(&open.own.progress.contexts).remove(&(at as usize));
-            take::<Context>(open.c())?;
-        }
-        Ok(0)
-    })
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_async_event(
     at: *mut ibv_context,
@@ -177,9 +98,13 @@ fn limit(value: u32) -> c_int {
 }
 
 fn device_attr(caps: &Caps) -> ibv_device_attr {
-    // Resizing of shared receive queues, no more: the rest is not offered by this library.
-    const SRQ_RESIZE: c_uint = 1 << 13;
     const RC_RNR_NAK_GEN: c_uint = 1 << 12;
+    const SRQ_RESIZE: c_uint = 1 << 13;
+    const MEM_WINDOW: c_uint = 1 << 17;
+    const XRC: c_uint = 1 << 20;
+    // A window of type 2 is for the peer of one queue pair.
+    const MEM_WINDOW_TYPE_2B: c_uint = 1 << 24;
+    const MANAGED_FLOW_STEERING: c_uint = 1 << 29;
     let guid = ibv_get_device_guid(ptr::null_mut());
     let atomics = match caps.atomics {
         Atomics::None => 0,
@@ -199,7 +124,12 @@ fn device_attr(caps: &Caps) -> ibv_device_attr {
         hw_ver: 0,
         max_qp: limit(caps.qp_max),
         max_qp_wr: limit(caps.qp_wr_max),
-        device_cap_flags: SRQ_RESIZE | RC_RNR_NAK_GEN,
+        device_cap_flags: SRQ_RESIZE
+            | RC_RNR_NAK_GEN
+            | MEM_WINDOW
+            | XRC
+            | MEM_WINDOW_TYPE_2B
+            | MANAGED_FLOW_STEERING,
         // One number for both directions.
         max_sge: limit(caps.send_sge_max.min(PIECES_MAX)),
         max_sge_rd: limit(caps.send_sge_max),
@@ -215,9 +145,9 @@ fn device_attr(caps: &Caps) -> ibv_device_attr {
         atomic_cap: atomics,
         max_ee: 0,
         max_rdd: 0,
-        max_mw: 0,
+        max_mw: limit(caps.mw_max),
         max_raw_ipv6_qp: 0,
-        max_raw_ethy_qp: 0,
+        max_raw_ethy_qp: limit(caps.qp_max),
         max_mcast_grp: limit(caps.mcast_groups_max),
         max_mcast_qp_attach: limit(caps.qp_max),
         max_total_mcast_qp_attach: limit(caps.qp_max),
@@ -241,7 +171,12 @@ unsafe extern "C" fn ibv_query_device(at: *mut ibv_context, attr: *mut ibv_devic
     })
 }
 
-unsafe extern "C" fn query_device_ex(
+/// Bits of `raw_packet_caps`, and the one that `device_cap_flags_ex` has for the second.
+const CVLAN_STRIPPING: u32 = 1;
+const SCATTER_FCS: u32 = 2;
+const RAW_SCATTER_FCS: u64 = 1 << 34;
+
+pub(crate) unsafe extern "C" fn query_device_ex(
     at: *mut ibv_context,
     _input: *const c_void,
     attr: *mut ibv_device_attr_ex,
@@ -250,10 +185,22 @@ unsafe extern "C" fn query_device_ex(
     code(|| {
         // SAFETY: the program's context.
         let caps = unsafe { context(at) }?.own.device().caps();
-        let flags = device_attr(caps).device_cap_flags.into();
+        let flags: u64 = device_attr(caps).device_cap_flags.into();
         let all = ibv_device_attr_ex {
             orig_attr: device_attr(caps),
-            device_cap_flags_ex: flags,
+            rss_caps: ibv_rss_caps {
+                supported_qpts: 1 << QpType::RawPacket as u32,
+                max_rwq_indirection_tables: caps.qp_max,
+                max_rwq_indirection_table_size: 128,
+                rx_hash_fields_mask: HashFields::all().bits(),
+                rx_hash_function: HashFunction::Toeplitz as u8,
+            },
+            max_wq_type_rq: caps.qp_max,
+            raw_packet_caps: CVLAN_STRIPPING | SCATTER_FCS,
+            // A tick is a nanosecond; the second number is in kHz.
+            completion_timestamp_mask: u64::MAX,
+            hca_core_clock: 1_000_000,
+            device_cap_flags_ex: flags | RAW_SCATTER_FCS,
             phys_port_cnt_ex: caps.ports.into(),
             ..zeroed()
         };
@@ -307,7 +254,7 @@ fn port_attr(port: &PortAttr) -> ibv_port_attr {
     }
 }
 
-unsafe extern "C" fn query_port_ex(
+pub(crate) unsafe extern "C" fn query_port_ex(
     at: *mut ibv_context,
     port: u8,
     attr: *mut ibv_port_attr,

@@ -1,4 +1,4 @@
-//! The extended post: `ibv_create_qp_ex`, and the functions in `struct ibv_qp_ex`.
+//! The extended post: the functions in `struct ibv_qp_ex`.
 #![expect(unsafe_code, reason = "the C interface")]
 
 use std::ffi::c_void;
@@ -12,53 +12,9 @@ use crate::abi::*;
 use crate::ah::Ah;
 use crate::border::{ABSENT, Errno, INVALID, code, given, lock, object, pointer};
 use crate::building::Building;
-use crate::qp::{cap_of, create, plain, qp_at};
+use crate::qp::qp_at;
 use crate::requests::pieces;
-
-/// `IBV_QP_INIT_ATTR_PD` and `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`, the extensions that are known.
-const ATTR_PD: u32 = 1;
-const ATTR_SEND_OPS: u32 = 1 << 6;
-
-/// The operations of `enum ibv_qp_create_send_ops_flags` for a type of queue pair.
-fn operations(kind: c_int) -> u64 {
-    match kind {
-        // All but windows, segmentation and atomic WRITEs.
-        2 => 0x2ff,
-        // WRITE and SEND, with and without immediate data.
-        3 => 0xf,
-        // SEND, with and without.
-        4 => 0xc,
-        _ => 0,
-    }
-}
-
-/// `create_qp_ex` of a context.
-pub(crate) unsafe extern "C" fn create_qp_ex(
-    _context: *mut ibv_context,
-    attr: *mut ibv_qp_init_attr_ex,
-) -> *mut ibv_qp {
-    pointer(|| {
-        // SAFETY: the program's attributes and what they name.
-        unsafe {
-            let asked = given(attr)?;
-            let mask = asked.comp_mask;
-            if mask & ATTR_PD == 0 {
-                return Err(INVALID);
-            }
-            let extended = mask & ATTR_SEND_OPS != 0;
-            let beyond = extended && asked.send_ops_flags & !operations(asked.qp_type) != 0;
-            if mask & !(ATTR_PD | ATTR_SEND_OPS) != 0 || beyond {
-                return Err(ABSENT);
-            }
-            let made = create(asked.pd, &plain(asked))?;
-            (*attr).cap = cap_of(made)?;
-            if extended {
-                set_functions(made.cast());
-            }
-            Ok(made)
-        }
-    })
-}
+use crate::window;
 
 /// The queue pair with its functions, if it was made with some.
 #[unsafe(no_mangle)]
@@ -75,11 +31,12 @@ unsafe extern "C" fn ibv_qp_to_qp_ex(at: *mut ibv_qp) -> *mut ibv_qp_ex {
 
 /// # Safety
 /// It is a queue pair of ours.
-unsafe fn set_functions(at: *mut ibv_qp_ex) {
+pub(crate) unsafe fn set_functions(at: *mut ibv_qp_ex) {
     // SAFETY: as the caller says.
     unsafe {
         (*at).wr_atomic_cmp_swp = Some(atomic_cmp_swp);
         (*at).wr_atomic_fetch_add = Some(atomic_fetch_add);
+        (*at).wr_bind_mw = Some(bind_mw);
         (*at).wr_local_inv = Some(local_inv);
         (*at).wr_rdma_read = Some(rdma_read);
         (*at).wr_rdma_write = Some(rdma_write);
@@ -88,6 +45,7 @@ unsafe fn set_functions(at: *mut ibv_qp_ex) {
         (*at).wr_send_imm = Some(send_imm);
         (*at).wr_send_inv = Some(send_inv);
         (*at).wr_set_ud_addr = Some(set_ud_addr);
+        (*at).wr_set_xrc_srqn = Some(set_xrc_srqn);
         (*at).wr_set_inline_data = Some(set_inline_data);
         (*at).wr_set_inline_data_list = Some(set_inline_data_list);
         (*at).wr_set_sge = Some(set_sge);
@@ -148,6 +106,22 @@ unsafe extern "C" fn atomic_fetch_add(at: *mut ibv_qp_ex, rkey: u32, addr: u64, 
     unsafe { add(at, SendOp::FetchAdd { at: Remote { addr, rkey }, add: value }) }
 }
 
+unsafe extern "C" fn bind_mw(
+    at: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: as above; the window and the region are the program's.
+    unsafe {
+        step(at, |building| {
+            let op = window::bind(mw, rkey, given(info)?)?;
+            building.add((*at).wr_id, (*at).wr_flags, op);
+            Ok(())
+        });
+    }
+}
+
 unsafe extern "C" fn local_inv(at: *mut ibv_qp_ex, rkey: u32) {
     // SAFETY: as above.
     unsafe { add(at, SendOp::LocalInv(rkey)) }
@@ -189,6 +163,16 @@ unsafe extern "C" fn set_ud_addr(at: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, 
         step(at, |building| {
             let ah = object::<Ah>(ah)?.own.ah.name();
             building.set_destination(Destination { ah, qpn, qkey });
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn set_xrc_srqn(at: *mut ibv_qp_ex, srqn: u32) {
+    // SAFETY: as above.
+    unsafe {
+        step(at, |building| {
+            building.set_srq(srqn);
             Ok(())
         });
     }

@@ -7,18 +7,26 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `abi` | the structures of the C header |
+//! | `abi` and others of that name | the structures of the C header |
 //! | `border` | objects by address, errno, panics |
 //! | `queue` | queues of events that a program waits for |
+//! | `per_process` | values that a child of fork makes anew |
 //! | `progress` | the thread that polls where the program does not |
-//! | `context`, `device` | open devices and their queries |
-//! | `memory`, `cq`, `srq`, `ah`, `qp`, `post`, `extended_post` | calls by noun |
+//! | `context`, `open`, `device` | open devices, their tables of functions, their queries |
+//! | `memory`, `rereg`, `window`, `cq`, `srq`, `ah`, `qp`, `post` | calls by noun |
+//! | `cq_ex`, `reader` | extended completion queues |
+//! | `create_ex`, `extended_post` | extended queue pairs; the extended post |
+//! | `xrc`, `domains` | XRC; thread domains and parent domains |
+//! | `flow`, `filter`, `wq` | raw packets: flows, and work queues |
 //! | `attr`, `requests` | attributes; lists of requests |
 //! | `scatter`, `building` | receives of several pieces; extended posts as they are put together |
 //! | `cm` | the calls of librdmacm |
 //! | `absent` | calls that are not supported |
 
 pub mod abi;
+pub mod abi_context;
+pub mod abi_ext;
+pub mod abi_raw;
 mod absent;
 mod ah;
 mod attr;
@@ -27,13 +35,25 @@ mod building;
 pub mod cm;
 mod context;
 mod cq;
+mod cq_ex;
+mod create_ex;
 mod device;
+mod domains;
 mod extended_post;
+mod filter;
+mod flow;
 mod memory;
+mod open;
+mod per_process;
 mod post;
 mod progress;
 mod qp;
 mod queue;
+mod reader;
 mod requests;
+mod rereg;
 mod scatter;
 mod srq;
+mod window;
+mod wq;
+mod xrc;

@@ -3,6 +3,7 @@
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
 
 use doorbell_alloc::{Mapping, Pages};
 use doorbell_seam::provider::{ProtectionDomains, Provider, Region};
@@ -17,6 +18,8 @@ use crate::context::context;
 /// A protection domain: a handle on the device.
 pub(crate) struct Pd {
     pub(crate) device: SoftDevice,
+    /// The thread domain of a parent domain.
+    pub(crate) _td: Option<Arc<()>>,
 }
 
 impl Noun for Pd {
@@ -25,8 +28,9 @@ impl Noun for Pd {
 }
 
 /// A region of the program's memory.
-struct Mr {
-    _region: SoftRegion,
+pub(crate) struct Mr {
+    /// `None` while it changes, and if a change has failed midway.
+    pub(crate) region: Mutex<Option<SoftRegion>>,
 }
 
 impl Noun for Mr {
@@ -39,12 +43,12 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(at: *mut ibv_context) -> *mut ibv_p
     pointer(|| {
         // SAFETY: the program's context.
         let device = unsafe { context(at) }?.own.device().alloc_pd()?;
-        Ok(Object::give(ibv_pd { context: at, handle: 0 }, Pd { device }))
+        Ok(Object::give(ibv_pd { context: at, handle: 0 }, Pd { device, _td: None }))
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_dealloc_pd(at: *mut ibv_pd) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_dealloc_pd(at: *mut ibv_pd) -> c_int {
     code(|| {
         // SAFETY: the program's domain, which it no longer uses.
         unsafe {
@@ -83,7 +87,7 @@ unsafe fn keep(_owner: *mut (), _at: NonNull<u8>, _length: usize) {}
 ///
 /// # Safety
 /// It stays mapped until it is deregistered: the contract of `ibv_reg_mr`.
-unsafe fn program_memory(addr: *mut c_void, length: usize) -> Result<Mapping, Errno> {
+pub(crate) unsafe fn program_memory(addr: *mut c_void, length: usize) -> Result<Mapping, Errno> {
     let at = NonNull::new(addr.cast::<u8>()).ok_or(Errno(libc::EFAULT))?;
     if length == 0 || length > isize::MAX as usize {
         return Err(INVALID);
@@ -117,7 +121,7 @@ unsafe fn register(
         // SAFETY: alive, as is its context.
         let context = unsafe { (*pd.c()).context };
         let c = ibv_mr { context, pd: at, addr, length, handle: lkey, lkey, rkey };
-        Ok(Object::give(c, Mr { _region: region }))
+        Ok(Object::give(c, Mr { region: Mutex::new(Some(region)) }))
     })
 }
 

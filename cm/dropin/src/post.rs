@@ -12,7 +12,8 @@ use crate::ah::Ah;
 use crate::border::{ABSENT, Errno, INVALID, code, lock, object};
 use crate::memory::Pd;
 use crate::qp::qp_at;
-use crate::requests::{STEP, pieces};
+use crate::requests::{STEP, pieces, to_srq};
+use crate::window;
 
 /// The operation of a request.
 ///
@@ -37,7 +38,7 @@ unsafe fn operation(wr: &ibv_send_wr, kind: QpType) -> Result<SendOp, Errno> {
     let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
     let remote = Remote { addr: rdma.remote_addr, rkey: rdma.rkey };
     let at = Remote { addr: atomic.remote_addr, rkey: atomic.rkey };
-    Ok(match wr.opcode {
+    let op = match wr.opcode {
         0 => SendOp::Write(remote),
         1 => SendOp::WriteWithImm(remote, imm),
         2 => SendOp::Send,
@@ -46,10 +47,13 @@ unsafe fn operation(wr: &ibv_send_wr, kind: QpType) -> Result<SendOp, Errno> {
         5 => SendOp::CompareSwap { at, compare: atomic.compare_add, swap: atomic.swap },
         6 => SendOp::FetchAdd { at, add: atomic.compare_add },
         7 => SendOp::LocalInv(wr.imm_data),
+        // SAFETY: such a request names a window and a region of the program.
+        8 => unsafe { window::bind(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info) }?,
         9 => SendOp::SendWithInv(wr.imm_data),
-        8 | 10 | 15 => return Err(ABSENT),
+        10 | 15 => return Err(ABSENT),
         _ => return Err(INVALID),
-    })
+    };
+    Ok(if kind == QpType::XrcSend { to_srq(op, wr.remote_srqn) } else { op })
 }
 
 /// A request, as the device takes it.
@@ -165,7 +169,8 @@ mod tests {
         };
         assert_eq!(made(3, 5_u32.to_be()), Ok(SendOp::SendWithImm(5)));
         assert_eq!(made(9, 5), Ok(SendOp::SendWithInv(5)));
-        assert_eq!(made(8, 0), Err(ABSENT));
+        assert_eq!(made(8, 0), Err(INVALID), "no window");
+        assert_eq!(made(10, 0), Err(ABSENT));
         assert_eq!(made(77, 0), Err(INVALID));
     }
 }

@@ -65,6 +65,8 @@ pub(crate) struct Progress {
     pub(crate) srqs: Mutex<HashMap<u64, Known>>,
     /// Receives of several pieces.
     pub(crate) scatter: Scatter,
+    /// Its thread runs.
+    started: Once,
 }
 
 /// An object of the program that there may be news of.
@@ -164,6 +166,7 @@ impl Progress {
             qps: Mutex::default(),
             srqs: Mutex::default(),
             scatter: Scatter::default(),
+            started: Once::new(),
         })
     }
 
@@ -311,12 +314,15 @@ impl Progress {
     }
 }
 
-/// The device whose thread runs, for the end of the process.
-static RUNNING: Mutex<Option<&'static Progress>> = Mutex::new(None);
+/// The device whose thread runs, for the end of the process, and the process.
+static RUNNING: Mutex<Option<(u32, &'static Progress)>> = Mutex::new(None);
 
 /// Tells peers how far this process has read, before it ends.
 extern "C" fn finish() {
+    // A child of fork must not read what is for its parent.
+    let own = std::process::id();
     let running = RUNNING.try_lock().ok().and_then(|running| *running);
+    let running = running.filter(|(of, _)| *of == own).map(|(_, progress)| progress);
     if let Some(mut own) = running.and_then(|progress| progress.own.try_lock().ok()) {
         for _ in 0..2 {
             own.poll(&mut []);
@@ -326,11 +332,14 @@ extern "C" fn finish() {
 
 /// Starts the thread of the device, once.
 pub(crate) fn start(progress: &'static Progress) {
-    static STARTED: Once = Once::new();
-    STARTED.call_once(|| {
-        *lock(&RUNNING) = Some(progress);
-        // SAFETY: the function stays, and may run at any time.
-        unsafe { libc::atexit(finish) };
+    static REGISTERED: Once = Once::new();
+    progress.started.call_once(|| {
+        *lock(&RUNNING) = Some((std::process::id(), progress));
+        // A child of fork has it from its parent.
+        REGISTERED.call_once(|| {
+            // SAFETY: the function stays, and may run at any time.
+            unsafe { libc::atexit(finish) };
+        });
         let mut before: libc::sigset_t = zeroed();
         let mut all: libc::sigset_t = zeroed();
         // SAFETY: both sets are alive. The thread inherits that it takes no signals: they are for

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "the C interface")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use doorbell_fabric::{CmError, Fabric, QpAttr, QpAttrEx, QpFields, QpState};
 use doorbell_seam::provider::{Gid, Multicast, Qp as _, QpCaps, QpType};
@@ -10,18 +10,20 @@ use doorbell_soft::{SoftDevice, SoftQp};
 use libc::c_int;
 
 use crate::abi::*;
+use crate::abi_context::*;
 use crate::ah::gid_at;
 use crate::attr;
 use crate::border::{
     ABSENT, Errno, INVALID, Noun, Object, code, given, lock, object, pointer, take, zeroed,
 };
 use crate::building::Building;
-use crate::cq::Cq;
+use crate::cq::cq_at;
 use crate::memory::Pd;
 use crate::progress::{Known, News, Progress};
 use crate::requests::Queue;
 use crate::scatter::{Owner, PIECES_MAX};
 use crate::srq::Srq;
+use crate::xrc::Xrcd;
 
 /// A queue pair.
 pub(crate) struct Qp {
@@ -36,6 +38,8 @@ pub(crate) struct Qp {
     progress: &'static Progress,
     /// The peer of a connection by number has left.
     lost: AtomicBool,
+    /// The XRC domain that it receives for.
+    _xrcd: Option<Arc<Xrcd>>,
 }
 
 /// What changes about a queue pair.
@@ -67,10 +71,10 @@ impl Qp {
         lock(&self.inner).state = state;
     }
 
-    /// The connection manager has moved it to another state.
-    pub(crate) fn moved(&self, state: QpState, fields: QpFields) {
+    /// The connection manager has moved it to another state, if one is given, with those fields.
+    pub(crate) fn moved(&self, state: Option<QpState>, fields: QpFields) {
         let mut inner = lock(&self.inner);
-        (inner.state, inner.set) = (state, fields.or(inner.set));
+        (inner.state, inner.set) = (state.unwrap_or(inner.state), fields.or(inner.set));
     }
 
     /// Sends were posted.
@@ -113,13 +117,16 @@ fn tell(at: usize, news: News) {
 }
 
 /// The type of a queue pair that programs can make.
-fn kind_of(raw: c_int) -> Result<QpType, Errno> {
+pub(crate) fn kind_of(raw: c_int) -> Result<QpType, Errno> {
     match raw {
         2 => Ok(QpType::Rc),
         3 => Ok(QpType::Uc),
         4 => Ok(QpType::Ud),
-        // Raw packets, extended connections, a driver's own.
-        8 | 9 | 10 | 0xff => Err(ABSENT),
+        8 => Ok(QpType::RawPacket),
+        9 => Ok(QpType::XrcSend),
+        10 => Ok(QpType::XrcRecv),
+        // A driver's own.
+        0xff => Err(ABSENT),
         _ => Err(INVALID),
     }
 }
@@ -183,19 +190,23 @@ pub(crate) unsafe fn create_by(
     make: impl FnOnce(&SoftDevice, &QpAttr<'_, SoftDevice>) -> Result<SoftQp, CmError>,
 ) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: as the caller says.
-    let (pd, send_cq, recv_cq) =
-        unsafe { (object::<Pd>(at)?, object::<Cq>(attr.send_cq)?, object::<Cq>(attr.recv_cq)?) };
+    let (pd, send_cq) = unsafe { (object::<Pd>(at)?, cq_at(attr.send_cq)?) };
+    let kind = kind_of(attr.qp_type)?;
+    let recv_cq = match kind {
+        // It receives nothing, and has no such queue.
+        QpType::XrcSend => send_cq,
+        // SAFETY: as the caller says.
+        _ => unsafe { cq_at(attr.recv_cq) }?,
+    };
     let srq = match attr.srq.is_null() {
         true => None,
         // SAFETY: as the caller says.
         false => Some(unsafe { object::<Srq>(attr.srq) }?),
     };
-    let kind = kind_of(attr.qp_type)?;
     if attr.srq.is_null() && attr.cap.max_recv_sge > PIECES_MAX {
         return Err(INVALID);
     }
     let recv_sge = if attr.srq.is_null() { attr.cap.max_recv_sge.max(1) } else { 0 };
-    let state = set.state.unwrap_or(QpState::Reset);
     let signal_all = attr.sq_sig_all != 0;
     let made = make(
         &pd.own.device,
@@ -209,8 +220,7 @@ pub(crate) unsafe fn create_by(
             ex: QpAttrEx::default(),
         },
     )?;
-    let (num, progress) = (made.num(), send_cq.own.progress());
-    let c = ibv_qp {
+    let base = ibv_qp {
         // SAFETY: alive.
         context: unsafe { (*at).context },
         qp_context: attr.qp_context,
@@ -218,30 +228,54 @@ pub(crate) unsafe fn create_by(
         send_cq: attr.send_cq,
         recv_cq: attr.recv_cq,
         srq: attr.srq,
-        handle: num,
-        qp_num: num,
-        state: state as c_int,
         qp_type: attr.qp_type,
-        mutex: zeroed(),
-        cond: zeroed(),
-        events_completed: 0,
+        ..zeroed()
     };
-    let inner = Inner { qp: made, state, set };
-    let (inner, lost) = (Mutex::new(inner), AtomicBool::new(false));
-    let building = Mutex::default();
-    let c = ibv_qp_ex { qp_base: c, ..zeroed() };
-    let own = Qp { inner, building, num, kind, signal_all, recv_sge, progress, lost };
-    let given = Object::give(c, own).cast::<ibv_qp>();
-    for cq in [send_cq, recv_cq] {
-        cq.own.users.fetch_add(1, Ordering::SeqCst);
+    for cq in [attr.send_cq, attr.recv_cq].into_iter().filter(|cq| !cq.is_null()) {
+        // SAFETY: as the caller says.
+        unsafe { cq_at(cq) }?.own.users.fetch_add(1, Ordering::SeqCst);
     }
     if let Some(srq) = srq {
         srq.own.users.fetch_add(1, Ordering::SeqCst);
     }
-    // SAFETY: alive.
-    let context = unsafe { (*at).context } as usize;
+    let progress = send_cq.own.progress();
+    Ok(give(base, Made { qp: made, kind, set, signal_all, recv_sge, progress, xrcd: None }))
+}
+
+/// A new queue pair, and what is kept about it.
+pub(crate) struct Made {
+    pub(crate) qp: SoftQp,
+    pub(crate) kind: QpType,
+    pub(crate) set: QpFields,
+    pub(crate) signal_all: bool,
+    pub(crate) recv_sge: u32,
+    pub(crate) progress: &'static Progress,
+    pub(crate) xrcd: Option<Arc<Xrcd>>,
+}
+
+/// Gives a queue pair to the program, which sees `base`, its number and its state.
+pub(crate) fn give(base: ibv_qp, made: Made) -> *mut ibv_qp {
+    let Made { qp, kind, set, signal_all, recv_sge, progress, xrcd } = made;
+    let (num, state) = (qp.num(), set.state.unwrap_or(QpState::Reset));
+    let (context, qp_state) = (base.context as usize, state as c_int);
+    let c = ibv_qp_ex {
+        qp_base: ibv_qp { handle: num, qp_num: num, state: qp_state, ..base },
+        ..zeroed()
+    };
+    let own = Qp {
+        inner: Mutex::new(Inner { qp, state, set }),
+        building: Mutex::default(),
+        num,
+        kind,
+        signal_all,
+        recv_sge,
+        progress,
+        lost: AtomicBool::new(false),
+        _xrcd: xrcd,
+    };
+    let given = Object::give(c, own).cast::<ibv_qp>();
     lock(&progress.qps).insert(num, Known { at: given as usize, context, tell });
-    Ok(given)
+    given
 }
 
 #[unsafe(no_mangle)]
@@ -282,8 +316,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(at: *mut ibv_qp) -> c_int {
             drop(take::<Qp>(at.cast())?);
             progress.scatter.forget(Owner::Qp(num));
             drop(parting);
-            for cq in [send_cq, recv_cq] {
-                object::<Cq>(cq)?.own.users.fetch_sub(1, Ordering::SeqCst);
+            for cq in [send_cq, recv_cq].into_iter().filter(|cq| !cq.is_null()) {
+                cq_at(cq)?.own.users.fetch_sub(1, Ordering::SeqCst);
             }
             if !srq.is_null() {
                 object::<Srq>(srq)?.own.users.fetch_sub(1, Ordering::SeqCst);
@@ -298,7 +332,7 @@ unsafe extern "C" fn ibv_modify_qp(at: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
     code(|| {
         // SAFETY: the program's queue pair and attributes.
         let (qp, attr) = unsafe { (qp_at(at)?, given(attr)?) };
-        let fields = attr::fields(attr, mask.cast_unsigned())?;
+        let fields = attr::fields(attr, mask.cast_unsigned(), qp.own.kind)?;
         let mut inner = lock(&qp.own.inner);
         let inner = &mut *inner;
         let to = fields.check(qp.own.kind, inner.state)?;

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "the C interface")]
 
 use arrayvec::ArrayVec;
-use doorbell_seam::wr::{PostError, RecvWr, Sge};
+use doorbell_seam::wr::{PostError, RecvWr, SendOp, Sge, XrcOp};
 use doorbell_soft::SoftDevice;
 use libc::c_int;
 
@@ -101,5 +101,46 @@ impl Queue<'_> {
             wrong?;
         }
         Ok(())
+    }
+}
+
+/// The same request, to a shared receive queue; requests that name none stay.
+pub(crate) fn to_srq(op: SendOp, srq: u32) -> SendOp {
+    let op = match op {
+        SendOp::Send => XrcOp::Send,
+        SendOp::SendWithImm(imm) => XrcOp::SendWithImm(imm),
+        SendOp::SendWithInv(key) => XrcOp::SendWithInv(key),
+        SendOp::Write(at) => XrcOp::Write(at),
+        SendOp::WriteWithImm(at, imm) => XrcOp::WriteWithImm(at, imm),
+        SendOp::Read(at) => XrcOp::Read(at),
+        SendOp::CompareSwap { at, compare, swap } => XrcOp::CompareSwap { at, compare, swap },
+        SendOp::FetchAdd { at, add } => XrcOp::FetchAdd { at, add },
+        other => return other,
+    };
+    SendOp::Xrc { srq, op }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_operation_keeps_its_operands() {
+        let at = doorbell_seam::wr::Remote { addr: 1, rkey: 2 };
+        let all = [
+            SendOp::Send,
+            SendOp::SendWithImm(3),
+            SendOp::SendWithInv(3),
+            SendOp::Write(at),
+            SendOp::WriteWithImm(at, 3),
+            SendOp::Read(at),
+            SendOp::CompareSwap { at, compare: 3, swap: 4 },
+            SendOp::FetchAdd { at, add: 3 },
+        ];
+        for plain in all {
+            let SendOp::Xrc { srq: 7, op } = to_srq(plain, 7) else { panic!("{plain:?}") };
+            assert_eq!(op.plain(), plain);
+        }
+        assert_eq!(to_srq(SendOp::LocalInv(5), 7), SendOp::LocalInv(5));
     }
 }

@@ -3,11 +3,12 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use doorbell_seam::provider::{Provider, Srq as _, SrqLimits};
+use doorbell_seam::provider::{Provider, Srq as _, SrqLimits, XrcSrq};
 use doorbell_soft::SoftSrq;
 use libc::c_int;
 
 use crate::abi::*;
+use crate::abi_context::*;
 use crate::border::{
     ABSENT, Errno, INVALID, Noun, Object, code, given, lock, object, pointer, put, take, zeroed,
 };
@@ -16,6 +17,7 @@ use crate::memory::Pd;
 use crate::progress::{Known, Progress};
 use crate::requests::Queue;
 use crate::scatter::{Owner, PIECES_MAX};
+use crate::xrc::XrcPart;
 
 /// A shared receive queue.
 pub(crate) struct Srq {
@@ -25,6 +27,8 @@ pub(crate) struct Srq {
     /// Pieces that a receive may have.
     sge: u32,
     progress: &'static Progress,
+    /// Of a queue in an XRC domain.
+    _xrc: Option<XrcPart>,
 }
 
 impl Noun for Srq {
@@ -32,17 +36,23 @@ impl Noun for Srq {
     const TAG: u64 = 0x6462_5f73_7271_0007;
 }
 
+/// Makes a shared receive queue, of an XRC domain if one is given.
 unsafe fn create(
     at: *mut ibv_pd,
     srq_context: *mut std::ffi::c_void,
     attr: &mut ibv_srq_attr,
+    xrc: Option<XrcPart>,
 ) -> Result<*mut ibv_srq, Errno> {
     // SAFETY: the program's domain; its context is alive.
     let (pd, of) = unsafe { (object::<Pd>(at)?, (*at).context) };
     if attr.max_sge > PIECES_MAX {
         return Err(INVALID);
     }
-    let srq = pd.own.device.create_srq(attr.max_wr)?;
+    let srq = match &xrc {
+        // SAFETY: the program's queue.
+        Some(part) => unsafe { part.create(&pd.own.device, attr.max_wr) }?,
+        None => pd.own.device.create_srq(attr.max_wr)?,
+    };
     (attr.max_wr, attr.max_sge) = (srq.depth(), attr.max_sge.max(1));
     // SAFETY: as above.
     let progress = unsafe { context(of) }?.own.progress();
@@ -55,8 +65,8 @@ unsafe fn create(
         cond: zeroed(),
         events_completed: 0,
     };
-    let id = srq.id();
-    let made = Object::give(c, Srq { srq, users: AtomicU32::new(0), sge: attr.max_sge, progress });
+    let (id, users, sge) = (srq.id(), AtomicU32::new(0), attr.max_sge);
+    let made = Object::give(c, Srq { srq, users, sge, progress, _xrc: xrc });
     lock(&progress.srqs).insert(id, Known::silent(made as usize, of));
     Ok(made)
 }
@@ -70,32 +80,46 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
         // SAFETY: the program's domain and attributes.
         unsafe {
             let srq_context = given(init)?.srq_context;
-            create(pd, srq_context, &mut (*init).attr)
+            create(pd, srq_context, &mut (*init).attr, None)
         }
     })
 }
 
-/// `create_srq_ex` of a context: basic queues only.
+/// `create_srq_ex` of a context: basic queues, and those of an XRC domain.
 pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     const TYPE: u32 = 1;
     const PD: u32 = 2;
+    const XRC: u32 = 4 | 8;
     pointer(|| {
         // SAFETY: the program's attributes and what they name.
         unsafe {
             let asked = given(init)?;
-            if asked.comp_mask & PD == 0 {
+            let mask = asked.comp_mask;
+            let kind = if mask & TYPE == 0 { 0 } else { asked.srq_type };
+            let needed = if kind == 1 { PD | XRC } else { PD };
+            if mask & needed != needed {
                 return Err(INVALID);
             }
-            if asked.comp_mask & !(TYPE | PD) != 0
-                || (asked.comp_mask & TYPE != 0 && asked.srq_type != 0)
-            {
+            if kind > 1 || mask & !(TYPE | needed) != 0 {
                 return Err(ABSENT);
             }
+            let xrc = if kind == 1 { Some(XrcPart::of(asked)?) } else { None };
             let (pd, srq_context) = (asked.pd, asked.srq_context);
-            create(pd, srq_context, &mut (*init).attr)
+            create(pd, srq_context, &mut (*init).attr, xrc)
+        }
+    })
+}
+
+/// `get_srq_num` of a context: the number of a queue in an XRC domain.
+pub(crate) unsafe extern "C" fn get_srq_num(at: *mut ibv_srq, num: *mut u32) -> c_int {
+    code(|| {
+        // SAFETY: the program's queue, and room for the number.
+        unsafe {
+            let number = object::<Srq>(at)?.own.srq.number().ok_or(INVALID)?;
+            put(num, number)
         }
     })
 }

@@ -5,6 +5,9 @@ use std::process::Command;
 use std::{env, fs, process};
 
 use doorbell_dropin::abi::*;
+use doorbell_dropin::abi_context::*;
+use doorbell_dropin::abi_ext::*;
+use doorbell_dropin::abi_raw::*;
 use doorbell_dropin::cm::abi::*;
 
 /// A size or an offset: what to ask C, and what Rust says.
@@ -14,6 +17,8 @@ fn facts() -> Vec<Fact> {
     let mut all = sizes();
     all.extend(offsets());
     all.extend(offsets_of_contexts());
+    all.extend(of_extensions());
+    all.extend(of_raw_packets());
     all.extend(of_the_manager());
     all
 }
@@ -118,6 +123,7 @@ fn offsets() -> Vec<Fact> {
 fn offsets_of_contexts() -> Vec<Fact> {
     vec![
         ("offsetof(struct ibv_context_ops, alloc_mw)", offset_of!(ibv_context_ops, alloc_mw)),
+        ("offsetof(struct ibv_context_ops, dealloc_mw)", offset_of!(ibv_context_ops, dealloc_mw)),
         ("offsetof(struct ibv_context_ops, poll_cq)", offset_of!(ibv_context_ops, poll_cq)),
         (
             "offsetof(struct ibv_context_ops, req_notify_cq)",
@@ -131,7 +137,20 @@ fn offsets_of_contexts() -> Vec<Fact> {
         ("offsetof(struct ibv_context_ops, post_recv)", offset_of!(ibv_context_ops, post_recv)),
         ("offsetof(struct ibv_context, async_fd)", offset_of!(ibv_context, async_fd)),
         ("offsetof(struct ibv_context, abi_compat)", offset_of!(ibv_context, abi_compat)),
+        (
+            "offsetof(struct verbs_context, alloc_parent_domain)",
+            offset_of!(verbs_context, alloc_parent_domain),
+        ),
+        ("offsetof(struct verbs_context, alloc_td)", offset_of!(verbs_context, alloc_td)),
+        ("offsetof(struct verbs_context, create_wq)", offset_of!(verbs_context, create_wq)),
+        (
+            "offsetof(struct verbs_context, query_rt_values)",
+            offset_of!(verbs_context, query_rt_values),
+        ),
         ("offsetof(struct verbs_context, create_cq_ex)", offset_of!(verbs_context, create_cq_ex)),
+        ("offsetof(struct verbs_context, open_qp)", offset_of!(verbs_context, open_qp)),
+        ("offsetof(struct verbs_context, get_srq_num)", offset_of!(verbs_context, get_srq_num)),
+        ("offsetof(struct verbs_context, open_xrcd)", offset_of!(verbs_context, open_xrcd)),
         (
             "offsetof(struct verbs_context, query_device_ex)",
             offset_of!(verbs_context, query_device_ex),
@@ -141,6 +160,126 @@ fn offsets_of_contexts() -> Vec<Fact> {
         ("offsetof(struct verbs_context, close_xrcd)", offset_of!(verbs_context, close_xrcd)),
         ("offsetof(struct verbs_context, sz)", offset_of!(verbs_context, sz)),
         ("offsetof(struct verbs_context, context)", offset_of!(verbs_context, context)),
+    ]
+}
+
+fn of_extensions() -> Vec<Fact> {
+    vec![
+        ("sizeof(struct ibv_poll_cq_attr)", size_of::<ibv_poll_cq_attr>()),
+        ("sizeof(struct ibv_cq_ex)", size_of::<ibv_cq_ex>()),
+        ("offsetof(struct ibv_cq_ex, status)", offset_of!(ibv_cq_ex, status)),
+        ("offsetof(struct ibv_cq_ex, wr_id)", offset_of!(ibv_cq_ex, wr_id)),
+        ("offsetof(struct ibv_cq_ex, start_poll)", offset_of!(ibv_cq_ex, start_poll)),
+        ("offsetof(struct ibv_cq_ex, read_slid)", offset_of!(ibv_cq_ex, read_slid)),
+        ("offsetof(struct ibv_cq_ex, read_cvlan)", offset_of!(ibv_cq_ex, read_cvlan)),
+        (
+            "offsetof(struct ibv_cq_ex, read_completion_wallclock_ns)",
+            offset_of!(ibv_cq_ex, read_completion_wallclock_ns),
+        ),
+        ("sizeof(struct ibv_cq_init_attr_ex)", size_of::<ibv_cq_init_attr_ex>()),
+        (
+            "offsetof(struct ibv_cq_init_attr_ex, wc_flags)",
+            offset_of!(ibv_cq_init_attr_ex, wc_flags),
+        ),
+        (
+            "offsetof(struct ibv_cq_init_attr_ex, parent_domain)",
+            offset_of!(ibv_cq_init_attr_ex, parent_domain),
+        ),
+        ("sizeof(struct ibv_values_ex)", size_of::<ibv_values_ex>()),
+        ("offsetof(struct ibv_values_ex, raw_clock)", offset_of!(ibv_values_ex, raw_clock)),
+        ("sizeof(struct ibv_xrcd_init_attr)", size_of::<ibv_xrcd_init_attr>()),
+        ("sizeof(struct ibv_xrcd)", size_of::<ibv_xrcd>()),
+        ("sizeof(struct ibv_qp_open_attr)", size_of::<ibv_qp_open_attr>()),
+        ("offsetof(struct ibv_qp_open_attr, qp_type)", offset_of!(ibv_qp_open_attr, qp_type)),
+        ("offsetof(struct ibv_srq_init_attr_ex, xrcd)", offset_of!(ibv_srq_init_attr_ex, xrcd)),
+        ("offsetof(struct ibv_srq_init_attr_ex, cq)", offset_of!(ibv_srq_init_attr_ex, cq)),
+        ("offsetof(struct ibv_qp_init_attr_ex, xrcd)", offset_of!(ibv_qp_init_attr_ex, xrcd)),
+        ("sizeof(struct ibv_mw)", size_of::<ibv_mw>()),
+        ("offsetof(struct ibv_mw, rkey)", offset_of!(ibv_mw, rkey)),
+        ("sizeof(struct ibv_mw_bind)", size_of::<ibv_mw_bind>()),
+        ("offsetof(struct ibv_mw_bind, bind_info)", offset_of!(ibv_mw_bind, bind_info)),
+        ("sizeof(struct ibv_mw_bind_info)", size_of::<ibv_mw_bind_info>()),
+        ("offsetof(struct ibv_mw_bind_info, addr)", offset_of!(ibv_mw_bind_info, addr)),
+        (
+            "offsetof(struct ibv_mw_bind_info, mw_access_flags)",
+            offset_of!(ibv_mw_bind_info, mw_access_flags),
+        ),
+        (
+            "offsetof(struct ibv_send_wr, bind_mw.rkey)",
+            offset_of!(ibv_send_wr, bind_mw) + offset_of!(wr_bind_mw, rkey),
+        ),
+        (
+            "offsetof(struct ibv_send_wr, bind_mw.bind_info)",
+            offset_of!(ibv_send_wr, bind_mw) + offset_of!(wr_bind_mw, bind_info),
+        ),
+        ("offsetof(struct ibv_qp_ex, wr_bind_mw)", offset_of!(ibv_qp_ex, wr_bind_mw)),
+        ("offsetof(struct ibv_qp_ex, wr_set_xrc_srqn)", offset_of!(ibv_qp_ex, wr_set_xrc_srqn)),
+        ("sizeof(struct ibv_td_init_attr)", size_of::<ibv_td_init_attr>()),
+        ("sizeof(struct ibv_td)", size_of::<ibv_td>()),
+        ("sizeof(struct ibv_parent_domain_init_attr)", size_of::<ibv_parent_domain_init_attr>()),
+        (
+            "offsetof(struct ibv_parent_domain_init_attr, alloc)",
+            offset_of!(ibv_parent_domain_init_attr, alloc),
+        ),
+        (
+            "offsetof(struct ibv_parent_domain_init_attr, pd_context)",
+            offset_of!(ibv_parent_domain_init_attr, pd_context),
+        ),
+    ]
+}
+
+fn of_raw_packets() -> Vec<Fact> {
+    vec![
+        ("sizeof(struct ibv_rss_caps)", size_of::<ibv_rss_caps>()),
+        (
+            "offsetof(struct ibv_rss_caps, rx_hash_fields_mask)",
+            offset_of!(ibv_rss_caps, rx_hash_fields_mask),
+        ),
+        ("offsetof(struct ibv_device_attr_ex, rss_caps)", offset_of!(ibv_device_attr_ex, rss_caps)),
+        (
+            "offsetof(struct ibv_device_attr_ex, raw_packet_caps)",
+            offset_of!(ibv_device_attr_ex, raw_packet_caps),
+        ),
+        ("sizeof(struct ibv_wq_init_attr)", size_of::<ibv_wq_init_attr>()),
+        ("offsetof(struct ibv_wq_init_attr, cq)", offset_of!(ibv_wq_init_attr, cq)),
+        ("sizeof(struct ibv_wq_attr)", size_of::<ibv_wq_attr>()),
+        ("sizeof(struct ibv_wq)", size_of::<ibv_wq>()),
+        ("offsetof(struct ibv_wq, state)", offset_of!(ibv_wq, state)),
+        ("offsetof(struct ibv_wq, post_recv)", offset_of!(ibv_wq, post_recv)),
+        ("offsetof(struct ibv_wq, comp_mask)", offset_of!(ibv_wq, comp_mask)),
+        ("sizeof(struct ibv_rwq_ind_table_init_attr)", size_of::<ibv_rwq_ind_table_init_attr>()),
+        ("sizeof(struct ibv_rwq_ind_table)", size_of::<ibv_rwq_ind_table>()),
+        ("sizeof(struct ibv_rx_hash_conf)", size_of::<ibv_rx_hash_conf>()),
+        (
+            "offsetof(struct ibv_rx_hash_conf, rx_hash_key)",
+            offset_of!(ibv_rx_hash_conf, rx_hash_key),
+        ),
+        (
+            "offsetof(struct ibv_qp_init_attr_ex, rwq_ind_tbl)",
+            offset_of!(ibv_qp_init_attr_ex, rwq_ind_tbl),
+        ),
+        ("sizeof(struct ibv_flow_attr)", size_of::<ibv_flow_attr>()),
+        ("offsetof(struct ibv_flow_attr, flags)", offset_of!(ibv_flow_attr, flags)),
+        ("sizeof(struct ibv_flow)", size_of::<ibv_flow>()),
+        ("sizeof(struct ibv_flow_spec_eth)", size_of::<spec<ibv_flow_eth_filter>>()),
+        ("offsetof(struct ibv_flow_spec_eth, mask)", offset_of!(spec<ibv_flow_eth_filter>, mask)),
+        ("sizeof(struct ibv_flow_spec_ipv4)", size_of::<spec<ibv_flow_ipv4_filter>>()),
+        ("sizeof(struct ibv_flow_spec_ipv4_ext)", size_of::<spec<ibv_flow_ipv4_ext_filter>>()),
+        (
+            "offsetof(struct ibv_flow_spec_ipv4_ext, mask)",
+            offset_of!(spec<ibv_flow_ipv4_ext_filter>, mask),
+        ),
+        ("sizeof(struct ibv_flow_spec_ipv6)", size_of::<spec<ibv_flow_ipv6_filter>>()),
+        (
+            "offsetof(struct ibv_flow_spec_ipv6, mask.flow_label)",
+            offset_of!(spec<ibv_flow_ipv6_filter>, mask)
+                + offset_of!(ibv_flow_ipv6_filter, flow_label),
+        ),
+        ("sizeof(struct ibv_flow_spec_tcp_udp)", size_of::<spec<ibv_flow_tcp_udp_filter>>()),
+        (
+            "offsetof(struct ibv_flow_spec_tcp_udp, val)",
+            offset_of!(spec<ibv_flow_tcp_udp_filter>, val),
+        ),
     ]
 }
 

@@ -2,22 +2,20 @@
 #![expect(unsafe_code, reason = "the C interface")]
 
 use std::ptr;
-use std::time::Duration;
 
-use doorbell_fabric::{CmId, EventKind, Fabric, PortSpace};
+use doorbell_fabric::{AddrInfo, CmId, EventKind, Fabric, Hints};
 use libc::c_int;
 
 use crate::abi::{ibv_pd, ibv_qp_init_attr};
-use crate::border::{Errno, INVALID, given, lock, number, put};
+use crate::border::{Errno, given, lock, number, put};
 use crate::context::device;
+use crate::qp::kind_of;
 
 use super::abi::{rdma_addrinfo, rdma_cm_id};
 use super::addr::{PASSIVE, read};
-use super::id::{Saved, give, id_at, keep_event, rdma_destroy_id, show_device};
-use super::qp::{create, rdma_destroy_qp, rdma_destroy_srq};
-
-/// The limit of librdmacm for each step of resolving.
-const LIMIT: Duration = Duration::from_secs(2);
+use super::id::{Saved, give, id_at, keep_event, rdma_destroy_id, show_device, space_of};
+use super::qp::{create, rdma_destroy_qp};
+use super::srq::rdma_destroy_srq;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_create_ep(
@@ -29,20 +27,15 @@ unsafe extern "C" fn rdma_create_ep(
     // SAFETY: the program's addresses, domain and attributes.
     number(|| unsafe {
         let info = given(res)?;
-        let space = match info.ai_port_space {
-            0x106 => PortSpace::Tcp,
-            0x111 => PortSpace::Udp,
-            _ => return Err(INVALID),
-        };
-        let mut id = device()?.device.create_id(None, space)?;
         let passive = info.ai_flags & PASSIVE != 0;
-        if passive {
-            id.bind(read(info.ai_src_addr)?)?;
-        } else {
-            let from = read(info.ai_src_addr).ok();
-            id.resolve_addr(from, read(info.ai_dst_addr)?, LIMIT)?;
-            id.resolve_route(LIMIT)?;
-        }
+        let hints = Hints {
+            passive,
+            space: space_of(info.ai_port_space)?,
+            from: read(info.ai_src_addr).ok(),
+            qp_type: Some(kind_of(info.ai_qp_type)?),
+        };
+        let addr = read(if passive { info.ai_src_addr } else { info.ai_dst_addr })?;
+        let id = device()?.device.create_endpoint(&AddrInfo::of(addr, &hints))?;
         let at = give(id, ptr::null_mut(), ptr::null_mut());
         if !passive {
             show_device(at);

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::os::fd::AsFd;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{LazyLock, Mutex, OnceLock};
+use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
 use doorbell_fabric::{
@@ -20,8 +20,10 @@ use crate::abi::{ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
 use crate::attr::attributes;
 use crate::border::{Errno, INVALID, Noun, Object, given, lock, number, object, put, take, zeroed};
 use crate::context::device;
-use crate::device::{ibv_get_device_list, ibv_open_device};
+use crate::device::ibv_get_device_list;
 use crate::memory::ibv_alloc_pd;
+use crate::open::ibv_open_device;
+use crate::per_process::PerProcess;
 use crate::progress::Progress;
 use crate::qp::qp_at;
 
@@ -78,27 +80,26 @@ impl Home {
 
 /// Opened once and kept, as in librdmacm.
 pub(crate) fn home() -> Result<&'static Home, Errno> {
-    static HOME: OnceLock<Home> = OnceLock::new();
-    if let Some(home) = HOME.get() {
-        return Ok(home);
-    }
-    // SAFETY: our own calls, with what they gave.
-    let (context, pd) = unsafe {
-        let list = ibv_get_device_list(ptr::null_mut());
-        let context = ibv_open_device(*list);
-        (context, ibv_alloc_pd(context))
-    };
-    if context.is_null() || pd.is_null() {
-        return Err(Errno(libc::ENODEV));
-    }
-    Ok(HOME.get_or_init(|| Home { context: context as usize, pd: pd as usize }))
+    static HOME: PerProcess<Home> = PerProcess::new();
+    HOME.get_or_make(|| {
+        // SAFETY: our own calls, with what they gave.
+        let (context, pd) = unsafe {
+            let list = ibv_get_device_list(ptr::null_mut());
+            let context = ibv_open_device(*list);
+            (context, ibv_alloc_pd(context))
+        };
+        if context.is_null() || pd.is_null() {
+            return Err(Errno(libc::ENODEV));
+        }
+        Ok(Home { context: context as usize, pd: pd as usize })
+    })
 }
 
 fn progress() -> Result<&'static Progress, Errno> {
     device()
 }
 
-fn space_of(raw: c_int) -> Result<PortSpace, Errno> {
+pub(crate) fn space_of(raw: c_int) -> Result<PortSpace, Errno> {
     match raw {
         0x106 => Ok(PortSpace::Tcp),
         0x111 => Ok(PortSpace::Udp),
@@ -358,8 +359,21 @@ pub(crate) unsafe fn note_state(at: *mut rdma_cm_id, state: QpState) {
         let qp = (*at).qp;
         if let (Ok(own), Ok(id)) = (qp_at(qp), id_at(at)) {
             let fields = lock(&id.own.id).query_qp().unwrap_or_default();
-            own.own.moved(state, fields);
+            own.own.moved(Some(state), fields);
             (*qp).state = state as c_int;
+        }
+    }
+}
+
+/// The queue pair of an id has its fields by now; another thread may have changed its state since.
+///
+/// # Safety
+/// The id is alive.
+unsafe fn note_fields(at: *mut rdma_cm_id) {
+    // SAFETY: as the caller says; its queue pair is NULL or alive.
+    unsafe {
+        if let (Ok(own), Ok(id)) = (qp_at((*at).qp), id_at(at)) {
+            own.own.moved(None, lock(&id.own.id).query_qp().unwrap_or_default());
         }
     }
 }
@@ -384,6 +398,7 @@ unsafe extern "C" fn rdma_accept(at: *mut rdma_cm_id, param: *mut rdma_conn_para
         // Its queue pair may send as soon as the peer knows, and another thread may hear of that.
         note_state(at, QpState::Rts);
         meet(at, param, SoftId::accept, SoftId::accept_with)?;
+        note_fields(at);
         Ok(0)
     })
 }

@@ -1,5 +1,5 @@
-//! The C interface of librdmacm: `addr`, `channel`, `id`, `qp` (what
-//! belongs to an id), `event`, `ep`.
+//! The C interface of librdmacm: `addr`, `channel`, `id`, `qp` and `srq` (what belongs to an id),
+//! `xrcd`, `event`, `ep`.
 
 pub mod abi;
 mod absent;
@@ -9,4 +9,6 @@ mod ep;
 mod event;
 mod id;
 mod qp;
+mod srq;
 mod told;
+mod xrcd;

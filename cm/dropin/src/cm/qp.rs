@@ -1,4 +1,4 @@
-//! What belongs to an id: its queue pair, its queues, its shared receive queue.
+//! What belongs to an id: its queue pair and its completion queues.
 #![expect(unsafe_code, reason = "the C interface")]
 
 use std::ptr;
@@ -7,18 +7,22 @@ use doorbell_fabric::{CmId, QpFields, QpState, UDP_QKEY};
 use libc::c_int;
 
 use crate::abi::*;
+use crate::abi_context::*;
 use crate::border::{ABSENT, Errno, INVALID, given, lock, number};
 use crate::cq::{ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq};
+use crate::create_ex::create_recv;
 use crate::qp::{cap_of, create_by, ibv_destroy_qp, plain};
-use crate::srq::{ibv_create_srq, ibv_destroy_srq};
 
 use super::abi::rdma_cm_id;
 use super::id::{home, id_at};
+use super::xrcd::home_xrcd;
 
 const UD: c_int = 4;
+const XRC_SEND: c_int = 9;
+const XRC_RECV: c_int = 10;
 
 /// The result of one of our own calls that make something.
-fn made<T>(at: *mut T) -> Result<*mut T, Errno> {
+pub(crate) fn made<T>(at: *mut T) -> Result<*mut T, Errno> {
     if at.is_null() {
         let errno = std::io::Error::last_os_error().raw_os_error();
         return Err(Errno(errno.unwrap_or(libc::EINVAL)));
@@ -48,6 +52,20 @@ unsafe fn queue_of(at: *mut rdma_cm_id, depth: u32) -> Result<Queue, Errno> {
     }
 }
 
+/// The completion queue of an id for receives, made if there is none.
+///
+/// # Safety
+/// The id is alive.
+pub(crate) unsafe fn recv_queue(at: *mut rdma_cm_id, depth: u32) -> Result<*mut ibv_cq, Errno> {
+    // SAFETY: as the caller says.
+    unsafe {
+        if (*at).recv_cq.is_null() {
+            ((*at).recv_cq, (*at).recv_cq_channel) = queue_of(at, depth)?;
+        }
+        Ok((*at).recv_cq)
+    }
+}
+
 /// Makes the completion queues that the program leaves to the library.
 unsafe fn add_queues(at: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr) -> Result<(), Errno> {
     // SAFETY: the id is alive.
@@ -58,26 +76,25 @@ unsafe fn add_queues(at: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr) -> Result
             }
             attr.send_cq = (*at).send_cq;
         }
-        if attr.recv_cq.is_null() {
-            if (*at).recv_cq.is_null() {
-                ((*at).recv_cq, (*at).recv_cq_channel) = queue_of(at, attr.cap.max_recv_wr)?;
-            }
-            attr.recv_cq = (*at).recv_cq;
+        if attr.recv_cq.is_null() && attr.qp_type != XRC_SEND {
+            attr.recv_cq = recv_queue(at, attr.cap.max_recv_wr)?;
         }
     }
     Ok(())
 }
 
-/// Destroys the completion queues that the library has made.
-unsafe fn drop_queues(at: *mut rdma_cm_id) {
+/// Destroys the completion queues that the library has made, as far as nothing uses them.
+///
+/// # Safety
+/// The id is alive.
+pub(crate) unsafe fn drop_queues(at: *mut rdma_cm_id) {
     // SAFETY: the id is alive; the queues are its own.
     unsafe {
         for (cq, channel) in [
             (&raw mut (*at).send_cq, &raw mut (*at).send_cq_channel),
             (&raw mut (*at).recv_cq, &raw mut (*at).recv_cq_channel),
         ] {
-            if !(*cq).is_null() {
-                ibv_destroy_cq(*cq);
+            if !(*cq).is_null() && ibv_destroy_cq(*cq) == 0 {
                 ibv_destroy_comp_channel(*channel);
                 (*cq, *channel) = (ptr::null_mut(), ptr::null_mut());
             }
@@ -101,7 +118,7 @@ pub(crate) unsafe fn create(
             return Err(INVALID);
         }
         let pd = if pd.is_null() { home()?.pd() } else { pd };
-        if attr.srq.is_null() {
+        if attr.srq.is_null() && attr.qp_type != XRC_SEND {
             attr.srq = (*at).srq;
         }
         let set = match attr.qp_type {
@@ -109,9 +126,15 @@ pub(crate) unsafe fn create(
             _ => QpFields::to(QpState::Init),
         };
         let set = QpFields { port: Some(1), ..set };
-        let done = add_queues(at, attr).and_then(|()| {
-            create_by(pd, attr, set, |device, attr| lock(&id.own.id).create_qp(device, attr))
-        });
+        let done = match attr.qp_type {
+            // It has a domain, and no queues.
+            XRC_RECV => create_recv(home_xrcd()?, attr.qp_context, set, |_, xrcd| {
+                lock(&id.own.id).create_xrc_recv(xrcd)
+            }),
+            _ => add_queues(at, attr).and_then(|()| {
+                create_by(pd, attr, set, |device, attr| lock(&id.own.id).create_qp(device, attr))
+            }),
+        };
         match done {
             Ok(qp) => {
                 ((*at).qp, (*at).pd) = (qp, pd);
@@ -168,40 +191,6 @@ pub(crate) unsafe extern "C" fn rdma_destroy_qp(at: *mut rdma_cm_id) {
             ibv_destroy_qp((*at).qp);
             (*at).qp = ptr::null_mut();
             drop_queues(at);
-        }
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_create_srq(
-    at: *mut rdma_cm_id,
-    pd: *mut ibv_pd,
-    attr: *mut ibv_srq_init_attr,
-) -> c_int {
-    // SAFETY: the program's id, domain and attributes.
-    number(|| unsafe {
-        id_at(at)?;
-        if (*at).verbs.is_null() || !(*at).srq.is_null() {
-            return Err(INVALID);
-        }
-        let pd = if pd.is_null() { home()?.pd() } else { pd };
-        (*at).srq = made(ibv_create_srq(pd, attr))?;
-        (*at).pd = pd;
-        Ok(0)
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rdma_create_srq_ex(_id: *mut rdma_cm_id, _attr: *mut ibv_srq_init_attr_ex) -> c_int {
-    number(|| Err(ABSENT))
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn rdma_destroy_srq(at: *mut rdma_cm_id) {
-    // SAFETY: the program's id; its queue is NULL or alive.
-    unsafe {
-        if id_at(at).is_ok() && !(*at).srq.is_null() && ibv_destroy_srq((*at).srq) == 0 {
-            (*at).srq = ptr::null_mut();
         }
     }
 }

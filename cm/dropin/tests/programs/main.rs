@@ -29,6 +29,27 @@ fn pingpongs_of_every_transport_run() {
             assert!(text.contains("200 iters in"), "{program} {more:?}: {text}");
         }
     }
+    // This one polls a queue of a channel only.
+    let args = ["-d", "soft0", "-g", "0", "-n", "200"];
+    for more in [&[][..], &["-e"]] {
+        let pair = Pair { program: "ibv_xsrq_pingpong", args: &args, more };
+        let Some(text) = pair.run() else { continue };
+        assert!(text.contains("success"), "{more:?}: {text}");
+    }
+}
+
+/// `ibv_rc_pingpong` with timestamps, which it takes from an extended completion queue, and with
+/// the extended post.
+#[test]
+fn a_pingpong_uses_the_extended_interfaces() {
+    for (option, says) in
+        [("-t", "Average receive completion clock cycles"), ("-N", "200 iters in")]
+    {
+        let args = ["-d", "soft0", "-g", "0", "-n", "200", option];
+        let pair = Pair { program: "ibv_rc_pingpong", args: &args, more: &[] };
+        let Some(text) = pair.run() else { continue };
+        assert!(text.contains(says), "{option}: {text}");
+    }
 }
 
 /// The contents of each message are checked, also of those that are longer than a link's ring.
@@ -71,6 +92,9 @@ fn perftest_runs() {
         ("ib_write_bw", &["-s", "4096", "-c", "UC"]),
         ("ib_read_lat", &[]),
         ("ib_read_bw", &["-s", "4096", "-e"]),
+        ("ib_send_lat", &["-c", "XRC"]),
+        ("ib_write_bw", &["-s", "4096", "-c", "XRC"]),
+        ("ib_read_lat", &["-c", "XRC"]),
         ("ib_atomic_lat", &[]),
         ("ib_atomic_bw", &[]),
     ];
@@ -99,6 +123,11 @@ fn programs_of_the_connection_manager_run() {
         (
             &["rdma_xserver", "-c", "r"],
             &["rdma_xclient", "-c", "r", "-s", here],
+            ["rdma_xserver: end 0", "rdma_xclient: end 0"],
+        ),
+        (
+            &["rdma_xserver", "-c", "x"],
+            &["rdma_xclient", "-c", "x", "-s", here],
             ["rdma_xserver: end 0", "rdma_xclient: end 0"],
         ),
         (

@@ -43,6 +43,18 @@ pub(crate) fn run(program: &str, args: &[&str]) -> Option<String> {
     Some(side.end().success())
 }
 
+/// The same, several times if it fails and says this.
+pub(crate) fn run_again_if(program: &str, args: &[&str], excuse: &str) -> Option<String> {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    for _ in 0..10 {
+        let end = Side::start(command(program, args)?).end();
+        if end.ok || !end.text.contains(excuse) {
+            return Some(end.success());
+        }
+    }
+    panic!("{program} failed 10 times with {excuse}");
+}
+
 /// A program on both sides.
 pub(crate) struct Pair<'a> {
     /// The program.

@@ -44,6 +44,62 @@ pub enum FlowRule {
     All,
     /// Frames sent to an address (`IBV_FLOW_ATTR_NORMAL` with `struct ibv_flow_spec_eth`).
     To(Mac),
+    /// Frames whose headers match (`IBV_FLOW_ATTR_NORMAL` with any of `struct ibv_flow_spec_eth`,
+    /// `_ipv4_ext`, `_ipv6` and `_tcp_udp`). Only soft has it.
+    Matching(FrameFilter),
+}
+
+/// Values for some bits of a header; the others do not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bits<const N: usize> {
+    /// The bits, as in a frame.
+    pub value: [u8; N],
+    /// Those that count.
+    pub mask: [u8; N],
+}
+
+impl<const N: usize> Default for Bits<N> {
+    /// Matches everything.
+    fn default() -> Self {
+        Bits { value: [0; N], mask: [0; N] }
+    }
+}
+
+impl<const N: usize> Bits<N> {
+    /// True if these bytes have the values.
+    pub fn match_bytes(&self, bytes: &[u8]) -> bool {
+        let same = |((byte, value), mask): ((&u8, &u8), &u8)| (byte ^ value) & mask == 0;
+        bytes.len() >= N && bytes.iter().zip(&self.value).zip(&self.mask).all(same)
+    }
+
+    /// Sets the bytes from `at` on, as far as there are so many.
+    pub fn set<const M: usize>(&mut self, at: usize, value: [u8; M], mask: [u8; M]) {
+        for (to, from) in [(&mut self.value, value), (&mut self.mask, mask)] {
+            if let Some(to) = to.get_mut(at..at + M) {
+                to.copy_from_slice(&from);
+            }
+        }
+    }
+}
+
+/// What the headers of a frame must be, layer by layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FrameFilter {
+    /// Destination, source, and the type behind VLAN tags.
+    pub ethernet: Bits<14>,
+    /// The header of IP.
+    pub ip: Option<IpFilter>,
+    /// The protocol above IP (6 for TCP, 17 for UDP), with source and destination port.
+    pub ports: Option<(u8, Bits<4>)>,
+}
+
+/// What an IP header must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IpFilter {
+    /// Version 4, without options.
+    Four(Bits<20>),
+    /// Version 6.
+    Six(Bits<40>),
 }
 
 /// Bytes of a hash key: what a Toeplitz function over IPv6 addresses and ports needs.

@@ -36,7 +36,8 @@ pub use self::extension::{
     SrqLimits, ThreadDomains, Window, WindowKind, Windows, Xrc, XrcSrq,
 };
 pub use self::frames::{
-    FlowRule, HASH_KEY_BYTES, HashFields, HashFunction, Mac, RxHash, Wq, WqFlags, WqState,
+    Bits, FlowRule, FrameFilter, HASH_KEY_BYTES, HashFields, HashFunction, IpFilter, Mac, RxHash,
+    Wq, WqFlags, WqState,
 };
 pub use self::rereg::{Left, Rereg, ReregFailed, ReregFlags, Reregistered};
 pub use self::transport::{AddressVector, GRH_BYTES, Gid, GlobalRoute, QpType};

@@ -64,6 +64,12 @@ impl DeviceInner {
 }
 
 impl SoftDevice {
+    /// The time by the clock of completion timestamps
+    /// ([`WcFields::COMPLETION_TIMESTAMP`](doorbell_seam::provider::WcFields)), in nanoseconds.
+    pub fn clock(&self) -> u64 {
+        (self.1.nic.host.clock)()
+    }
+
     /// Opens [`SOFT_DEVICE`].
     ///
     /// # Errors

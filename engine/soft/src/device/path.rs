@@ -22,7 +22,7 @@ use crate::device::host::{Host, Member, Membership, Neighbours, device_of};
 use crate::device::pd::Pd;
 use crate::error::{Code, SetupError};
 use crate::model::buffers::{Posted, Target};
-use crate::provider::{AddressHandle, Gid};
+use crate::provider::{AddressHandle, FlowRule, Gid};
 use crate::room::{Grow, Room};
 use crate::shm::inbox::{DATAGRAM_MAX, Door, INBOX_BYTES, Outlet, Stamp};
 use crate::shm::remote_map::RemoteMap;
@@ -201,13 +201,16 @@ pub(crate) struct Groups {
     device: String,
     member: Option<Member>,
     list: Mutex<Option<Vec<(Gid, Membership)>>>,
+    /// The flow rules of a RAW_PACKET queue pair. Each is in the list under its name.
+    pub(crate) rules: Mutex<Vec<FlowRule>>,
     /// The queue pair's inbox.
     pub(crate) door: Door,
 }
 
 impl Groups {
     pub(crate) fn new(device: &str, member: Option<Member>, door: Door) -> Groups {
-        Groups { device: device.to_string(), member, list: Mutex::new(Some(Vec::new())), door }
+        let (list, rules) = (Mutex::new(Some(Vec::new())), Mutex::new(Vec::new()));
+        Groups { device: device.to_string(), member, list, rules, door }
     }
 
     /// See [`crate::provider::Multicast::attach_mcast`].
@@ -237,11 +240,6 @@ impl Groups {
         Ok(())
     }
 
-    /// True if the queue pair is a member.
-    pub(crate) fn holds(&self, group: Gid) -> bool {
-        self.list.lock().iter().flatten().any(|(gid, _)| *gid == group)
-    }
-
     /// See [`crate::provider::Multicast::detach_mcast`].
     pub(crate) fn leave(&self, group: Gid) -> Result<(), SetupError> {
         let mut list = self.list.lock();
@@ -260,6 +258,7 @@ impl Groups {
 
     /// Leaves all groups: the queue pair goes away.
     pub(crate) fn end(&self) {
+        self.rules.lock().clear();
         *self.list.lock() = None;
     }
 }

@@ -75,6 +75,22 @@ impl Soft {
     }
 }
 
+impl SoftRegion {
+    /// Gives it other rights under the same key. C programs expect that of `ibv_rereg_mr`;
+    /// [`crate::provider::Reregister`] gives a new key, so that nobody holds an old one. Memory
+    /// windows bound to the region close.
+    ///
+    /// # Errors
+    /// `Invalid`: the rights contradict each other (MR-1); nothing has changed.
+    pub fn change_access(&mut self, access: Access) -> Result<(), SetupError> {
+        let change = Rereg { access: Some(access), ..Rereg::default() };
+        change.refusal(true).map_or(Ok(()), Err)?;
+        self.nic.memory.change_access(self.key, access);
+        self.access = access;
+        Ok(())
+    }
+}
+
 impl Drop for SoftRegion {
     fn drop(&mut self) {
         self.nic.memory.remove(self.key);

@@ -18,7 +18,7 @@ use std_alloc::vec::Vec;
 
 use crate::model::buffers::{Source, Target};
 use crate::model::pd::{PdMark, Who};
-use crate::model::slot::{Bounds, FileName};
+use crate::model::slot::{Bounds, FileName, Slot};
 use crate::model::table::{DIRECTORY_BYTES, INBOXES, REGIONS, Table, index_of, key_of};
 use crate::provider::Access;
 use crate::room::Room;
@@ -132,8 +132,38 @@ impl Memory {
                 false => Access::empty(),
             };
         let slot = &self.table().slots[index_of(window)];
-        let region = self.region(binding.region as u32, wants, who.pd);
-        region.is_some_and(|region| slot.bind(window, binding, who, region))
+        let region = || match (binding.length, binding.region) {
+            // Closing a window needs no region.
+            (0, 0) => Some(Bounds::default()),
+            (_, key) => self.region(key as u32, wants, who.pd),
+        };
+        if !region().is_some_and(|region| slot.bind(window, binding, who, region)) {
+            return false;
+        }
+        // SeqCst: either `change_access` sees the window and closes it, or the new rights count.
+        fence(Ordering::SeqCst);
+        let stays = region().is_some();
+        if !stays {
+            slot.close();
+        }
+        stays
+    }
+
+    /// Gives a region other rights under the same key, and closes the windows on it. When this
+    /// returns, this device carries out no access for a peer that only the old rights allow.
+    pub(crate) fn change_access(&self, key: u32, access: Access) {
+        let index = index_of(key);
+        let slots = &self.table().slots;
+        // As in `remove`: until the rights have changed, there is no such key.
+        slots[index].key.store(0, Ordering::SeqCst);
+        self.removals.fetch_add(1, Ordering::Release);
+        while self.lent.get(index).is_some_and(|lent| lent.load(Ordering::SeqCst) != 0) {
+            core::hint::spin_loop();
+        }
+        slots[index].set_access(access);
+        fence(Ordering::SeqCst);
+        slots.iter().filter(|slot| slot.is_window_on(key)).for_each(Slot::close);
+        slots[index].key.store(key, Ordering::SeqCst);
     }
 
     /// Closes the memory window of that key, which must be open to the peer of `qp` alone. False:

@@ -53,6 +53,23 @@ impl Slot {
         self.key.store(key, Ordering::Release);
     }
 
+    /// Gives a region other rights; its domain stays.
+    pub(super) fn set_access(&self, access: Access) {
+        let pd = self.access.load(Ordering::Relaxed) & PD;
+        self.access.store(access.bits() | pd, Ordering::Relaxed);
+    }
+
+    /// True for a window that was opened on the region of that key.
+    pub(super) fn is_window_on(&self, region: u32) -> bool {
+        let is_window = self.access.load(Ordering::Relaxed) & WINDOW != 0;
+        is_window && self.parent.load(Ordering::Relaxed) == region
+    }
+
+    /// Closes it.
+    pub(super) fn close(&self) {
+        self.key.store(0, Ordering::SeqCst);
+    }
+
     /// Makes it a closed memory window of that domain.
     pub(super) fn become_window(&self, pd: PdMark) {
         self.access.store(WINDOW | pd.0, Ordering::Relaxed);

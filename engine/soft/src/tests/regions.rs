@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::Code;
-use crate::provider::{Left, Rereg, ReregFailed, Reregister};
+use crate::provider::{Left, Rereg, ReregFailed, Reregister, Windows};
 use crate::wc::Status;
 
 /// The region, unchanged.
@@ -66,4 +66,52 @@ fn mr_5_a_receive_under_the_old_key_fails() {
     let (sent, got) = settle(&mut one, &mut two);
     assert_eq!(got[0].status, Status::LocalProtection);
     assert_eq!(sent[0].status, Status::RemoteOperation);
+}
+
+/// MR-5: other rights under the same key hold at once, and the windows on the region close.
+#[test]
+fn mr_5_other_rights_can_keep_the_key() {
+    let signaled = SendFlags::SIGNALED;
+    let (mut one, mut two) = pair(CAPS, false);
+    let key = two.region.rkey();
+    let start = two.region.remote(0);
+    let write = |one: &mut End, two: &mut End, at| {
+        one.post(1, SendOp::Write(at), one.sge(0, 8), signaled).unwrap();
+        settle(one, two).0[0].status
+    };
+    let window = two.nic.create_window(WindowKind::Two).unwrap();
+    let binding = |region, length, rkey| Binding {
+        window: window.handle(),
+        region,
+        addr: if region == 0 { 0 } else { start.addr },
+        length,
+        access: Access::REMOTE_WRITE,
+        rkey,
+    };
+    let through = Remote { addr: start.addr, rkey: window.rkey() };
+    let bind = SendOp::Bind(binding(two.region.handle(), 64, window.rkey()));
+    two.post(1, bind, Sge::default(), signaled).unwrap();
+    assert_eq!(settle(&mut one, &mut two).1[0].status, Status::Success);
+    assert_eq!(write(&mut one, &mut two, through), Status::Success);
+    let refused = two.region.change_access(Access::REMOTE_WRITE).unwrap_err();
+    assert_eq!(refused.code(), Code::Invalid);
+    assert_eq!(write(&mut one, &mut two, start), Status::Success, "nothing has changed");
+    two.region.change_access(Access::all()).unwrap();
+    assert_eq!(two.region.rkey(), key);
+    assert_eq!(write(&mut one, &mut two, start), Status::Success);
+    assert_eq!(write(&mut one, &mut two, through), Status::RemoteAccess, "the window is closed");
+    // Closing one needs no region.
+    let (mut one, mut two) = (pair_again(one), pair_again(two));
+    join(&mut one.qp, &mut two.qp, 7);
+    let close = SendOp::Bind(binding(0, 0, window.rkey()));
+    two.post(1, close, Sge::default(), signaled).unwrap();
+    assert_eq!(settle(&mut one, &mut two).1[0].status, Status::Success);
+    two.region.change_access(Access::REMOTE_READ).unwrap();
+    assert_eq!(write(&mut one, &mut two, start), Status::RemoteAccess);
+}
+
+/// The same side with a new queue pair.
+fn pair_again(side: End) -> End {
+    let qp = make_qp(&side.nic, &side.cq, None, CAPS);
+    End { qp, ..side }
 }

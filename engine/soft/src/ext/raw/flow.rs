@@ -8,19 +8,24 @@ use crate::device::path::Groups;
 use crate::error::{Code, SetupError};
 use crate::handles::qp_control::QpControl;
 use crate::handles::queue_pair::SoftQp;
-use crate::provider::{FlowRule, Gid, QpType};
+use crate::provider::{FlowRule, QpType};
 
 /// A flow rule of a queue pair. It ends when this value or the queue pair is dropped (`struct
 /// ibv_flow`).
 pub struct SoftFlow {
     groups: Arc<Groups>,
-    name: Gid,
+    rule: FlowRule,
 }
 
 impl Drop for SoftFlow {
     fn drop(&mut self) {
-        // The rule may already be gone with its queue pair.
-        let _ = self.groups.leave(self.name);
+        let mut rules = self.groups.rules.lock();
+        rules.retain(|rule| *rule != self.rule);
+        let name = name_of(self.rule);
+        if rules.iter().all(|rule| name_of(*rule) != name) {
+            // The rule may already be gone with its queue pair.
+            let _ = self.groups.leave(name);
+        }
     }
 }
 
@@ -36,11 +41,12 @@ impl SoftQp {
             return Err(SetupError::new(Code::Invalid, asked(), answer));
         };
         let QpControl { domain, .. } = self.control();
-        let name = name_of(rule);
-        if groups.holds(name) {
+        let mut rules = groups.rules.lock();
+        if rules.contains(&rule) {
             return Err(SetupError::new(Code::Invalid, asked(), "it has that rule already"));
         }
-        groups.add(name, &asked(), domain.host())?;
-        Ok(SoftFlow { groups: groups.clone(), name })
+        groups.add(name_of(rule), &asked(), domain.host())?;
+        rules.push(rule);
+        Ok(SoftFlow { groups: groups.clone(), rule })
     }
 }

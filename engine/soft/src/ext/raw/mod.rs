@@ -7,6 +7,7 @@
 //! (`handles/datagram.rs`): inside the device a raw queue pair is a UD queue pair with an extra
 //! part, so queue pairs of other types need no code for it.
 
+mod filter;
 mod flow;
 mod frame;
 mod hash;

@@ -23,16 +23,22 @@ pub(super) struct Packet {
     pub(super) inner: Option<(u8, usize)>,
 }
 
+/// Where the contents of a frame begin, behind any tags, and their type.
+pub(super) fn contents(frame: &[u8]) -> Option<(usize, u16)> {
+    let (mut at, mut kind) = (HEADER, word(frame, HEADER - 2)?);
+    for _ in 0..2 {
+        if matches!(kind, CVLAN | SVLAN) {
+            kind = word(frame, at + 2)?;
+            at += TAG;
+        }
+    }
+    Some((at, kind))
+}
+
 impl Packet {
     /// Finds the packet behind any tags; `None` if there is none or it is malformed.
     pub(super) fn of(frame: &[u8]) -> Option<Packet> {
-        let (mut at, mut kind) = (HEADER, word(frame, HEADER - 2)?);
-        for _ in 0..2 {
-            if matches!(kind, CVLAN | SVLAN) {
-                kind = word(frame, at + 2)?;
-                at += TAG;
-            }
-        }
+        let (at, kind) = contents(frame)?;
         match kind {
             IPV4 => Packet::of_four(frame, at),
             IPV6 => Packet::of_six(frame, at),

@@ -8,30 +8,47 @@
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
-use super::frame;
+use super::{filter, frame};
 use crate::device::host::{Host, Member};
 use crate::device::path::{Group, Groups};
-use crate::provider::{FlowRule, Gid, Mac};
+use crate::provider::{FlowRule, FrameFilter, Gid, Mac};
 use crate::room::{Room, Take};
 use crate::shm::inbox::Stamp;
 
 /// The most destinations whose receivers a sender remembers.
 const KNOWN_MAX: usize = 64;
 
-/// The name of a rule: a group GID that is not a multicast address.
+/// The name under which senders look for receivers with a rule: a group GID that is not a multicast
+/// address.
 pub(super) fn name_of(rule: FlowRule) -> Gid {
     let mut name = *b"\0raw\0\0\0\0\0\0\0\0\0\0\0\0";
-    if let FlowRule::To(mac) = rule {
+    if let Some(mac) = address_of(rule) {
         name[4] = 1;
         name[10..].copy_from_slice(&mac.0);
     }
     Gid(name)
 }
 
+/// The address that all frames of a rule go to, if it has one.
+fn address_of(rule: FlowRule) -> Option<Mac> {
+    match rule {
+        FlowRule::To(mac) => Some(mac),
+        FlowRule::Matching(FrameFilter { ethernet, .. }) => {
+            let whole = ethernet.mask.starts_with(&[0xff; 6]);
+            whole.then(|| frame::destination(&ethernet.value)).flatten()
+        }
+        _ => None,
+    }
+}
+
 /// True if a queue pair with these rules receives the frame.
-pub(super) fn is_wanted(rules: &Groups, frame: &[u8]) -> bool {
-    let to = frame::destination(frame).map(FlowRule::To);
-    rules.holds(name_of(FlowRule::All)) || to.is_some_and(|rule| rules.holds(name_of(rule)))
+pub(super) fn is_wanted(groups: &Groups, frame: &[u8]) -> bool {
+    groups.rules.lock().iter().any(|rule| match rule {
+        FlowRule::All => true,
+        FlowRule::To(mac) => frame::destination(frame) == Some(*mac),
+        FlowRule::Matching(filter) => filter::matches(filter, frame),
+        _ => false,
+    })
 }
 
 /// The sender's side of the switch.
