@@ -13,6 +13,7 @@ use libc::{c_int, c_uint};
 use crate::abi::*;
 use crate::border::{Errno, INVALID, Object, code, lock, number, pointer, put, take, text, zeroed};
 use crate::context::{Context, context, device};
+use crate::paths::DEV_NAME;
 use crate::queue::AsyncQueue;
 use crate::scatter::PIECES_MAX;
 use crate::{cq, extended_post, post, srq};
@@ -33,7 +34,7 @@ fn listed() -> *mut ibv_device {
             node_type: 1,
             transport_type: 0,
             name: text(SOFT_DEVICE),
-            dev_name: text("uverbs-soft0"),
+            dev_name: text(DEV_NAME),
             dev_path: text("/sys/class/infiniband_verbs/uverbs-soft0"),
             ibdev_path: text("/sys/class/infiniband/soft0"),
         })))

@@ -16,6 +16,7 @@
 //! | `attr`, `requests` | attributes; lists of requests |
 //! | `scatter`, `building` | receives of several pieces; extended posts as they are put together |
 //! | `cm` | the calls of librdmacm |
+//! | `paths` | files that programs look for |
 //! | `absent` | calls that are not supported |
 
 pub mod abi;
@@ -30,6 +31,7 @@ mod cq;
 mod device;
 mod extended_post;
 mod memory;
+mod paths;
 mod post;
 mod progress;
 mod qp;
