@@ -16,6 +16,7 @@
 //! | `attr`, `requests` | attributes; lists of requests |
 //! | `scatter`, `building` | receives of several pieces; extended posts as they are put together |
 //! | `cm` | the calls of librdmacm |
+//! | `shared`, `forked`, `maps` | program memory that peers can map |
 //! | `paths` | files that programs look for |
 //! | `absent` | calls that are not supported |
 
@@ -30,6 +31,8 @@ mod context;
 mod cq;
 mod device;
 mod extended_post;
+mod forked;
+mod maps;
 mod memory;
 mod paths;
 mod post;
@@ -38,4 +41,5 @@ mod qp;
 mod queue;
 mod requests;
 mod scatter;
+mod shared;
 mod srq;

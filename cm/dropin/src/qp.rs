@@ -36,6 +36,8 @@ pub(crate) struct Qp {
     progress: &'static Progress,
     /// The peer of a connection by number has left.
     lost: AtomicBool,
+    /// The receiver of a datagram has had no room for it for long.
+    pub(crate) deaf: AtomicBool,
 }
 
 /// What changes about a queue pair.
@@ -227,10 +229,11 @@ pub(crate) unsafe fn create_by(
         events_completed: 0,
     };
     let inner = Inner { qp: made, state, set };
-    let (inner, lost) = (Mutex::new(inner), AtomicBool::new(false));
+    let inner = Mutex::new(inner);
+    let (lost, deaf) = (AtomicBool::new(false), AtomicBool::new(false));
     let building = Mutex::default();
     let c = ibv_qp_ex { qp_base: c, ..zeroed() };
-    let own = Qp { inner, building, num, kind, signal_all, recv_sge, progress, lost };
+    let own = Qp { inner, building, num, kind, signal_all, recv_sge, progress, lost, deaf };
     let given = Object::give(c, own).cast::<ibv_qp>();
     for cq in [send_cq, recv_cq] {
         cq.own.users.fetch_add(1, Ordering::SeqCst);
