@@ -3,6 +3,7 @@
 
 use std::mem::offset_of;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use doorbell_soft::SoftDevice;
 
@@ -11,6 +12,9 @@ use crate::border::{Errno, INVALID, Noun, Object, object};
 use crate::progress::{self, Progress};
 use crate::queue::AsyncQueue;
 
+/// How long a connection waits for a program that is about to listen.
+const LISTENER_LIMIT: Duration = Duration::from_millis(200);
+
 /// The device of this process, which all contexts share: their queue pairs can connect, and a
 /// region has one key.
 pub(crate) fn device() -> Result<&'static Progress, Errno> {
@@ -18,6 +22,7 @@ pub(crate) fn device() -> Result<&'static Progress, Errno> {
     let made = DEVICE.get_or_init(|| {
         let device = SoftDevice::open()?;
         device.connect_by_number()?;
+        device.wait_for_listeners(LISTENER_LIMIT);
         Progress::new(device)
     });
     let progress = made.as_ref().map_err(|errno| *errno)?;

@@ -15,17 +15,27 @@ use crate::border::{
     Errno, INVALID, Noun, Object, code, lock, number, object, pointer, put, take, zeroed,
 };
 use crate::context::context;
-use crate::progress::{Known, News, POLLS, Progress};
+use crate::progress::{Known, News, Progress, count_poll};
 use crate::queue::Queue;
 
 /// Polls in vain after which a poll begins to yield, and how often it does.
 const PATIENCE: u32 = 1024;
 const YIELD_EVERY: u32 = 32;
 
+/// Completions that a poll takes at once.
+const STEP: usize = 16;
+
+/// The consumer's side of a completion queue.
+struct Consumer {
+    poller: SoftPoller,
+    /// Room for what a poll takes, so that no poll has to make it.
+    found: [Wc; STEP],
+}
+
 /// A completion queue.
 pub(crate) struct Cq {
     pub(crate) cq: SoftCq,
-    poller: Mutex<SoftPoller>,
+    consumer: Mutex<Consumer>,
     /// Polls in a row that found nothing.
     empty: AtomicU32,
     progress: &'static Progress,
@@ -62,7 +72,8 @@ impl Cq {
 
     /// After many polls in vain, lets others have the core: the peer may wait for it.
     fn yield_now_and_then(&self) {
-        let empty = self.empty.fetch_add(1, Ordering::Relaxed);
+        let empty = self.empty.load(Ordering::Relaxed);
+        self.empty.store(empty.wrapping_add(1), Ordering::Relaxed);
         if empty >= PATIENCE && empty.is_multiple_of(YIELD_EVERY) {
             std::thread::yield_now();
         }
@@ -70,7 +81,7 @@ impl Cq {
 
     /// A notifier has rung: gives the program its event, if the awaited entry has come.
     fn wake(&self, at: *mut ibv_cq) {
-        let fired = lock(&self.poller).woken();
+        let fired = lock(&self.consumer).poller.woken();
         if !fired || !self.armed.swap(false, Ordering::SeqCst) {
             return;
         }
@@ -82,6 +93,13 @@ impl Cq {
             }
         }
     }
+}
+
+/// Work was done for a queue that the program may wait for. The thread would see it a little later.
+///
+/// The queue at that address is alive.
+pub(crate) fn wake(at: usize) {
+    tell(at, News::Rang);
 }
 
 /// The thread has news of a completion queue.
@@ -155,7 +173,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
         };
         let own = Cq {
             cq,
-            poller: Mutex::new(poller),
+            consumer: Mutex::new(Consumer { poller, found: [Wc::default(); STEP] }),
             empty: AtomicU32::new(0),
             progress,
             id,
@@ -185,7 +203,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(at: *mut ibv_cq) -> c_int {
         if !channel.is_null() {
             // SAFETY: a channel outlives its queues.
             let channel = unsafe { object::<Channel>(channel) }?;
-            if let Some(fd) = lock(&cq.own.poller).wake_fds().and_then(|fds| fds.queue) {
+            if let Some(fd) = lock(&cq.own.consumer).poller.wake_fds().and_then(|fds| fds.queue) {
                 cq.own.progress.unwatch(fd);
             }
             channel.own.events.forget(|event| *event == at as usize);
@@ -266,11 +284,11 @@ pub(crate) unsafe extern "C" fn req_notify_cq(at: *mut ibv_cq, solicited: c_int)
         if !cq.own.armed.swap(true, Ordering::SeqCst) {
             cq.own.progress.arm();
         }
-        let mut poller = lock(&cq.own.poller);
-        poller.arm(solicited != 0)?;
+        let mut consumer = lock(&cq.own.consumer);
+        consumer.poller.arm(solicited != 0)?;
         // What came before this call and was not looked at counts as coming now.
-        poller.poll(&mut []);
-        drop(poller);
+        consumer.poller.poll(&mut []);
+        drop(consumer);
         cq.own.progress.call();
         Ok(())
     })
@@ -278,19 +296,18 @@ pub(crate) unsafe extern "C" fn req_notify_cq(at: *mut ibv_cq, solicited: c_int)
 
 /// `poll_cq` of a context.
 pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut ibv_wc) -> c_int {
-    const STEP: usize = 16;
     number(|| {
         // SAFETY: the program's queue.
         let cq = unsafe { object::<Cq>(at) }?;
         let most = usize::try_from(most).map_err(|_| INVALID)?;
-        POLLS.fetch_add(1, Ordering::Relaxed);
-        let mut found = [Wc::default(); STEP];
-        let mut poller = lock(&cq.own.poller);
+        count_poll();
+        let mut consumer = lock(&cq.own.consumer);
+        let Consumer { poller, found } = &mut *consumer;
         let mut done = 0;
         while done < most {
             let wanted = (most - done).min(STEP);
             let count = poller.poll(&mut found[..wanted]);
-            for wc in &mut found[..count] {
+            for wc in found.iter_mut().take(count) {
                 cq.own.progress.scatter.end(wc);
                 if !wc.status.is_ok() {
                     cq.own.progress.tell_qp(wc.qp_num, News::Failed);
@@ -303,7 +320,7 @@ pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut i
                 break;
             }
         }
-        drop(poller);
+        drop(consumer);
         match done {
             0 => cq.own.yield_now_and_then(),
             _ => cq.own.empty.store(0, Ordering::Relaxed),

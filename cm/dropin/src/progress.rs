@@ -23,8 +23,14 @@ use crate::border::{Errno, lock, zeroed};
 use crate::queue::{AsyncQueue, clear, eventfd, last, ring};
 use crate::scatter::Scatter;
 
-/// The polls of the program, all threads and queues.
-pub(crate) static POLLS: AtomicUsize = AtomicUsize::new(0);
+/// The polls of the program, all threads and queues; not exact, because to add is slow.
+static POLLS: AtomicUsize = AtomicUsize::new(0);
+
+/// The program polls.
+#[inline(always)]
+pub(crate) fn count_poll() {
+    POLLS.store(POLLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+}
 
 /// How often the thread looks whether the program still polls, in milliseconds.
 const LOOK_MS: c_int = 1;
@@ -32,8 +38,11 @@ const LOOK_MS: c_int = 1;
 const BUSY_LOOK: usize = 50;
 /// How long the thread goes on after it was woken.
 const GO_ON: Duration = Duration::from_micros(50);
-/// Polls within that time that show the same.
+/// Polls between two wake-ups that show the same. They may all come while the thread sleeps: on a
+/// busy machine it takes the core of the program for as long as it goes on.
 const BUSY_GO_ON: usize = 20;
+/// Pauses between two looks while it goes on: each look takes the device from the program.
+const PAUSES: usize = 32;
 
 /// Keys of descriptors; others are numbers of completion queues.
 const RARE: u64 = u64::MAX;
@@ -195,11 +204,13 @@ impl Progress {
     }
 
     /// The program has posted something. Its completion may come without a peer, who would wake
-    /// this process: if the program waits for it, it must be made now.
-    pub(crate) fn posted(&self) {
-        if self.armed.load(Ordering::SeqCst) > 0 {
+    /// this process: if the program waits for it, it must be made now. True if it may be there.
+    pub(crate) fn posted(&self) -> bool {
+        let waits = self.armed.load(Ordering::SeqCst) > 0;
+        if waits {
             self.work();
         }
+        waits
     }
 
     /// Does the work that there is.
@@ -232,17 +243,20 @@ impl Progress {
 
     /// Does the work in place of the program, until that polls by itself.
     fn stand_in(&self) -> Option<()> {
+        let mut before = POLLS.load(Ordering::Relaxed);
         loop {
             if self.all.wait(-1)?.contains(&WORK) {
                 lock(&self.own).woken();
             }
             self.attend()?;
-            let (before, since) = (POLLS.load(Ordering::Relaxed), Instant::now());
+            let since = Instant::now();
             while since.elapsed() < GO_ON {
                 self.work();
+                (0..PAUSES).for_each(|_| std::hint::spin_loop());
             }
             self.attend()?;
-            let polls = POLLS.load(Ordering::Relaxed).wrapping_sub(before);
+            let now = POLLS.load(Ordering::Relaxed);
+            let polls = now.wrapping_sub(std::mem::replace(&mut before, now));
             if self.armed.load(Ordering::SeqCst) == 0 && polls >= BUSY_GO_ON {
                 return Some(());
             }

@@ -16,7 +16,7 @@ use crate::border::{
     ABSENT, Errno, INVALID, Noun, Object, code, given, lock, object, pointer, take, zeroed,
 };
 use crate::building::Building;
-use crate::cq::Cq;
+use crate::cq::{self, Cq};
 use crate::memory::Pd;
 use crate::progress::{Known, News, Progress};
 use crate::requests::Queue;
@@ -34,6 +34,8 @@ pub(crate) struct Qp {
     /// Pieces that a receive may have; 0 with a shared queue.
     recv_sge: u32,
     progress: &'static Progress,
+    /// The address of its queue for sends, which outlives it.
+    send_cq: usize,
     /// The peer of a connection by number has left.
     lost: AtomicBool,
     /// The receiver of a datagram has had no room for it for long.
@@ -81,7 +83,9 @@ impl Qp {
             inner.qp.fail_lost();
         }
         drop(inner);
-        self.progress.posted();
+        if self.progress.posted() {
+            cq::wake(self.send_cq);
+        }
     }
 
     fn peer_left(&self) {
@@ -233,7 +237,19 @@ pub(crate) unsafe fn create_by(
     let (lost, deaf) = (AtomicBool::new(false), AtomicBool::new(false));
     let building = Mutex::default();
     let c = ibv_qp_ex { qp_base: c, ..zeroed() };
-    let own = Qp { inner, building, num, kind, signal_all, recv_sge, progress, lost, deaf };
+    let send_cq_at = attr.send_cq as usize;
+    let own = Qp {
+        send_cq: send_cq_at,
+        inner,
+        building,
+        num,
+        kind,
+        signal_all,
+        recv_sge,
+        progress,
+        lost,
+        deaf,
+    };
     let given = Object::give(c, own).cast::<ibv_qp>();
     for cq in [send_cq, recv_cq] {
         cq.own.users.fetch_add(1, Ordering::SeqCst);

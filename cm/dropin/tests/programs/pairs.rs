@@ -71,6 +71,63 @@ impl Pair<'_> {
     }
 }
 
+/// A server and a client that have their port where their arguments say [`PORT`].
+pub(crate) struct Sides<'a> {
+    /// The side that listens: the program and its arguments.
+    pub(crate) server: &'a [&'a str],
+    /// The side that connects.
+    pub(crate) client: &'a [&'a str],
+    /// What the server listens at.
+    pub(crate) meets: Meets,
+    /// False for a server that goes on: it is stopped.
+    pub(crate) ends: bool,
+}
+
+/// Stands for the port in arguments.
+pub(crate) const PORT: &str = "PORT";
+
+/// What a server listens at.
+#[derive(Clone, Copy)]
+pub(crate) enum Meets {
+    /// A port of TCP.
+    Tcp,
+    /// A port of the connection manager.
+    Soft,
+}
+
+impl Sides<'_> {
+    /// Runs both. Returns what they printed, the server first; both must succeed.
+    pub(crate) fn run(&self) -> Option<[String; 2]> {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let port = free_port();
+        let with_port = |args: &[&str]| {
+            let args: Vec<String> =
+                args.iter().map(|arg| arg.replace(PORT, &port.to_string())).collect();
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            let (program, args) = args.split_first().unwrap();
+            command(program, args)
+        };
+        let (server, client) = (with_port(self.server)?, with_port(self.client)?);
+        let server = Side::start(server);
+        server.wait_for(|| match self.meets {
+            Meets::Tcp => listens(port),
+            Meets::Soft => listens_on_soft(port),
+        });
+        let client = Side::start(client).end();
+        if !client.ok || !self.ends {
+            server.stop();
+        }
+        let server = server.end();
+        let texts = [if self.ends { server.success() } else { server.text }, client.success()];
+        Some(texts)
+    }
+}
+
+/// True if a program that another one starts is installed; if not, that is said.
+pub(crate) fn has(program: &str) -> bool {
+    command(program, &[]).is_some()
+}
+
 /// Two programs that find each other by the connection manager.
 pub(crate) struct CmPair<'a> {
     /// The side that listens: the program and its arguments.
@@ -95,17 +152,6 @@ impl CmPair<'_> {
     pub(crate) fn run(&self) -> Option<[String; 2]> {
         let [server, client] = self.try_run()?;
         Some([server.success(), client.success()])
-    }
-
-    /// The same, several times if the client fails and says this.
-    pub(crate) fn run_again_if(&self, excuse: &str) -> Option<[String; 2]> {
-        for _ in 0..20 {
-            let [server, client] = self.try_run()?;
-            if client.ok || !client.text.contains(excuse) {
-                return Some([server.success(), client.success()]);
-            }
-        }
-        panic!("{:?} failed 20 times with {excuse}", self.client);
     }
 
     fn try_run(&self) -> Option<[End; 2]> {
