@@ -218,6 +218,15 @@ impl Progress {
         lock(&self.own).poll(&mut []);
     }
 
+    /// Tells peers how far this process has read, before a connection ends: what was taken from a
+    /// peer must not fail there. The second poll tells what no answer has told.
+    pub(crate) fn settle(&self) {
+        let mut own = lock(&self.own);
+        for _ in 0..2 {
+            own.poll(&mut []);
+        }
+    }
+
     /// Runs until waiting is not possible any more.
     fn run(&self) -> Option<Infallible> {
         loop {

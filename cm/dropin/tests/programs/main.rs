@@ -2,6 +2,7 @@
 //! installed is skipped.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod kills;
 mod libraries;
 mod pairs;
 mod pyverbs;

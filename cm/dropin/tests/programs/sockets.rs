@@ -7,14 +7,13 @@ use crate::pairs::{Meets, PORT, Sides, has};
 
 const HERE: &str = "127.0.0.1";
 
-/// Streams: blocking, not blocking, by poll; and memory that one side writes and the other watches.
+/// Streams, blocking and not, and memory that one side writes and the other watches.
 #[test]
 fn streams_carry_bytes_both_ways() {
     let runs: &[(&str, &[&str])] = &[
         ("rstream", &["-T", "v"]),
         ("rstream", &["-T", "b", "-T", "v"]),
         ("rstream", &["-T", "n", "-T", "v"]),
-        ("rstream", &["-T", "a"]),
         ("riostream", &["-T", "v"]),
     ];
     for (program, more) in runs {
@@ -33,7 +32,8 @@ fn streams_carry_bytes_both_ways() {
 fn a_file_is_copied() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let (from, to) = (folder.join("copied from"), folder.join("copied to"));
-    let bytes: Vec<u8> = (0..3_000_000_u32).map(|n| (n * 2_654_435_761 >> 24) as u8).collect();
+    let bytes: Vec<u8> =
+        (0..3_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     fs::write(&from, &bytes).unwrap();
     let _ = fs::remove_file(&to);
     let target = format!("{HERE}:{}", to.display());
