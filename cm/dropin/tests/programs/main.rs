@@ -141,3 +141,22 @@ fn perftest_connects_by_the_manager() {
         assert_eq!(rows(&text), 1, "{program}: {text}");
     }
 }
+
+/// With another device in `DOORBELL_DEVICE`, programs run as they are.
+#[test]
+fn another_device_is_left_to_rdma_core() {
+    let preload = |device| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_doorbell"))
+            .args(["run", "--", "sh", "-c", "echo preload $LD_PRELOAD"])
+            .env("DOORBELL_DROPIN", pairs::library())
+            .env("DOORBELL_DEVICE", device)
+            .env_remove("LD_PRELOAD")
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(preload("rxe0"), "preload\n");
+    for own in ["", "soft0"] {
+        assert!(preload(own).contains("doorbell_dropin"), "{own}");
+    }
+}

@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 static TURN: Mutex<()> = Mutex::new(());
 
 /// The library, which cargo builds with the tests and puts beside them.
-fn library() -> PathBuf {
+pub(crate) fn library() -> PathBuf {
     let own = env::current_exe().unwrap();
     own.with_file_name("libdoorbell_dropin.so")
 }
