@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libc::MAP_ANONYMOUS;
 
 use crate::maps::areas;
-use crate::shared::{Pages, can_hold};
+use crate::pages::{Pages, can_hold};
 
 /// Pages that peers may map.
 pub(crate) struct Range {
@@ -55,8 +55,6 @@ struct Inner {
 
 // SAFETY: whoever has set `locked` has `inner` alone.
 unsafe impl Sync for Ranges {}
-// SAFETY: addresses of pages that no thread owns.
-unsafe impl Send for Pages {}
 
 /// The list of ranges, locked.
 pub(crate) struct Locked<'a>(&'a Ranges);
@@ -127,8 +125,8 @@ unsafe extern "C" fn in_parent() {
     drop(std::mem::take(ranges.copies()));
 }
 
-/// Only calls that a child of fork may make: it puts the copies in place, and keeps the lists, which
-/// it must not free.
+/// Only calls that a child of fork may make. It puts the copies in place, and forgets the lists
+/// without freeing them.
 unsafe extern "C" fn in_child() {
     let mut ranges = Locked(&RANGES);
     for (start, pages) in ranges.copies().drain(..) {

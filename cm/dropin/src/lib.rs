@@ -16,7 +16,7 @@
 //! | `attr`, `requests` | attributes; lists of requests |
 //! | `scatter`, `building` | receives of several pieces; extended posts as they are put together |
 //! | `cm` | the calls of librdmacm |
-//! | `shared`, `forked`, `maps` | program memory that peers can map |
+//! | `shared`, `forked`, `pages`, `maps` | program memory that peers can map |
 //! | `paths` | files that programs look for |
 //! | `absent` | calls that are not supported |
 
@@ -34,6 +34,7 @@ mod extended_post;
 mod forked;
 mod maps;
 mod memory;
+mod pages;
 mod paths;
 mod post;
 mod progress;

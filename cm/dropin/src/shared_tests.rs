@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use super::*;
+use crate::pages::can_hold;
 
 /// Fresh memory of a program.
 struct Memory(Pages);

@@ -78,7 +78,8 @@ int MPI_Finalize(void);
 int MPI_Comm_rank(void *, int *);
 int MPI_Comm_size(void *, int *);
 int MPI_Allreduce(const void *, void *, int, void *, void *, void *);
-int MPI_Sendrecv(const void *, int, void *, int, int, void *, int, void *, int, int, void *, void *);
+int MPI_Sendrecv(const void *, int, void *, int, int, void *, int, void *, int, int, void *,
+                 void *);
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     void *world = ompi_mpi_comm_world;
@@ -92,7 +93,8 @@ int main(int argc, char **argv) {
         if (sum != size * (size - 1) / 2 + size * turn) return 1;
         int length = most >> (turn % 15), to = (rank + 1) % size, from = (rank + size - 1) % size;
         memset(out, rank * 7 + turn, length);
-        MPI_Sendrecv(out, length, ompi_mpi_char, to, 5, in, length, ompi_mpi_char, from, 5, world, 0);
+        MPI_Sendrecv(out, length, ompi_mpi_char, to, 5, in, length, ompi_mpi_char, from, 5,
+                     world, 0);
         for (int at = 0; at < length; at++)
             if (in[at] != (char)(from * 7 + turn)) return 2;
     }
