@@ -22,20 +22,13 @@ use crate::queue::Queue;
 const PATIENCE: u32 = 1024;
 const YIELD_EVERY: u32 = 32;
 
-/// Completions that a poll takes at once.
-const STEP: usize = 16;
-
-/// The consumer's side of a completion queue.
-struct Consumer {
-    poller: SoftPoller,
-    /// Room for what a poll takes, so that no poll has to make it.
-    found: [Wc; STEP],
-}
+/// Completions that are taken at once. Few: each poll makes room for them, and most find none.
+const STEP: usize = 8;
 
 /// A completion queue.
 pub(crate) struct Cq {
     pub(crate) cq: SoftCq,
-    consumer: Mutex<Consumer>,
+    poller: Mutex<SoftPoller>,
     /// Polls in a row that found nothing.
     empty: AtomicU32,
     progress: &'static Progress,
@@ -81,7 +74,7 @@ impl Cq {
 
     /// A notifier has rung: gives the program its event, if the awaited entry has come.
     fn wake(&self, at: *mut ibv_cq) {
-        let fired = lock(&self.consumer).poller.woken();
+        let fired = lock(&self.poller).woken();
         if !fired || !self.armed.swap(false, Ordering::SeqCst) {
             return;
         }
@@ -173,7 +166,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
         };
         let own = Cq {
             cq,
-            consumer: Mutex::new(Consumer { poller, found: [Wc::default(); STEP] }),
+            poller: Mutex::new(poller),
             empty: AtomicU32::new(0),
             progress,
             id,
@@ -203,7 +196,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(at: *mut ibv_cq) -> c_int {
         if !channel.is_null() {
             // SAFETY: a channel outlives its queues.
             let channel = unsafe { object::<Channel>(channel) }?;
-            if let Some(fd) = lock(&cq.own.consumer).poller.wake_fds().and_then(|fds| fds.queue) {
+            if let Some(fd) = lock(&cq.own.poller).wake_fds().and_then(|fds| fds.queue) {
                 cq.own.progress.unwatch(fd);
             }
             channel.own.events.forget(|event| *event == at as usize);
@@ -284,11 +277,11 @@ pub(crate) unsafe extern "C" fn req_notify_cq(at: *mut ibv_cq, solicited: c_int)
         if !cq.own.armed.swap(true, Ordering::SeqCst) {
             cq.own.progress.arm();
         }
-        let mut consumer = lock(&cq.own.consumer);
-        consumer.poller.arm(solicited != 0)?;
+        let mut poller = lock(&cq.own.poller);
+        poller.arm(solicited != 0)?;
         // What came before this call and was not looked at counts as coming now.
-        consumer.poller.poll(&mut []);
-        drop(consumer);
+        poller.poll(&mut []);
+        drop(poller);
         cq.own.progress.call();
         Ok(())
     })
@@ -301,12 +294,11 @@ pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut i
         let cq = unsafe { object::<Cq>(at) }?;
         let most = usize::try_from(most).map_err(|_| INVALID)?;
         count_poll();
-        let mut consumer = lock(&cq.own.consumer);
-        let Consumer { poller, found } = &mut *consumer;
+        let mut found = [Wc::default(); STEP];
         let mut done = 0;
         while done < most {
             let wanted = (most - done).min(STEP);
-            let count = poller.poll(&mut found[..wanted]);
+            let count = cq.own.cq.poll_shared(&mut found[..wanted]);
             for wc in found.iter_mut().take(count) {
                 cq.own.progress.scatter.end(wc);
                 if !wc.status.is_ok() {
@@ -320,7 +312,6 @@ pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut i
                 break;
             }
         }
-        drop(consumer);
         match done {
             0 => cq.own.yield_now_and_then(),
             _ => cq.own.empty.store(0, Ordering::Relaxed),
