@@ -21,6 +21,7 @@ pub struct Mapping {
     ptr: NonNull<u8>,
     len: usize,
     fd: Option<i32>,
+    offset: u64,
     report: MapReport,
     owner: *mut (),
     release: Release,
@@ -52,7 +53,26 @@ impl Mapping {
         owner: *mut (),
         release: Release,
     ) -> Self {
-        Self { ptr, len, fd: None, report: MapReport::as_given(pages), owner, release }
+        let report = MapReport::as_given(pages);
+        Self { ptr, len, fd: None, offset: 0, report, owner, release }
+    }
+
+    /// As [`Mapping::from_raw_parts`], over plain pages of a memfd that others may map as well: the
+    /// range begins `offset` bytes behind the beginning of the memfd `fd`.
+    ///
+    /// # Safety
+    /// As for [`Mapping::from_raw_parts`], except that other processes may map the bytes. The range
+    /// maps those bytes of the memfd, and `fd` stays open, until `release` is called.
+    #[must_use]
+    pub const unsafe fn from_memfd_parts(
+        (ptr, len): (NonNull<u8>, usize),
+        (fd, offset): (i32, u64),
+        owner: *mut (),
+        release: Release,
+    ) -> Self {
+        let mut report = MapReport::as_given(Pages::Plain);
+        report.shared = true;
+        Self { ptr, len, fd: Some(fd), offset, report, owner, release }
     }
 
     /// A mapping over a static buffer, for programs without an operating system. It has the length
@@ -81,7 +101,7 @@ impl Mapping {
         owner: *mut (),
         release: Release,
     ) -> Self {
-        Self { ptr, len, fd, report, owner, release }
+        Self { ptr, len, fd, offset: 0, report, owner, release }
     }
 
     /// First byte of the range.
@@ -121,6 +141,13 @@ impl Mapping {
     #[must_use]
     pub const fn fd(&self) -> Option<i32> {
         self.fd
+    }
+
+    /// Where the range begins in that memfd, in bytes. Not 0 only for a mapping of
+    /// [`Mapping::from_memfd_parts`].
+    #[must_use]
+    pub const fn offset(&self) -> u64 {
+        self.offset
     }
 
     /// The bytes, to fill them before a device or a peer knows of them. `None` if the mapping is

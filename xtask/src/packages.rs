@@ -47,7 +47,8 @@ const BUILD: &[Need] = &[Need::Verbs, Need::Numa];
 const MACHINE: &[Need] = &[Need::Machine];
 /// Programs that run in the virtual machine, and over the drop-in on this one.
 const PROGRAMS: &[Need] = &[Need::Machine, Need::Tests];
-const PEERS: &[Need] = &[Need::Peers];
+/// Libraries to measure beside, whose programs run over the drop-in.
+const PEERS: &[Need] = &[Need::Peers, Need::Tests];
 const HEADERS: &[Need] = &[Need::Verbs, Need::Compare];
 const TESTS: &[Need] = &[Need::Tests];
 const DISKS: &[Need] = &[Need::Tests, Need::Machine];
@@ -120,6 +121,8 @@ const PACKAGES: &[Package] = &[
     package(PROGRAMS, "ibverbs-utils", Sign::Program("ibv_rc_pingpong"), "peers to talk to"),
     package(PROGRAMS, "rdmacm-utils", Sign::Program("rdma_server"), "peers to talk to"),
     package(PROGRAMS, "perftest", Sign::Program("ib_send_lat"), "peers to measure against"),
+    package(TESTS, "qperf", Sign::Program("qperf"), "runs over the drop-in"),
+    package(TESTS, "iperf3", Sign::Program("iperf3"), "runs over the drop-in"),
     package(TESTS, "python3-pyverbs", Sign::File(PYVERBS), "rdma-core's own tests"),
     package(MACHINE, "strace", Sign::Program("strace"), "counts doorbells"),
     package(MACHINE, "numactl", Sign::Program("numactl"), "shows the nodes"),

@@ -227,12 +227,14 @@ mod tests {
 
     #[test]
     fn the_program_is_found_among_the_messages() {
-        let messages = "\
-{\"reason\":\"compiler-artifact\",\"target\":{\"kind\":[\"lib\"],\"name\":\"echo\"},\"executable\":null}
-{\"reason\":\"compiler-artifact\",\"target\":{\"kind\":[\"test\"],\"name\":\"echo\"},\"executable\":\"/t/test\"}
-{\"reason\":\"compiler-artifact\",\"target\":{\"kind\":[\"bin\"],\"name\":\"echo\"},\"executable\":\"/t/echo\"}
-";
-        let found = |program| executable(messages, &program);
+        let message = |kind, executable: &str| {
+            let target = format!("{{\"kind\":[\"{kind}\"],\"name\":\"echo\"}}");
+            format!("{{\"target\":{target},\"executable\":{executable}}}")
+        };
+        let messages =
+            [message("lib", "null"), message("test", "\"/t/test\""), message("bin", "\"/t/echo\"")]
+                .join("\n");
+        let found = |program| executable(&messages, &program);
         assert_eq!(found(Program::Bin("echo")).as_deref(), Some("/t/echo"));
         assert_eq!(found(Program::Test("echo")).as_deref(), Some("/t/test"));
         assert_eq!(found(Program::Bin("conformance")), None);

@@ -3,6 +3,7 @@
 
 use std::mem::offset_of;
 use std::sync::Arc;
+use std::time::Duration;
 
 use doorbell_soft::SoftDevice;
 
@@ -13,6 +14,9 @@ use crate::per_process::PerProcess;
 use crate::progress::{self, Progress};
 use crate::queue::AsyncQueue;
 
+/// How long a connection waits for a program that is about to listen.
+const LISTENER_LIMIT: Duration = Duration::from_millis(200);
+
 /// The device of this process, which all contexts share: their queue pairs can connect, and a
 /// region has one key.
 pub(crate) fn device() -> Result<&'static Progress, Errno> {
@@ -20,6 +24,7 @@ pub(crate) fn device() -> Result<&'static Progress, Errno> {
     let progress = DEVICE.get_or_make(|| {
         let device = SoftDevice::open()?;
         device.connect_by_number()?;
+        device.wait_for_listeners(LISTENER_LIMIT);
         Progress::new(device)
     })?;
     progress::start(progress);

@@ -16,13 +16,16 @@ use crate::border::{
     Errno, INVALID, Noun, Object, code, lock, number, object, pointer, put, take, zeroed,
 };
 use crate::context::context;
-use crate::progress::{Known, News, POLLS, Progress};
+use crate::progress::{Known, News, Progress, count_poll};
 use crate::queue::Queue;
 use crate::reader::{Current, Reader};
 
 /// Polls in vain after which a poll begins to yield, and how often it does.
 const PATIENCE: u32 = 1024;
 const YIELD_EVERY: u32 = 32;
+
+/// Completions that are taken at once. Few: each poll makes room for them, and most find none.
+const STEP: usize = 8;
 
 /// A completion queue.
 pub(crate) struct Cq {
@@ -85,7 +88,8 @@ impl Cq {
 
     /// A poll was in vain. After many of them, lets others have the core: the peer may wait for it.
     pub(crate) fn found_nothing(&self) {
-        let empty = self.empty.fetch_add(1, Ordering::Relaxed);
+        let empty = self.empty.load(Ordering::Relaxed);
+        self.empty.store(empty.wrapping_add(1), Ordering::Relaxed);
         if empty >= PATIENCE && empty.is_multiple_of(YIELD_EVERY) {
             std::thread::yield_now();
         }
@@ -105,6 +109,13 @@ impl Cq {
             }
         }
     }
+}
+
+/// Work was done for a queue that the program may wait for. The thread would see it a little later.
+///
+/// The queue at that address is alive.
+pub(crate) fn wake(at: usize) {
+    tell(at, News::Rang);
 }
 
 /// The thread has news of a completion queue.
@@ -328,19 +339,17 @@ pub(crate) unsafe extern "C" fn req_notify_cq(at: *mut ibv_cq, solicited: c_int)
 
 /// `poll_cq` of a context.
 pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut ibv_wc) -> c_int {
-    const STEP: usize = 16;
     number(|| {
         // SAFETY: the program's queue.
         let cq = unsafe { cq_at(at) }?;
         let most = usize::try_from(most).map_err(|_| INVALID)?;
-        POLLS.fetch_add(1, Ordering::Relaxed);
+        count_poll();
         let mut found = [Wc::default(); STEP];
-        let mut poller = lock(&cq.own.poller);
         let mut done = 0;
         while done < most {
             let wanted = (most - done).min(STEP);
-            let count = poller.poll(&mut found[..wanted]);
-            for wc in &mut found[..count] {
+            let count = cq.own.cq.poll_shared(&mut found[..wanted]);
+            for wc in found.iter_mut().take(count) {
                 cq.own.found(wc);
                 // SAFETY: the program gives room for `most` of them.
                 unsafe { put(to.wrapping_add(done), completion(wc)) }?;
@@ -350,7 +359,6 @@ pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut i
                 break;
             }
         }
-        drop(poller);
         if done == 0 {
             cq.own.found_nothing();
         }

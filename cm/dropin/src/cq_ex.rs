@@ -2,7 +2,6 @@
 #![expect(unsafe_code, reason = "the C interface")]
 
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
 
 use doorbell_seam::provider::{CqFlags, CqInit, ExtendedCq, Provider, WcEx, WcFields};
 use doorbell_seam::wc::WcFlags;
@@ -14,7 +13,7 @@ use crate::border::{ABSENT, Errno, INVALID, code, given, lock, object, pointer};
 use crate::context::context;
 use crate::cq::{Asked, Cq, cq_at, create};
 use crate::memory::Pd;
-use crate::progress::POLLS;
+use crate::progress::count_poll;
 use crate::reader::{Current, Reader};
 
 /// Fields that every queue has: they cost nothing.
@@ -103,7 +102,7 @@ fn set_functions(cq: &mut ibv_cq_ex, fields: WcFields) {
 /// # Safety
 /// It is the program's queue.
 unsafe fn take_next(cq: &Cq, at: *mut ibv_cq_ex) -> Option<WcEx> {
-    POLLS.fetch_add(1, Ordering::Relaxed);
+    count_poll();
     let next = lock(&cq.poller).next();
     let Some(mut wc) = next else {
         cq.found_nothing();

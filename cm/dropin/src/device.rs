@@ -15,6 +15,7 @@ use libc::{c_int, c_uint};
 use crate::abi::*;
 use crate::border::{Errno, INVALID, code, number, put, text, zeroed};
 use crate::context::context;
+use crate::paths::DEV_NAME;
 use crate::scatter::PIECES_MAX;
 
 /// A list entry that lives for ever. A program compares devices by address.
@@ -33,7 +34,7 @@ pub(crate) fn listed() -> *mut ibv_device {
             node_type: 1,
             transport_type: 0,
             name: text(SOFT_DEVICE),
-            dev_name: text("uverbs-soft0"),
+            dev_name: text(DEV_NAME),
             dev_path: text("/sys/class/infiniband_verbs/uverbs-soft0"),
             ibdev_path: text("/sys/class/infiniband/soft0"),
         })))

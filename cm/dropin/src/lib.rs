@@ -21,6 +21,8 @@
 //! | `attr`, `requests` | attributes; lists of requests |
 //! | `scatter`, `building` | receives of several pieces; extended posts as they are put together |
 //! | `cm` | the calls of librdmacm |
+//! | `shared`, `forked`, `pages`, `maps` | program memory that peers can map |
+//! | `paths` | files that programs look for |
 //! | `absent` | calls that are not supported |
 
 pub mod abi;
@@ -42,8 +44,12 @@ mod domains;
 mod extended_post;
 mod filter;
 mod flow;
+mod forked;
+mod maps;
 mod memory;
 mod open;
+mod pages;
+mod paths;
 mod per_process;
 mod post;
 mod progress;
@@ -53,6 +59,7 @@ mod reader;
 mod requests;
 mod rereg;
 mod scatter;
+mod shared;
 mod srq;
 mod window;
 mod wq;

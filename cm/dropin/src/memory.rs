@@ -14,6 +14,7 @@ use crate::abi::{ibv_context, ibv_mr, ibv_pd};
 use crate::attr::access_of;
 use crate::border::{ABSENT, Errno, INVALID, Noun, Object, code, object, pointer, take};
 use crate::context::context;
+use crate::shared::{Share, share};
 
 /// A protection domain: a handle on the device.
 pub(crate) struct Pd {
@@ -83,6 +84,15 @@ fn is_mapped(start: usize, length: usize) -> bool {
 /// The hook of memory that belongs to the program.
 unsafe fn keep(_owner: *mut (), _at: NonNull<u8>, _length: usize) {}
 
+/// The hook of memory that belongs to the program, and that peers may map.
+///
+/// # Safety
+/// The owner was a boxed [`Share`].
+unsafe fn end_share(owner: *mut (), _at: NonNull<u8>, _length: usize) {
+    // SAFETY: as the caller says.
+    drop(unsafe { Box::from_raw(owner.cast::<Share>()) });
+}
+
 /// Memory of the program, to be registered.
 ///
 /// # Safety
@@ -94,6 +104,12 @@ pub(crate) unsafe fn program_memory(addr: *mut c_void, length: usize) -> Result<
     }
     if !is_mapped(addr as usize, length) {
         return Err(Errno(libc::EFAULT));
+    }
+    if let Some(share) = share(addr as usize, length) {
+        let (in_file, owner) = ((share.fd, share.offset), Box::into_raw(Box::new(share)).cast());
+        // SAFETY: mapped, as just seen, and the program keeps it so. Nothing here has a reference
+        // to it. The share keeps the descriptor open.
+        return Ok(unsafe { Mapping::from_memfd_parts((at, length), in_file, owner, end_share) });
     }
     // SAFETY: mapped, as just seen, and the program keeps it so. Nothing here has a reference to
     // it. The hook frees nothing.

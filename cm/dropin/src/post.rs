@@ -1,6 +1,9 @@
 //! Posting sends and receives.
 #![expect(unsafe_code, reason = "the C interface")]
 
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
 use arrayvec::ArrayVec;
 use doorbell_fabric::QpState;
 use doorbell_seam::provider::{AddressHandle, Qp as _, QpType};
@@ -11,7 +14,7 @@ use crate::abi::{ibv_qp, ibv_recv_wr, ibv_send_wr};
 use crate::ah::Ah;
 use crate::border::{ABSENT, Errno, INVALID, code, lock, object};
 use crate::memory::Pd;
-use crate::qp::qp_at;
+use crate::qp::{Qp, qp_at};
 use crate::requests::{STEP, pieces, to_srq};
 use crate::window;
 
@@ -72,6 +75,27 @@ unsafe fn request<'a>(wr: &ibv_send_wr, kind: QpType) -> Result<SendWr<'a>, Errn
     Ok(SendWr { wr_id: wr.wr_id, op, flags, sge, more })
 }
 
+/// How long a datagram waits for a receiver that does not take those before it.
+const ROOM_LIMIT: Duration = Duration::from_millis(50);
+
+/// Waits until the receiver of a datagram has room for it. A NIC puts datagrams into receives while
+/// the receiver's program does something else; here that program must poll, and would miss what is
+/// sent too fast for it. A receiver that has taken nothing in that time is not waited for again.
+fn wait_for_room(qp: &Qp, wr: &SendWr<'_>) {
+    // SAFETY: the program keeps the address handle.
+    let has_room = || unsafe { doorbell_soft::has_room(wr) };
+    if has_room() {
+        return qp.deaf.store(false, Ordering::Relaxed);
+    }
+    let until = Instant::now() + ROOM_LIMIT;
+    while !qp.deaf.load(Ordering::Relaxed) && !has_room() {
+        // The receiver may wait for datagrams of this process.
+        qp.progress().work();
+        std::thread::yield_now();
+        qp.deaf.store(Instant::now() >= until, Ordering::Relaxed);
+    }
+}
+
 /// `post_send` of a context.
 pub(crate) unsafe extern "C" fn post_send(
     at: *mut ibv_qp,
@@ -86,12 +110,13 @@ pub(crate) unsafe extern "C" fn post_send(
         if matches!(inner.state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(INVALID);
         }
+        let at_once = if qp.own.kind() == QpType::Ud { 1 } else { STEP };
         while !next.is_null() {
             let mut list = ArrayVec::<SendWr<'_>, STEP>::new();
             let mut wrong = Ok(());
             let mut end = next;
             // SAFETY: the program's list, each request of which names the next.
-            while let Some(wr) = unsafe { end.as_ref() }.filter(|_| !list.is_full()) {
+            while let Some(wr) = unsafe { end.as_ref() }.filter(|_| list.len() < at_once) {
                 // SAFETY: as above.
                 match unsafe { request(wr, qp.own.kind()) } {
                     Ok(made) => list.push(made),
@@ -101,6 +126,9 @@ pub(crate) unsafe extern "C" fn post_send(
                     }
                 }
                 end = wr.next;
+            }
+            if at_once == 1 {
+                list.first().into_iter().for_each(|wr| wait_for_room(&qp.own, wr));
             }
             // SAFETY: the program keeps the buffers, by the contract of `ibv_post_send`; all
             // queues are shared.

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::time::{Duration, Instant};
 
 use doorbell_seam::event::{AsyncEvent, Object as Subject};
@@ -23,17 +23,31 @@ use crate::border::{Errno, lock, zeroed};
 use crate::queue::{AsyncQueue, clear, eventfd, last, ring};
 use crate::scatter::Scatter;
 
-/// The polls of the program, all threads and queues.
-pub(crate) static POLLS: AtomicUsize = AtomicUsize::new(0);
+/// The polls of the program, all threads and queues; not exact, because to add is slow.
+static POLLS: AtomicUsize = AtomicUsize::new(0);
+
+/// The program polls.
+#[inline(always)]
+pub(crate) fn count_poll() {
+    POLLS.store(POLLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+}
 
 /// How often the thread looks whether the program still polls, in milliseconds.
 const LOOK_MS: c_int = 1;
 /// Polls within that time that show that the program polls by itself.
 const BUSY_LOOK: usize = 50;
+/// Looks without such polls in a row after which the thread takes over: on a busy machine a program
+/// that polls may be without a core for some time.
+const QUIET_LOOKS: u32 = 4;
+/// How often the thread lets others go first where somebody is in the device.
+const PATIENCE: u32 = 100;
 /// How long the thread goes on after it was woken.
 const GO_ON: Duration = Duration::from_micros(50);
-/// Polls within that time that show the same.
+/// Polls between two wake-ups that show the same. They may all come while the thread sleeps: on a
+/// busy machine it takes the core of the program for as long as it goes on.
 const BUSY_GO_ON: usize = 20;
+/// Pauses between two looks while it goes on: each look takes the device from the program.
+const PAUSES: usize = 32;
 
 /// Keys of descriptors; others are numbers of completion queues.
 const RARE: u64 = u64::MAX;
@@ -198,11 +212,13 @@ impl Progress {
     }
 
     /// The program has posted something. Its completion may come without a peer, who would wake
-    /// this process: if the program waits for it, it must be made now.
-    pub(crate) fn posted(&self) {
-        if self.armed.load(Ordering::SeqCst) > 0 {
+    /// this process: if the program waits for it, it must be made now. True if it may be there.
+    pub(crate) fn posted(&self) -> bool {
+        let waits = self.armed.load(Ordering::SeqCst) > 0;
+        if waits {
             self.work();
         }
+        waits
     }
 
     /// Does the work that there is.
@@ -210,23 +226,46 @@ impl Progress {
         lock(&self.own).poll(&mut []);
     }
 
+    /// The thread's own queue, once nobody is in the device, or after a while.
+    fn wait_for_own(&self) -> MutexGuard<'_, SoftPoller> {
+        let own = lock(&self.own);
+        for _ in 0..PATIENCE {
+            if !own.is_busy() {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        own
+    }
+
+    /// Tells peers how far this process has read, before a connection ends: what was taken from a
+    /// peer must not fail there. The second poll tells what no answer has told.
+    pub(crate) fn settle(&self) {
+        let mut own = lock(&self.own);
+        for _ in 0..2 {
+            own.poll(&mut []);
+        }
+    }
+
     /// Runs until waiting is not possible any more.
     fn run(&self) -> Option<Infallible> {
         loop {
             self.driven.store(true, Ordering::SeqCst);
+            let mut quiet = 0;
             loop {
                 let before = POLLS.load(Ordering::Relaxed);
                 if !self.rare.wait(LOOK_MS)?.is_empty() {
                     self.attend()?;
                 }
                 let polls = POLLS.load(Ordering::Relaxed).wrapping_sub(before);
-                if self.armed.load(Ordering::SeqCst) > 0 || polls < BUSY_LOOK {
+                quiet = if polls < BUSY_LOOK { quiet + 1 } else { 0 };
+                if self.armed.load(Ordering::SeqCst) > 0 || quiet >= QUIET_LOOKS {
                     break;
                 }
             }
             self.driven.store(false, Ordering::SeqCst);
             // It has notifiers, as seen when it was made.
-            let _ = lock(&self.own).arm(false);
+            let _ = self.wait_for_own().arm(false);
             self.work();
             self.attend()?;
             self.stand_in()?;
@@ -235,17 +274,25 @@ impl Progress {
 
     /// Does the work in place of the program, until that polls by itself.
     fn stand_in(&self) -> Option<()> {
+        let mut before = POLLS.load(Ordering::Relaxed);
         loop {
             if self.all.wait(-1)?.contains(&WORK) {
-                lock(&self.own).woken();
+                self.wait_for_own().woken();
             }
             self.attend()?;
-            let (before, since) = (POLLS.load(Ordering::Relaxed), Instant::now());
+            let since = Instant::now();
             while since.elapsed() < GO_ON {
-                self.work();
+                // Whoever is in the device does the work.
+                let mut own = lock(&self.own);
+                if !own.is_busy() {
+                    own.poll(&mut []);
+                }
+                drop(own);
+                (0..PAUSES).for_each(|_| std::hint::spin_loop());
             }
             self.attend()?;
-            let polls = POLLS.load(Ordering::Relaxed).wrapping_sub(before);
+            let now = POLLS.load(Ordering::Relaxed);
+            let polls = now.wrapping_sub(std::mem::replace(&mut before, now));
             if self.armed.load(Ordering::SeqCst) == 0 && polls >= BUSY_GO_ON {
                 return Some(());
             }

@@ -17,7 +17,7 @@ use crate::border::{
     ABSENT, Errno, INVALID, Noun, Object, code, given, lock, object, pointer, take, zeroed,
 };
 use crate::building::Building;
-use crate::cq::cq_at;
+use crate::cq::{self, cq_at};
 use crate::memory::Pd;
 use crate::progress::{Known, News, Progress};
 use crate::requests::Queue;
@@ -36,10 +36,14 @@ pub(crate) struct Qp {
     /// Pieces that a receive may have; 0 with a shared queue.
     recv_sge: u32,
     progress: &'static Progress,
+    /// The address of its queue for sends, which outlives it.
+    send_cq: usize,
     /// The peer of a connection by number has left.
     lost: AtomicBool,
     /// The XRC domain that it receives for.
     _xrcd: Option<Arc<Xrcd>>,
+    /// The receiver of a datagram has had no room for it for long.
+    pub(crate) deaf: AtomicBool,
 }
 
 /// What changes about a queue pair.
@@ -83,7 +87,9 @@ impl Qp {
             inner.qp.fail_lost();
         }
         drop(inner);
-        self.progress.posted();
+        if self.progress.posted() {
+            cq::wake(self.send_cq);
+        }
     }
 
     fn peer_left(&self) {
@@ -270,7 +276,9 @@ pub(crate) fn give(base: ibv_qp, made: Made) -> *mut ibv_qp {
         signal_all,
         recv_sge,
         progress,
+        send_cq: c.qp_base.send_cq as usize,
         lost: AtomicBool::new(false),
+        deaf: AtomicBool::new(false),
         _xrcd: xrcd,
     };
     let given = Object::give(c, own).cast::<ibv_qp>();
@@ -310,6 +318,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(at: *mut ibv_qp) -> c_int {
         unsafe {
             let qp = qp_at(at)?;
             let (num, progress) = (qp.own.num, qp.own.progress);
+            progress.settle();
             lock(&progress.qps).remove(&num);
             let (send_cq, recv_cq, srq) = ((*at).send_cq, (*at).recv_cq, (*at).srq);
             let parting = progress.device.part(num);

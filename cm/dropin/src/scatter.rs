@@ -16,7 +16,7 @@ use doorbell_soft::{SoftDevice, SoftRegion};
 use crate::border::{Errno, lock};
 
 /// Pieces that a receive may have.
-pub(crate) const PIECES_MAX: u32 = 4;
+pub(crate) const PIECES_MAX: u32 = 8;
 
 /// Numbers of such receives begin here: programs count from 0, or give addresses.
 const FIRST: u64 = 0xd00b_e11d_0000_0000;

@@ -69,7 +69,7 @@ pub use self::control::{
     Carrier, CarrierEnd, Parting, SOFT_DEVICE, SoftChannel, SoftDevice, SoftId,
 };
 pub use self::device::host::{Host, Member, Membership, Neighbours};
-pub use self::device::path::SoftAh;
+pub use self::device::path::{SoftAh, has_room};
 pub use self::device::pd::SoftTd;
 pub use self::ext::cq_ex::SoftPollerEx;
 pub use self::ext::raw::{SEGMENT_HEADER_MAX, SoftFlow, SoftIndTable, SoftWq};

@@ -71,9 +71,30 @@ fn preload(library: &Path) -> OsString {
     value
 }
 
+/// UCX drops datagrams whose header is not that of its own vendor's NICs, unless this is said.
+const UCX_HEADER: (&str, &str) = ("UCX_UD_VERBS_ETH_DGID_CHECK", "n");
+
+/// Names the device, as for programs in Rust.
+const DEVICE: &str = "DOORBELL_DEVICE";
+
+/// True if the environment names another device than this one: the program then runs as it is.
+fn names_a_real_device() -> bool {
+    let device = env::var_os(DEVICE).unwrap_or_default();
+    !device.is_empty() && device != "soft0" && device != "soft"
+}
+
 fn run(program: &OsStr, args: &[OsString]) -> Result<(), String> {
-    let value = preload(&library()?);
-    let cause = Command::new(program).args(args).env("LD_PRELOAD", value).exec();
+    let mut command = Command::new(program);
+    command.args(args);
+    if names_a_real_device() {
+        let cause = command.exec();
+        return Err(format!("cannot run {}: {cause}", program.display()));
+    }
+    command.env("LD_PRELOAD", preload(&library()?));
+    if env::var_os(UCX_HEADER.0).is_none() {
+        command.env(UCX_HEADER.0, UCX_HEADER.1);
+    }
+    let cause = command.exec();
     Err(format!("cannot run {}: {cause}", program.display()))
 }
 
@@ -81,5 +102,6 @@ fn print_env() -> Result<(), String> {
     let value = preload(&library()?);
     let value = value.to_str().ok_or("the path of the library is not text")?;
     println!("export LD_PRELOAD='{}'", value.replace('\'', "'\\''"));
+    println!("export {0}=\"${{{0}:-{1}}}\"", UCX_HEADER.0, UCX_HEADER.1);
     Ok(())
 }

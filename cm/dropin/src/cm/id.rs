@@ -427,6 +427,7 @@ unsafe extern "C" fn rdma_reject_ece(
 unsafe extern "C" fn rdma_disconnect(at: *mut rdma_cm_id) -> c_int {
     // SAFETY: the program's id.
     number(|| unsafe {
+        progress()?.settle();
         on_id(at, SoftId::disconnect)?;
         note_state(at, QpState::Err);
         Ok(0)

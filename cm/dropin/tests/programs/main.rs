@@ -2,8 +2,11 @@
 //! installed is skipped.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod kills;
+mod libraries;
 mod pairs;
 mod pyverbs;
+mod sockets;
 
 use pairs::{CmPair, Pair, Port, run};
 
@@ -86,6 +89,7 @@ fn perftest_runs() {
         ("ib_send_bw", &["-s", "4096"]),
         ("ib_send_bw", &["-s", "4096", "-b", "-q", "2"]),
         ("ib_send_bw", &["-s", "4096", "--use-srq", "-q", "4"]),
+        ("ib_send_bw", &["-s", "2048", "-c", "UD"]),
         // These watch memory, or leave the other side to itself.
         ("ib_write_lat", &[]),
         ("ib_write_bw", &["-s", "4096"]),
@@ -161,9 +165,27 @@ fn perftest_connects_by_the_manager() {
         let base = [program, "-R", "-F", "-x", "0", "-n", "200"];
         let client = [base.as_slice(), &["127.0.0.1"]].concat();
         // It listens twice at one port, and its client does not wait for the second time.
-        let early = "RDMA_CM_EVENT_REJECTED; error: 8";
         let pair = CmPair { server: &base, client: &client, port: Port::By("-p") };
-        let Some([_, text]) = pair.run_again_if(early) else { continue };
+        let Some([_, text]) = pair.run() else { continue };
         assert_eq!(rows(&text), 1, "{program}: {text}");
+    }
+}
+
+/// With another device in `DOORBELL_DEVICE`, programs run as they are.
+#[test]
+fn another_device_is_left_to_rdma_core() {
+    let preload = |device| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_doorbell"))
+            .args(["run", "--", "sh", "-c", "echo preload $LD_PRELOAD"])
+            .env("DOORBELL_DROPIN", pairs::library())
+            .env("DOORBELL_DEVICE", device)
+            .env_remove("LD_PRELOAD")
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(preload("rxe0"), "preload\n");
+    for own in ["", "soft0"] {
+        assert!(preload(own).contains("doorbell_dropin"), "{own}");
     }
 }

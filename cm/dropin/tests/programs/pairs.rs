@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 static TURN: Mutex<()> = Mutex::new(());
 
 /// The library, which cargo builds with the tests and puts beside them.
-fn library() -> PathBuf {
+pub(crate) fn library() -> PathBuf {
     let own = env::current_exe().unwrap();
     own.with_file_name("libdoorbell_dropin.so")
 }
@@ -83,6 +83,100 @@ impl Pair<'_> {
     }
 }
 
+/// A server and a client that have their port where their arguments say [`PORT`].
+pub(crate) struct Sides<'a> {
+    /// The side that listens: the program and its arguments.
+    pub(crate) server: &'a [&'a str],
+    /// The side that connects.
+    pub(crate) client: &'a [&'a str],
+    /// What the server listens at.
+    pub(crate) meets: Meets,
+    /// False for a server that goes on: it is stopped.
+    pub(crate) ends: bool,
+}
+
+/// Stands for the port in arguments.
+pub(crate) const PORT: &str = "PORT";
+
+/// What a server listens at.
+#[derive(Clone, Copy)]
+pub(crate) enum Meets {
+    /// A port of TCP.
+    Tcp,
+    /// A port of the connection manager.
+    Soft,
+}
+
+impl Meets {
+    fn is_ready(self, port: u16) -> bool {
+        match self {
+            Meets::Tcp => listens(port),
+            Meets::Soft => listens_on_soft(port),
+        }
+    }
+
+    /// True if a client has come.
+    fn has_client(self, port: u16) -> bool {
+        match self {
+            Meets::Tcp => has_tcp(port, "01"),
+            Meets::Soft => soft_sockets(port).any(|words| words[5] == CONNECTED),
+        }
+    }
+}
+
+impl Sides<'_> {
+    /// Runs both. Returns what they printed, the server first; both must succeed.
+    pub(crate) fn run(&self) -> Option<[String; 2]> {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let port = free_port();
+        let (server, client) = (with_port(self.server, port)?, with_port(self.client, port)?);
+        let server = Side::start(server);
+        server.wait_for(|| self.meets.is_ready(port));
+        let client = Side::start(client).end();
+        if !client.ok || !self.ends {
+            server.stop();
+        }
+        let server = server.end();
+        let texts = [if self.ends { server.success() } else { server.text }, client.success()];
+        Some(texts)
+    }
+}
+
+/// Kills one side of a pair that talks, that long after both have met. Returns how the other side
+/// ended and what it printed; it must end by itself. Nothing of the dead side may be left.
+pub(crate) fn kill_one(sides: &Sides<'_>, kill_server: bool, after: Duration) -> Option<End> {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let port = free_port();
+    let (server, client) = (with_port(sides.server, port)?, with_port(sides.client, port)?);
+    let server = Side::start(server);
+    server.wait_for(|| sides.meets.is_ready(port));
+    let client = Side::start(client);
+    client.wait_for(|| sides.meets.has_client(port));
+    thread::sleep(after);
+    let (dies, lives) = if kill_server { (server, client) } else { (client, server) };
+    dies.stop();
+    let end = lives.end();
+    dies.end();
+    assert!(!listens_on_soft(port), "a listener is left");
+    let shared = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    let left = shared.filter(|entry| entry.file_name().to_string_lossy().contains("doorbell"));
+    assert_eq!(left.count(), 0, "shared memory is left");
+    Some(end)
+}
+
+/// A command whose arguments say [`PORT`].
+fn with_port(args: &[&str], port: u16) -> Option<Command> {
+    let args: Vec<String> = args.iter().map(|arg| arg.replace(PORT, &port.to_string())).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let (program, args) = args.split_first().unwrap();
+    command(program, args)
+}
+
+/// True if a program that another one starts is installed; if not, that is said.
+pub(crate) fn has(program: &str) -> bool {
+    command(program, &[]).is_some()
+}
+
 /// Two programs that find each other by the connection manager.
 pub(crate) struct CmPair<'a> {
     /// The side that listens: the program and its arguments.
@@ -107,17 +201,6 @@ impl CmPair<'_> {
     pub(crate) fn run(&self) -> Option<[String; 2]> {
         let [server, client] = self.try_run()?;
         Some([server.success(), client.success()])
-    }
-
-    /// The same, several times if the client fails and says this.
-    pub(crate) fn run_again_if(&self, excuse: &str) -> Option<[String; 2]> {
-        for _ in 0..20 {
-            let [server, client] = self.try_run()?;
-            if client.ok || !client.text.contains(excuse) {
-                return Some([server.success(), client.success()]);
-            }
-        }
-        panic!("{:?} failed 20 times with {excuse}", self.client);
     }
 
     fn try_run(&self) -> Option<[End; 2]> {
@@ -145,14 +228,26 @@ impl CmPair<'_> {
     }
 }
 
+/// What a line of the kernel's list of sockets says at the end of its flags.
+const LISTENS: &str = "00010000";
+const CONNECTED: &str = "03";
+
 /// True if an id of the soft device listens at that port.
 fn listens_on_soft(port: u16) -> bool {
+    soft_sockets(port).any(|words| words[3] == LISTENS)
+}
+
+/// The sockets of ids of the soft device that are bound to that port: flags and states among the
+/// words of their lines.
+fn soft_sockets(port: u16) -> impl Iterator<Item = Vec<String>> {
     let (device, end) = ("/soft0", format!(":{port}"));
-    fs::read_to_string("/proc/net/unix").unwrap().lines().any(|line| {
-        // The fourth word has the flag of a socket that takes connections.
-        let listens = line.split_whitespace().nth(3) == Some("00010000");
-        listens && line.contains(device) && line.ends_with(&end)
-    })
+    let text = fs::read_to_string("/proc/net/unix").unwrap();
+    let lines: Vec<Vec<String>> = text
+        .lines()
+        .filter(|line| line.contains(device) && line.ends_with(&end))
+        .map(|line| line.split_whitespace().map(str::to_owned).collect())
+        .collect();
+    lines.into_iter()
 }
 
 fn free_port() -> u16 {
@@ -161,13 +256,18 @@ fn free_port() -> u16 {
 
 /// True if somebody listens at that TCP port.
 fn listens(port: u16) -> bool {
+    has_tcp(port, "0A")
+}
+
+/// True if a socket of that local TCP port is in that state.
+fn has_tcp(port: u16, state: &str) -> bool {
     let wanted = format!(":{port:04X}");
     let all = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
     all.into_iter().flatten().any(|text| {
         text.lines().any(|line| {
             let mut words = line.split_whitespace();
             let local = words.nth(1).unwrap_or_default();
-            local.ends_with(&wanted) && words.nth(1) == Some("0A")
+            local.ends_with(&wanted) && words.nth(1) == Some(state)
         })
     })
 }
@@ -232,14 +332,18 @@ impl Side {
         }
         let text: String = self.readers.drain(..).map(|reader| reader.join().unwrap()).collect();
         let ok = status.is_some_and(|status| status.success());
-        End { ok, text, what: format!("{} {status:?}", self.name) }
+        let by_itself = status.is_some();
+        End { ok, by_itself, text, what: format!("{} {status:?}", self.name) }
     }
 }
 
 /// How a program ended.
-struct End {
+pub(crate) struct End {
     ok: bool,
-    text: String,
+    /// It ended before the limit.
+    pub(crate) by_itself: bool,
+    /// What it printed.
+    pub(crate) text: String,
     what: String,
 }
 

@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
@@ -46,6 +47,13 @@ impl SoftDevice {
             }
             Err(error) => Err(CmError::from_io(asked, &error)),
         }
+    }
+
+    /// From now on a connection to an address where nobody listens is tried again for that long
+    /// before it is rejected. On a NIC resolving takes time, and many programs rely on it: they
+    /// tell their peer where they will listen, and listen then. Only the first call counts.
+    pub fn wait_for_listeners(&self, limit: Duration) {
+        let _ = self.0.patience.set(limit);
     }
 
     /// The descriptor to wait on for [`SoftDevice::rendezvous_step`]; `None` before

@@ -66,10 +66,21 @@ impl Core {
                 }
             }
         }
+        if self.has_patience() {
+            self.deadline = Some(Instant::now() + BACKLOG_PAUSE);
+            return None;
+        }
         Some(match self.space.is_datagram() {
             true => self.unreachable(sidr::UNSUPPORTED),
             false => self.give_up(EventKind::Rejected, Rejection::NoListener as i32),
         })
+    }
+
+    /// True if somebody may still begin to listen: see [`super::SoftDevice::wait_for_listeners`].
+    fn has_patience(&self) -> bool {
+        let State::Connecting { until } = self.state else { return false };
+        let patience = self.device.patience.get().copied().unwrap_or_default();
+        Instant::now() + ANSWER_LIMIT < until + patience
     }
 
     /// The listener has room: checks that it is of this user, and sends the request.

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
@@ -40,6 +41,8 @@ pub(super) struct DeviceInner {
     pub(super) rendezvous: OnceLock<Rendezvous>,
     /// Held while `rendezvous` is made.
     pub(super) making: Mutex<()>,
+    /// How long a connection waits for somebody to listen.
+    pub(super) patience: OnceLock<Duration>,
     spare: Spare,
     keys: AtomicU64,
 }
@@ -124,6 +127,7 @@ impl SoftDevice {
             waiting: Waiting::default(),
             rendezvous: OnceLock::new(),
             making: Mutex::new(()),
+            patience: OnceLock::new(),
             spare: Spare::new(),
             keys: AtomicU64::new(1),
         };

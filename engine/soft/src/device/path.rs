@@ -26,7 +26,7 @@ use crate::provider::{AddressHandle, FlowRule, Gid};
 use crate::room::{Grow, Room};
 use crate::shm::inbox::{DATAGRAM_MAX, Door, INBOX_BYTES, Outlet, Stamp};
 use crate::shm::remote_map::RemoteMap;
-use crate::wr::{AhName, MULTICAST_QPN};
+use crate::wr::{AhName, MULTICAST_QPN, SendOp, SendWr};
 
 /// The greatest age of a list of members, in nanoseconds.
 const LOOK_EVERY_NS: u64 = 100_000_000;
@@ -60,6 +60,22 @@ impl SoftAh {
     }
 }
 
+/// False: the datagram of that request would be dropped if it were sent now, because its receiver
+/// has not taken older ones. True for requests of other kinds.
+///
+/// # Safety
+/// As for [`Qp::post`](crate::provider::Qp::post).
+pub unsafe fn has_room(wr: &SendWr<'_>) -> bool {
+    // SAFETY: as the caller says.
+    let wr = unsafe { Posted::one(wr) };
+    match wr.op {
+        SendOp::SendTo(to) | SendOp::SendToWithImm(to, _) => {
+            Path::named(wr, to.ah).has_room(to.qpn)
+        }
+        _ => true,
+    }
+}
+
 /// The destination that a handle names.
 pub(crate) enum Path {
     Device(Arc<RemoteMap>),
@@ -72,6 +88,14 @@ impl Path {
         // SAFETY: the poster vouches for the handle until the request has completed. It is one of
         // this device, which names a path by its address; the path stays where it is.
         unsafe { &*core::ptr::with_exposed_provenance(name.0) }
+    }
+
+    /// False: the queue pair of that number has no room for a datagram. Groups always have.
+    pub(crate) fn has_room(&self, qp: u32) -> bool {
+        match self {
+            Path::Device(map) => map.has_room(qp),
+            Path::Group(_) => true,
+        }
     }
 
     /// Puts a datagram into the inboxes of its destination; for a group, not into that of `not_to`.

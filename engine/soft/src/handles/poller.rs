@@ -110,10 +110,24 @@ impl Poller for SoftPoller {
 }
 
 impl SoftPoller {
-    #[inline(never)]
+    /// True while another thread polls or posts in the shared domain. A call would spin meanwhile:
+    /// a thread that is not in a hurry asks first, because it may have the core of that other one.
+    pub fn is_busy(&self) -> bool {
+        self.cq.domain.is_entered()
+    }
+
     fn poll_shared(&mut self, out: &mut [Wc]) -> usize {
-        let index = self.cq.index;
-        let taken = self.cq.domain.enter_shared(|state| {
+        self.cq.poll_shared(out)
+    }
+}
+
+impl SoftCq {
+    /// As [`Poller::poll`], for several threads at once: a queue of the shared domain is locked
+    /// anyway. Finds nothing in an exclusive queue.
+    #[inline(never)]
+    pub fn poll_shared(&self, out: &mut [Wc]) -> usize {
+        let index = self.index;
+        let taken = self.domain.enter_shared(|state| {
             state.progress(&mut Queued { budget: SHARED_BUDGET });
             state.attend_overruns();
             state.transport.take_completions(index, out)

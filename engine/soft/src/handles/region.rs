@@ -47,6 +47,7 @@ impl Soft {
         let shown = self.nic.memory.is_shared();
         let file = if shown { (self.nic.host.name_file)(memory) } else { None };
         let (start, length) = (memory.as_ptr() as u64, memory.len() as u64);
+        let file = file.map(|name| (name, memory.offset()));
         self.nic.memory.insert(start, length, (access, pd.mark()), file)
     }
 

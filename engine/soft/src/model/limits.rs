@@ -4,7 +4,7 @@
 pub(crate) const QPS: usize = 1 << 14;
 
 /// Pieces of a send request at most.
-pub(crate) const SEND_SGE_MAX: usize = 4;
+pub(crate) const SEND_SGE_MAX: usize = 8;
 
 /// READs and atomics in flight at most, in each direction of a connection.
 pub(crate) const READS_MAX: usize = 16;

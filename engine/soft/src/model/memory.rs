@@ -18,7 +18,7 @@ use std_alloc::vec::Vec;
 
 use crate::model::buffers::{Source, Target};
 use crate::model::pd::{PdMark, Who};
-use crate::model::slot::{Bounds, FileName, Slot};
+use crate::model::slot::{Bounds, FileName, InFile, Slot};
 use crate::model::table::{DIRECTORY_BYTES, INBOXES, REGIONS, Table, index_of, key_of};
 use crate::provider::Access;
 use crate::room::Room;
@@ -104,7 +104,7 @@ impl Memory {
         start: u64,
         length: u64,
         (access, pd): (Access, PdMark),
-        file: Option<FileName>,
+        file: Option<InFile>,
     ) -> Option<u32> {
         let mut free = self.free.lock();
         let index = free.slots.pop_front()?;

@@ -33,7 +33,12 @@ pub(crate) struct Slot {
     parent: AtomicU32,
     /// For a memory window: the queue pair whose peer may use it; 0 for all.
     qp: AtomicU32,
+    /// Where the region begins in the file.
+    pub(crate) offset: AtomicU64,
 }
+
+/// The file behind a region, and where in it the region begins, in bytes.
+pub(crate) type InFile = (FileName, u64);
 
 impl Slot {
     /// Enters a region under that key.
@@ -42,13 +47,14 @@ impl Slot {
         key: u32,
         (start, length): (u64, u64),
         (access, pd): (Access, PdMark),
-        file: Option<FileName>,
+        file: Option<InFile>,
     ) {
         self.start.store(start, Ordering::Relaxed);
         self.length.store(length, Ordering::Relaxed);
         self.access.store(access.bits() | pd.0, Ordering::Relaxed);
-        self.fd.store(file.map_or(0, |file| u64::from(file.fd) + 1), Ordering::Relaxed);
-        self.inode.store(file.map_or(0, |file| file.inode), Ordering::Relaxed);
+        self.fd.store(file.map_or(0, |(file, _)| u64::from(file.fd) + 1), Ordering::Relaxed);
+        self.inode.store(file.map_or(0, |(file, _)| file.inode), Ordering::Relaxed);
+        self.offset.store(file.map_or(0, |(_, offset)| offset), Ordering::Relaxed);
         // Release pairs with `region`: a reader that sees the key sees its bounds, too.
         self.key.store(key, Ordering::Release);
     }

@@ -367,6 +367,13 @@ impl Outlet {
         }
     }
 
+    /// False: a datagram put in now would be dropped, because the owner has not taken older ones.
+    pub(crate) fn has_room(&self) -> bool {
+        let ticket = self.slots.hint().load(Ordering::Relaxed);
+        let seen = self.slots.slot(ticket, 0).load(Ordering::Relaxed);
+        !matches!(what_of(seen), CLAIMED | READY) || lap_of(seen) == ticket / SLOTS
+    }
+
     /// As [`Outlet::put`], with that payload of at most `DATAGRAM_MAX` bytes.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn put_bytes(&self, stamp: &Stamp, payload: &[u8]) {

@@ -171,6 +171,13 @@ impl RemoteMap {
         }
     }
 
+    /// False: the inbox of that queue pair is known here and full.
+    pub(crate) fn has_room(&self, qp: u32) -> bool {
+        let outlets = self.outlets.lock();
+        let outlet = outlets.get(qp).and_then(|known| known.outlet.as_ref());
+        outlet.is_none_or(|outlet| !outlet.is_for(qp) || outlet.has_room())
+    }
+
     #[cold]
     fn look_up(&self, outlets: &mut Book<Known>, qp: u32) {
         // Acquire: the name read below is that of the queue pair, unless the slot changes hands.
@@ -318,14 +325,16 @@ impl RemoteMap {
         let slot = &self.table().slots[index_of(key)];
         let open = || {
             let (fd, inode) = (slot.fd.load(Ordering::Relaxed), slot.inode.load(Ordering::Relaxed));
-            let length = slot.length.load(Ordering::Relaxed);
+            let offset = slot.offset.load(Ordering::Relaxed);
+            let length = slot.length.load(Ordering::Relaxed).checked_add(offset)?;
             let access = Access::from_bits_truncate(slot.access.load(Ordering::Relaxed));
             let fd = u32::try_from(fd).ok().and_then(|fd| fd.checked_sub(1))?;
             let file = FileName { fd, inode };
-            match access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
+            let mapped = match access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
                 true => (self.open.attach)(self.process, file, length).map(Mapped::Shared),
                 false => (self.open.look)(self.process, file, length).map(Mapped::ReadOnly),
-            }
+            };
+            mapped.map(|mapped| (mapped, offset))
         };
         // The slot may have gone to another region while it was read.
         let is_current = || {

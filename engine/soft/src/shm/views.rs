@@ -90,13 +90,14 @@ impl Views {
         self.list.get(index_of(key)).is_some_and(|view| view.key.load(Ordering::Relaxed) == 0)
     }
 
-    /// Maps a region once, with `open`; a failure is not tried again. `is_current` says, after the
+    /// Maps a region once, with `open`, which also says where in the mapping the region begins; a
+    /// failure is not tried again. `is_current` says, after the
     /// mapping, whether the slot still has that key; if not, the mapping is not that region's.
     #[cold]
     pub(crate) fn map(
         &self,
         key: u32,
-        open: impl FnOnce() -> Option<Mapped>,
+        open: impl FnOnce() -> Option<(Mapped, u64)>,
         is_current: impl FnOnce() -> bool,
     ) {
         let Some(view) = self.list.get(index_of(key)) else { return };
@@ -105,10 +106,11 @@ impl Views {
             return;
         }
         let mapped = open();
-        if let (Some(mapped), true) = (mapped, is_current()) {
+        if let (Some((mapped, skip)), true) = (mapped, is_current()) {
             let (base, len) = mapped.bytes();
-            view.base.store(base, Ordering::Relaxed);
-            view.len.store(len as u64, Ordering::Relaxed);
+            let skip = skip.min(len as u64);
+            view.base.store(base.wrapping_add(skip as usize), Ordering::Relaxed);
+            view.len.store(len as u64 - skip, Ordering::Relaxed);
             let writable = matches!(mapped, Mapped::Shared(_));
             view.writable.store(writable, Ordering::Relaxed);
             kept.put(mapped);

@@ -2,8 +2,8 @@
 //!
 //! A poll serves the busy links ([`crate::state::policy::idle`]). It looks at the resting ones for
 //! a new tail in the mailbox slot or the ring. It checks one of those, and a few of the idle ones,
-//! also for refusals and responses. The sender is not told that a link rests: any announcement would cost it
-//! what the receiver saves.
+//! also for refusals and responses. The sender is not told that a link rests: any announcement
+//! would cost it what the receiver saves.
 //!
 //! A link becomes busy again when something has come, when something is posted on it (an idle link
 //! is on the slow path, so that no fast path takes it), after every command, and before the domain

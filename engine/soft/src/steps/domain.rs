@@ -200,6 +200,11 @@ impl Domain {
         unsafe { self.enter_alone(f) }
     }
 
+    /// True while somebody is in the shared domain.
+    pub(crate) fn is_entered(&self) -> bool {
+        self.lock.is_locked()
+    }
+
     /// Runs `f` on the state of a shared domain, after the pending commands, under its lock.
     /// `None`: the domain is exclusive, and `f` did not run. `f` that enters again waits forever.
     #[inline(always)]

@@ -80,6 +80,7 @@ impl DomainState {
 
     /// Moves the queue pair to ERR; its peer is gone for good if `lost`.
     fn fail(&mut self, num: u32, lost: bool) {
+        self.read_acks(num);
         let Some(qp) = self.transport.qps.get_mut(num) else { return };
         let res = &mut self.transport.res;
         if lost && qp.state.is_unreliable() {
@@ -97,15 +98,20 @@ impl DomainState {
     /// The peer has left and takes nothing more. Without sends on their way the queue pair stays as
     /// it is: nobody tells a device whose peer is silent that it is gone.
     fn peer_left(&mut self, num: u32) {
+        self.read_acks(num);
         let DomainState { links, transport, .. } = self;
-        let Some(link) = transport.qps.get_mut(num).map(|qp| qp.link) else { return };
-        if let Some(link) = links.get_mut(link) {
-            // What the peer acknowledged last may not have been read.
-            transport.look_around(link);
-        }
         let Some(qp) = transport.qps.get_mut(num) else { return };
         if qp.is_sending(links) {
             self.fail(num, true);
+        }
+    }
+
+    /// What the peer acknowledged last may not have been read.
+    fn read_acks(&mut self, num: u32) {
+        let DomainState { links, transport, .. } = self;
+        let Some(link) = transport.qps.get_mut(num).map(|qp| qp.link) else { return };
+        if let Some(link) = links.get_mut(link) {
+            transport.look_around(link);
         }
     }
 

@@ -16,8 +16,8 @@
 //!
 //! Measured with 2, 8 and 64 clients in turn, far cores (p50 of half a round trip, a naive ring
 //! beside it): 371, 391, 561 ns when links rested after 256 polls, and a poll then looked at 8 of
-//! them. With 64 clients in turn on near cores a link whose last reply is not yet acknowledged costs
-//! 190 ns if it rests, and 245 if it becomes idle at once; with 8 on far cores, 360 and 215.
+//! them. With 64 clients in turn on near cores a link whose last reply is not yet acknowledged
+//! costs 190 ns if it rests, and 245 if it becomes idle at once; with 8 on far cores, 360 and 215.
 
 /// A busy link rests after this many polls without an arrival.
 const REST_AFTER: u32 = 8;

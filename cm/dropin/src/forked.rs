@@ -1,0 +1,137 @@
+//! What fork(2) means for shared pages ([`crate::shared`]): the child must get a copy, as of all
+//! private memory. The copies are made before the fork, and the child puts them in place.
+#![expect(unsafe_code, reason = "calls in a child of fork")]
+
+use std::cell::UnsafeCell;
+use std::fs::File;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libc::MAP_ANONYMOUS;
+
+use crate::maps::areas;
+use crate::pages::{Pages, can_hold};
+
+/// Pages that peers may map.
+pub(crate) struct Range {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    pub(crate) file: File,
+    pub(crate) inode: u64,
+    /// Regions that lie in it.
+    pub(crate) users: usize,
+}
+
+impl Range {
+    /// True if the program has not unmapped it, nor a part of it.
+    pub(crate) fn is_in_place(&self) -> bool {
+        let found = areas(self.start, self.end).unwrap_or_default();
+        !found.is_empty()
+            && found.iter().all(|area| {
+                let skip = area.start.wrapping_sub(self.start) as u64;
+                area.inode == self.inode && area.offset == skip
+            })
+    }
+}
+
+/// All ranges of this process.
+pub(crate) static RANGES: Ranges = Ranges {
+    locked: AtomicBool::new(false),
+    inner: UnsafeCell::new(Inner { list: Vec::new(), copies: Vec::new() }),
+};
+
+/// A lock that one call takes and another gives back: those before and after a fork.
+pub(crate) struct Ranges {
+    locked: AtomicBool,
+    inner: UnsafeCell<Inner>,
+}
+
+struct Inner {
+    list: Vec<Range>,
+    /// Between the calls before and after a fork.
+    copies: Vec<(usize, Pages)>,
+}
+
+// SAFETY: whoever has set `locked` has `inner` alone.
+unsafe impl Sync for Ranges {}
+
+/// The list of ranges, locked.
+pub(crate) struct Locked<'a>(&'a Ranges);
+
+pub(crate) fn lock_ranges() -> Locked<'static> {
+    while RANGES.locked.swap(true, Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+    Locked(&RANGES)
+}
+
+impl Locked<'_> {
+    pub(crate) fn list(&mut self) -> &mut Vec<Range> {
+        // SAFETY: locked.
+        unsafe { &mut (*self.0.inner.get()).list }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        // SAFETY: locked.
+        unsafe { (*self.0.inner.get()).list.len() }
+    }
+
+    fn copies(&mut self) -> &mut Vec<(usize, Pages)> {
+        // SAFETY: locked.
+        unsafe { &mut (*self.0.inner.get()).copies }
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.0.locked.store(false, Ordering::Release);
+    }
+}
+
+impl Ranges {
+    /// True if pages can move here, and forks are looked after.
+    pub(crate) fn is_ready(&self) -> bool {
+        static READY: OnceLock<bool> = OnceLock::new();
+        // SAFETY: the three functions stay.
+        let hook =
+            || unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+        *READY.get_or_init(|| can_hold() && hook() == 0)
+    }
+}
+
+/// Copies all ranges. The list stays locked until the fork is over.
+unsafe extern "C" fn before() {
+    let mut ranges = lock_ranges();
+    let mut copies = Vec::new();
+    for range in ranges.list().iter().filter(|range| range.is_in_place()) {
+        let length = range.end - range.start;
+        let Some(pages) = Pages::new(libc::MAP_PRIVATE | MAP_ANONYMOUS, -1, length) else {
+            // The child must not see what this process writes, and does without.
+            // SAFETY: pages of this process.
+            unsafe { libc::madvise(range.start as *mut _, length, libc::MADV_DONTFORK) };
+            continue;
+        };
+        // SAFETY: both are as long, and mapped.
+        unsafe { ptr::copy_nonoverlapping(range.start as *const u8, pages.at.cast(), length) };
+        copies.push((range.start, pages));
+    }
+    *ranges.copies() = copies;
+    std::mem::forget(ranges);
+}
+
+unsafe extern "C" fn in_parent() {
+    let mut ranges = Locked(&RANGES);
+    drop(std::mem::take(ranges.copies()));
+}
+
+/// Only calls that a child of fork may make. It puts the copies in place, and forgets the lists
+/// without freeing them.
+unsafe extern "C" fn in_child() {
+    let mut ranges = Locked(&RANGES);
+    for (start, pages) in ranges.copies().drain(..) {
+        // SAFETY: the range was in place before the fork, and no other thread is here.
+        unsafe { pages.move_to(start) };
+    }
+    std::mem::forget(std::mem::take(ranges.list()));
+}

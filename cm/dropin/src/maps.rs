@@ -1,0 +1,88 @@
+//! The memory map of this process.
+
+use std::fs;
+
+/// A part of the address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Area {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    /// It can be read and written, and belongs to this process alone.
+    pub(crate) is_private: bool,
+    /// The file behind it; 0 for none.
+    pub(crate) inode: u64,
+    /// Where it begins in the file.
+    pub(crate) offset: u64,
+}
+
+/// The areas that those addresses lie in; `None` if some lie in none.
+pub(crate) fn areas(start: usize, end: usize) -> Option<Vec<Area>> {
+    find(&fs::read_to_string("/proc/self/maps").ok()?, start, end)
+}
+
+fn find(map: &str, start: usize, end: usize) -> Option<Vec<Area>> {
+    let mut next = start;
+    let mut found = Vec::new();
+    for area in map.lines().filter_map(parse).filter(|area| area.end > start && area.start < end) {
+        if area.start > next {
+            return None;
+        }
+        next = area.end;
+        found.push(area);
+    }
+    (next >= end).then_some(found)
+}
+
+/// `start-end rights offset device inode path`
+fn parse(line: &str) -> Option<Area> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let rights = words.next()?;
+    let offset = words.next()?;
+    let inode = words.nth(1)?.parse().ok()?;
+    // The stack grows, and the kernel keeps other places with names of its own.
+    let is_ordinary = words.next().is_none_or(|name| name == "[heap]" || name.starts_with('/'));
+    let hex = |text| usize::from_str_radix(text, 16).ok();
+    Some(Area {
+        start: hex(start)?,
+        end: hex(end)?,
+        is_private: rights == "rw-p" && is_ordinary,
+        inode,
+        offset: u64::from_str_radix(offset, 16).ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAP: &str = "\
+1000-3000 rw-p 00000000 00:00 0
+3000-4000 rw-s 00002000 00:01 77                         /memfd:doorbell-program (deleted)
+5000-6000 rw-p 00000000 00:00 0                          [heap]
+7000-8000 rw-p 00000000 00:00 0                          [stack]
+8000-9000 r--p 00000000 fe:00 12                         /usr/lib/a library.so
+";
+
+    #[test]
+    fn addresses_must_be_mapped_without_a_gap() {
+        let ends = |start, end| find(MAP, start, end).map(|found| found.len());
+        assert_eq!(ends(0x1000, 0x2000), Some(1));
+        assert_eq!(ends(0x2000, 0x4000), Some(2));
+        assert_eq!(ends(0x2000, 0x5001), None);
+        assert_eq!(ends(0, 0x2000), None);
+        assert_eq!(ends(0x8000, 0xa000), None);
+    }
+
+    #[test]
+    fn areas_say_whose_they_are() {
+        let one = |at| find(MAP, at, at + 1).unwrap()[0];
+        let file =
+            Area { start: 0x3000, end: 0x4000, is_private: false, inode: 77, offset: 0x2000 };
+        assert_eq!(one(0x3000), file);
+        assert_eq!((one(0x1000).is_private, one(0x1000).inode), (true, 0));
+        assert!(one(0x5000).is_private);
+        assert!(!one(0x7000).is_private, "a stack");
+        assert!(!one(0x8000).is_private);
+    }
+}

@@ -1,0 +1,55 @@
+//! Files that the kernel makes for a device, and that programs look for. UCX takes a device only if
+//! it may open its character device; it never does. There is no such file, so its name leads to
+//! `/dev/null` in the two calls that UCX makes.
+#![expect(unsafe_code, reason = "symbols with the names of the C library")]
+
+use std::ffi::{CStr, c_char};
+
+use libc::c_int;
+
+/// The name of the device below `/dev/infiniband`.
+pub(crate) const DEV_NAME: &str = "uverbs-soft0";
+const CHARACTER_DEVICE: &CStr = c"/dev/infiniband/uverbs-soft0";
+
+/// The file to look at in place of the one that is asked for.
+///
+/// # Safety
+/// It is NULL or a C string.
+unsafe fn instead_of(path: *const c_char) -> *const c_char {
+    // SAFETY: as the caller says.
+    let is_ours = !path.is_null() && unsafe { CStr::from_ptr(path) } == CHARACTER_DEVICE;
+    if is_ours { c"/dev/null".as_ptr() } else { path }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn stat(path: *const c_char, to: *mut libc::stat) -> c_int {
+    // SAFETY: the program's path, and room for the answer.
+    unsafe { libc::fstatat(libc::AT_FDCWD, instead_of(path), to, 0) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
+    // SAFETY: the program's path.
+    unsafe { libc::faccessat(libc::AT_FDCWD, instead_of(path), mode, 0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_name_of_the_device_leads_elsewhere() {
+        // SAFETY: C strings, and room for the answer.
+        unsafe {
+            let mut found: libc::stat = std::mem::zeroed();
+            assert_eq!(stat(CHARACTER_DEVICE.as_ptr(), &raw mut found), 0);
+            assert_eq!(found.st_mode & libc::S_IFMT, libc::S_IFCHR);
+            assert_eq!(access(CHARACTER_DEVICE.as_ptr(), libc::R_OK | libc::W_OK), 0);
+            let other = c"/dev/infiniband/uverbs-soft1";
+            assert_eq!(stat(other.as_ptr(), &raw mut found), -1);
+            assert_eq!(access(other.as_ptr(), libc::F_OK), -1);
+            assert_eq!(stat(c"/".as_ptr(), &raw mut found), 0);
+            assert_eq!(found.st_mode & libc::S_IFMT, libc::S_IFDIR);
+        }
+    }
+}

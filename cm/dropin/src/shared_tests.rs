@@ -1,0 +1,170 @@
+//! Pages move under a program that goes on, and forks.
+
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use super::*;
+use crate::pages::can_hold;
+
+/// Fresh memory of a program.
+struct Memory(Pages);
+
+impl Memory {
+    fn new(pages: usize) -> Memory {
+        let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        Memory(Pages::new(how, -1, pages * PAGE).unwrap())
+    }
+
+    fn start(&self) -> usize {
+        self.0.at.addr()
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: mapped and aligned; nobody uses it otherwise.
+        unsafe { AtomicU64::from_ptr(self.0.at.cast::<u64>().wrapping_add(at)) }
+    }
+
+    /// What the kernel says about the page of that number.
+    fn area(&self, page: usize) -> Area {
+        let at = self.start() + page * PAGE;
+        areas(at, at + 1).unwrap()[0]
+    }
+}
+
+/// False: this system does not let pages move, which is said.
+fn can_share() -> bool {
+    let can = can_hold();
+    if !can {
+        println!("skipped: userfaultfd is not allowed here");
+    }
+    can
+}
+
+/// Writes what a peer would write.
+fn write_as_peer(share: &Share, skip: u64, value: u64) {
+    // SAFETY: the descriptor is open as long as the share.
+    let fd = unsafe { libc::dup(share.fd) };
+    // SAFETY: new.
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    file.write_all_at(&value.to_ne_bytes(), share.offset + skip).unwrap();
+}
+
+#[test]
+fn a_peer_reaches_the_bytes_of_a_region_until_it_goes() {
+    if !can_share() {
+        return;
+    }
+    let memory = Memory::new(4);
+    memory.word(512).store(5, Ordering::Relaxed);
+    // From the second page on, and not from its beginning.
+    let share = share(memory.start() + PAGE + 8, PAGE).unwrap();
+    assert_eq!(memory.word(512).load(Ordering::Relaxed), 5);
+    write_as_peer(&share, 16, 7);
+    assert_eq!(memory.word(512 + 1 + 2).load(Ordering::Relaxed), 7);
+    let whose = [0, 1, 2, 3].map(|page| memory.area(page).is_private);
+    assert_eq!(whose, [true, false, false, true], "two pages have moved");
+    // A second region in the same pages.
+    let inner = super::share(memory.start() + 2 * PAGE, 8).unwrap();
+    drop(share);
+    write_as_peer(&inner, 0, 9);
+    assert_eq!(memory.word(1024).load(Ordering::Relaxed), 9);
+    // SAFETY: open.
+    let late = File::from(unsafe { OwnedFd::from_raw_fd(libc::dup(inner.fd)) });
+    drop(inner);
+    assert!(memory.area(1).is_private && memory.area(2).is_private);
+    late.write_all_at(&1_u64.to_ne_bytes(), PAGE as u64).unwrap();
+    assert_eq!(memory.word(1024).load(Ordering::Relaxed), 9, "written after the region went");
+}
+
+#[test]
+fn what_other_threads_write_while_pages_move_is_not_lost() {
+    if !can_share() {
+        return;
+    }
+    let (memory, ends) = (Memory::new(64), AtomicBool::new(false));
+    let words = [0, 40 * 512 + 3, 63 * 512];
+    thread::scope(|scope| {
+        for word in words.map(|at| memory.word(at)) {
+            let ends = &ends;
+            scope.spawn(move || {
+                let mut own = 0;
+                while !ends.load(Ordering::Relaxed) {
+                    assert_eq!(word.load(Ordering::Relaxed), own, "a write was lost");
+                    own += 1;
+                    word.store(own, Ordering::Relaxed);
+                }
+            });
+        }
+        let moved = (0..300).filter(|_| share(memory.start(), 64 * PAGE).is_some()).count();
+        ends.store(true, Ordering::Relaxed);
+        assert_eq!(moved, 300);
+    });
+}
+
+#[test]
+fn a_child_has_memory_of_its_own() {
+    if !can_share() {
+        return;
+    }
+    let memory = Memory::new(2);
+    let share = share(memory.start(), 2 * PAGE).unwrap();
+    memory.word(0).store(1, Ordering::Relaxed);
+    // SAFETY: the child makes system calls and atomic accesses, no more.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let word = memory.word(512);
+        word.store(3, Ordering::Relaxed);
+        // The parent writes meanwhile.
+        for _ in 0..50 {
+            // SAFETY: takes numbers only.
+            unsafe { libc::usleep(1000) };
+        }
+        let fine = memory.word(0).load(Ordering::Relaxed) == 1 && word.load(Ordering::Relaxed) == 3;
+        // SAFETY: ends the child without the parent's handlers.
+        unsafe { libc::_exit(if fine { 0 } else { 1 }) };
+    }
+    memory.word(0).store(2, Ordering::Relaxed);
+    let mut status = 0;
+    // SAFETY: room for the answer.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child saw what its parent wrote later");
+    assert_eq!(memory.word(512).load(Ordering::Relaxed), 0, "the parent sees what its child wrote");
+    write_as_peer(&share, 0, 4);
+    assert_eq!(memory.word(0).load(Ordering::Relaxed), 4, "the parent's is still shared");
+}
+
+#[test]
+fn memory_that_is_not_the_programs_own_stays() {
+    if !can_share() {
+        return;
+    }
+    let on_stack = [0_u64; 8];
+    assert!(share(on_stack.as_ptr().addr(), 64).is_none());
+    let constant: &'static str = "constant";
+    assert!(share(constant.as_ptr().addr(), 8).is_none());
+    let memory = Memory::new(3);
+    let kept = share(memory.start(), PAGE).unwrap();
+    // It would need the first page under two names.
+    assert!(share(memory.start(), 2 * PAGE).is_none());
+    drop(kept);
+    assert!(share(memory.start(), 2 * PAGE).is_some());
+}
+
+#[test]
+fn pages_that_the_program_has_replaced_are_left_alone() {
+    if !can_share() {
+        return;
+    }
+    let memory = Memory::new(2);
+    let share = share(memory.start(), 2 * PAGE).unwrap();
+    let fresh = Pages::new(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, PAGE).unwrap();
+    // SAFETY: nobody uses these pages now.
+    unsafe { fresh.move_to(memory.start() + PAGE) };
+    memory.word(512).store(8, Ordering::Relaxed);
+    memory.word(0).store(6, Ordering::Relaxed);
+    drop(share);
+    assert_eq!(memory.word(512).load(Ordering::Relaxed), 8);
+    assert_eq!(memory.word(0).load(Ordering::Relaxed), 6);
+    assert!(!memory.area(0).is_private, "they do not move back");
+}

@@ -1,0 +1,125 @@
+//! UCX, libfabric, Open MPI, qperf and fio over the drop-in.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::pairs::{Meets, PORT, Sides, has, run};
+
+const HERE: &str = "127.0.0.1";
+const UCX: [&str; 3] = ["env", "UCX_NET_DEVICES=soft0:1", "UCX_WARN_UNUSED_ENV_VARS=n"];
+
+#[test]
+fn ucx_runs_over_rc_and_ud() {
+    if !has("ucx_perftest") {
+        return;
+    }
+    for (transport, test) in
+        [("rc_v", "tag_lat"), ("rc_v", "tag_bw"), ("rc_v", "ucp_put_lat"), ("ud_v", "tag_lat")]
+    {
+        let transport = format!("UCX_TLS={transport},self");
+        let program = ["ucx_perftest", "-p", PORT, "-t", test, "-n", "300"];
+        let server = [&UCX[..], &[transport.as_str()], &program].concat();
+        let client = [server.as_slice(), &[HERE]].concat();
+        let sides = Sides { server: &server, client: &client, meets: Meets::Tcp, ends: true };
+        let Some([_, text]) = sides.run() else { continue };
+        assert!(text.contains("Final:"), "{transport} {test}: {text}");
+    }
+}
+
+#[test]
+fn libfabric_runs_over_each_kind_of_endpoint() {
+    for kind in ["msg", "dgram", "rdm"] {
+        let base = ["fi_pingpong", "-p", "verbs", "-e", kind, "-I", "20", "-S", "4096"];
+        let server = [&base[..], &["-B", PORT]].concat();
+        let client = [&base[..], &["-P", PORT, HERE]].concat();
+        let sides = Sides { server: &server, client: &client, meets: Meets::Tcp, ends: true };
+        let Some([_, text]) = sides.run() else { continue };
+        assert!(text.lines().any(|line| line.starts_with("4k")), "{kind}: {text}");
+    }
+}
+
+/// It finds its peer by the connection manager (`-cm 1`): by number it knows no GID.
+#[test]
+fn qperf_runs() {
+    let tests =
+        ["rc_lat", "rc_bw", "rc_rdma_read_lat", "rc_rdma_write_poll_lat", "rc_fetch_add_mr"];
+    let server = ["qperf", "-lp", PORT];
+    let client = [&["qperf", HERE, "-lp", PORT, "-cm", "1", "-t", "1"][..], &tests].concat();
+    let sides = Sides { server: &server, client: &client, meets: Meets::Tcp, ends: false };
+    let Some([_, text]) = sides.run() else { return };
+    let found = tests.iter().filter(|test| text.contains(&format!("{test}:"))).count();
+    assert_eq!(found, tests.len(), "{text}");
+}
+
+/// Disk-like requests between two processes, checked.
+#[test]
+fn fio_runs() {
+    let base = ["fio", "--ioengine=rdma", "--port=PORT", "--bs=16k", "--size=1m", "--iodepth=4"];
+    for verb in ["write", "read", "send"] {
+        let verb = format!("--verb={verb}");
+        let server = [&base[..], &["--name=server", "--rw=read"]].concat();
+        let host = format!("--hostname={HERE}");
+        let client = [&base[..], &["--name=client", "--rw=write", &host, &verb]].concat();
+        let sides = Sides { server: &server, client: &client, meets: Meets::Soft, ends: true };
+        let Some([_, text]) = sides.run() else { continue };
+        assert!(text.contains("issued rwts: total=0,64,0,0"), "{verb}: {text}");
+    }
+}
+
+/// Sums over all ranks, and a ring of messages of all lengths, whose bytes are checked. Debian's
+/// package has no header, so the program declares what it calls.
+const RANKS: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+extern char ompi_mpi_comm_world[], ompi_mpi_int[], ompi_mpi_op_sum[], ompi_mpi_char[];
+int MPI_Init(int *, char ***);
+int MPI_Finalize(void);
+int MPI_Comm_rank(void *, int *);
+int MPI_Comm_size(void *, int *);
+int MPI_Allreduce(const void *, void *, int, void *, void *, void *);
+int MPI_Sendrecv(const void *, int, void *, int, int, void *, int, void *, int, int, void *,
+                 void *);
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    void *world = ompi_mpi_comm_world;
+    int rank, size, most = 1 << 20;
+    MPI_Comm_rank(world, &rank);
+    MPI_Comm_size(world, &size);
+    char *out = malloc(most), *in = malloc(most);
+    for (int turn = 0; turn < 30; turn++) {
+        int mine = rank + turn, sum = 0;
+        MPI_Allreduce(&mine, &sum, 1, ompi_mpi_int, ompi_mpi_op_sum, world);
+        if (sum != size * (size - 1) / 2 + size * turn) return 1;
+        int length = most >> (turn % 15), to = (rank + 1) % size, from = (rank + size - 1) % size;
+        memset(out, rank * 7 + turn, length);
+        MPI_Sendrecv(out, length, ompi_mpi_char, to, 5, in, length, ompi_mpi_char, from, 5,
+                     world, 0);
+        for (int at = 0; at < length; at++)
+            if (in[at] != (char)(from * 7 + turn)) return 2;
+    }
+    printf("rank %d is fine\n", rank);
+    return MPI_Finalize();
+}
+"#;
+
+#[test]
+fn ranks_of_open_mpi_talk_over_ucx() {
+    if !has("mpirun") {
+        return;
+    }
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let (source, program) = (folder.join("ranks.c"), folder.join("ranks"));
+    std::fs::write(&source, RANKS).unwrap();
+    let built =
+        Command::new("cc").arg(&source).arg("-o").arg(&program).arg("-l:libmpi.so.40").output();
+    let built = built.unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    for ranks in ["2", "4"] {
+        let start = ["UCX_TLS=ud_v,self", "mpirun", "--allow-run-as-root", "--oversubscribe"];
+        let how = ["--mca", "pml", "ucx", "-np", ranks, program.to_str().unwrap()];
+        let args = [&UCX[1..], &start, &how].concat();
+        let Some(text) = run("env", &args) else { return };
+        assert_eq!(text.matches("is fine").count().to_string(), ranks, "{text}");
+    }
+}
