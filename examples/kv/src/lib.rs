@@ -9,6 +9,8 @@ pub mod guest;
 pub mod host;
 pub mod memory;
 pub mod message;
+#[path = "../../src/place.rs"]
+pub mod place;
 pub mod plant;
 pub mod search;
 pub mod server;
