@@ -82,6 +82,7 @@ impl Market {
             Need::Snapshot => {
                 let next = self.out.0.next_sequence();
                 self.pieces = snapshot::pieces(&self.engine, 0, next, 200);
+                assert!(self.pieces.iter().all(|piece| piece.len() <= 200));
                 self.client.asked();
             }
             Need::Messages(head) => match self.out.0.again(&head, 300, &mut self.packet) {

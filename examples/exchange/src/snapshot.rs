@@ -35,10 +35,9 @@ impl End {
     /// Reads it. `None`: it is another message, or damaged.
     pub fn read(bytes: &[u8]) -> Option<End> {
         let bytes: &[u8; END] = bytes.try_into().ok()?;
-        let digits = bytes.strip_prefix(b"G")?.trim_ascii();
-        let plain = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-        let number = std::str::from_utf8(digits).ok().filter(|_| plain)?;
-        Some(End { sequence: number.parse().ok()? })
+        let number = std::str::from_utf8(bytes.strip_prefix(b"G")?).ok()?.trim_matches(' ');
+        let plain = number.bytes().all(|byte| byte.is_ascii_digit());
+        Some(End { sequence: number.parse().ok().filter(|_| plain)? })
     }
 }
 
