@@ -7,6 +7,7 @@ pub mod caller;
 pub mod client;
 pub mod guest;
 pub mod host;
+mod learned;
 pub mod memory;
 pub mod message;
 #[path = "../../src/place.rs"]

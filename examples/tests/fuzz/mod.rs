@@ -30,7 +30,8 @@ impl Drop for Report<'_> {
 }
 
 fn from_env(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|value| value.parse().expect("a number"))
+    let read = |value: String| value.parse().unwrap_or_else(|_| panic!("{name} is no number"));
+    std::env::var(name).ok().map(read)
 }
 
 /// Gives `check` changed messages of the corpus. It panics if a parser breaks its word, and says
