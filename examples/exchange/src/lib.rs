@@ -15,6 +15,7 @@ mod field;
 pub mod flow;
 pub mod follower;
 pub mod itch;
+pub mod kept;
 pub mod latency;
 pub mod load;
 pub mod log;

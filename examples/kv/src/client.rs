@@ -352,7 +352,7 @@ impl Client {
             return None;
         }
         let n = key as usize;
-        let Pending { op, line, began, ask, .. } = *self.pending.get(n)?;
+        let Pending { op, line, began, ask, table, hash, .. } = *self.pending.get(n)?;
         self.counts.asked += u64::from(ask);
         if op == Some(Op::Get) {
             let asked = &mut self.lines[line].asked;
@@ -363,6 +363,9 @@ impl Client {
             return Some((token, Outcome::Refused(Status::Malformed)));
         };
         self.hear(line, &answer, began, out);
+        if table.is_some_and(|table| table.geometry.generation == answer.generation) {
+            self.hints.remember(hash, usize::from(answer.probe));
+        }
         let Answer { expires, version, .. } = answer;
         let outcome = match answer.status {
             Status::Done if op == Some(Op::Get) => Outcome::Value { value, version },

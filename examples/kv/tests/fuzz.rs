@@ -37,7 +37,8 @@ fn answers() {
     let at = Remote { addr: 4096, rkey: 1 };
     let memory = RemoteMemory::new(at, geometry.bytes() as u64, Access::REMOTE_READ);
     let info = TableInfo { shard: (1, 3), geometry, memory };
-    let answer = Answer { status: Status::Done, generation: 9, time: 2, expires: 3, version: 4 };
+    let answer =
+        Answer { status: Status::Done, generation: 9, time: 2, expires: 3, version: 4, probe: 5 };
     let mut message = vec![0; ANSWER_HEAD];
     answer.write(&mut message);
     message.extend(info.to_bytes());
@@ -45,7 +46,7 @@ fn answers() {
         let Some((answer, rest)) = Answer::read(message) else { return false };
         let mut again = [0; ANSWER_HEAD];
         answer.write(&mut again);
-        assert_eq!((again[0], &again[8..]), (message[0], &message[8..ANSWER_HEAD]));
+        assert_eq!((&again[..2], &again[8..]), (&message[..2], &message[8..ANSWER_HEAD]));
         if let Some(info) = TableInfo::read(answer.generation, rest) {
             assert!(info.geometry.bytes() as u64 <= info.memory.len(), "{info:?}");
             assert!(info.shard.0 < info.shard.1, "{info:?}");

@@ -79,13 +79,17 @@ fn fields_of_commands() {
     fuzz("fields of commands", &capsules(), |capsule| {
         let Some(command) = Command::read(capsule) else { return false };
         if let Ok(connect) = Connect::read(&command) {
-            assert_eq!(Connect::read(&connect.command()).ok(), Some(connect));
+            let again = connect.command();
+            assert_eq!((again.word(42), again.word(44)), (command.word(42), command.word(44)));
+            assert_eq!(again.dword(12), command.dword(12));
         }
         if let Ok(property) = Property::read(&command) {
-            assert_eq!(Property::read(&property.get()), Ok(property));
+            assert_eq!(property.get().dword(11), command.dword(11));
         }
         if let Ok(log) = GetLog::read(&command) {
-            assert_eq!(GetLog::read(&log.command()), Ok(log));
+            let dwords = u64::from(command.word(42)) | u64::from(command.word(44)) << 16;
+            assert_eq!((log.offset, log.len), (command.long(12), (dwords + 1) * 4));
+            assert_eq!(log.page, command.bytes()[40]);
             if let Ok(page) = log.cut(&[9; 100], 4096) {
                 assert!(page.len() <= 4096 && log.offset <= 100, "{log:?}");
             }
@@ -105,7 +109,12 @@ fn data_of_connect() {
     let corpus = [data("nqn.disk"), data(&"n".repeat(223))].map(|data| data.bytes().to_vec());
     fuzz("data of connect", &corpus, |message| {
         let Ok(data) = ConnectData::read(message) else { return false };
-        assert_eq!(ConnectData::read(&data.bytes()).ok(), Some(data));
+        assert!(message.starts_with(&data.host_id));
+        assert_eq!(data.controller.to_le_bytes(), message[16..18]);
+        for (at, name) in [(256, &data.subsystem), (512, &data.host)] {
+            let is_name = message[at..].starts_with(name.as_bytes());
+            assert!(is_name && message[at + name.len()] == 0, "{data:?}");
+        }
         true
     });
 }
@@ -115,7 +124,8 @@ fn response_capsules() {
     let response = Response { result: 9, head: 1, queue: 2, id: 3, status: Status::SGL_TYPE };
     fuzz("response capsules", &[response.bytes().to_vec()], |message| {
         let Some(response) = Response::read(message) else { return false };
-        assert_eq!(Response::read(&response.bytes()), Some(response));
+        assert_eq!(response.bytes()[..14], message[..14]);
+        assert_eq!(response.status.field(), u16::from_le_bytes([message[14], message[15]]) & !1);
         assert_eq!(response.status.is_ok(), response.status.code() == 0);
         true
     });
@@ -128,6 +138,7 @@ fn pages() {
     let addr = |addr: &str| addr.parse().expect("an address");
     let entries = ["192.0.2.1:4420", "[2001:db8::1]:4420"]
         .map(|at| Entry { subsystem: subsystem.clone(), addr: addr(at) });
+    assert_eq!(discovery::read(&discovery::page(&entries)), entries);
     fuzz("discovery pages", &[discovery::page(&entries), discovery::page(&[])], |page| {
         let entries = discovery::read(page);
         assert!(entries.len() <= page.len() / discovery::ENTRY_BYTES);
@@ -162,7 +173,8 @@ fn nbd_requests() {
     fuzz("NBD requests", &corpus.map(|one| one.bytes().to_vec()), |message| {
         let _ = nbd::is_info(message);
         if let Some(head) = message.first_chunk() {
-            let _ = nbd::OptionHeader::read(head);
+            let is_option = nbd::OptionHeader::read(head).is_some();
+            assert_eq!(is_option, head.starts_with(b"IHAVEOPT"));
         }
         let Some(request) = message.first_chunk().and_then(nbd::Request::read) else {
             return false;
@@ -179,7 +191,13 @@ fn nbd_requests() {
     let options = [vec![0, 0, 0, 1, b'a', 0, 1, 0, 3], vec![0; 6]];
     fuzz("NBD options", &options, |data| {
         let whole = nbd::is_info(data);
-        assert!(!whole || data.len() >= 6);
+        // A name with its length in front, and numbers of two bytes with their count in front.
+        let name = data.first_chunk().map(|head| u32::from_be_bytes(*head) as usize);
+        let behind = name.and_then(|name| data.get(4..)?.get(name..));
+        let count = behind.and_then(|rest| Some(u16::from_be_bytes(*rest.first_chunk()?)));
+        let should =
+            behind.zip(count).is_some_and(|(rest, count)| rest.len() == 2 + 2 * usize::from(count));
+        assert_eq!(whole, should);
         whole
     });
 }
