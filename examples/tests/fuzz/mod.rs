@@ -5,13 +5,27 @@
 
 use std::time::{Duration, Instant};
 
-use doorbell::prng::Prng;
-
 /// Changed messages that are kept to be changed further.
 const KEPT: usize = 256;
 
 /// Numbers that parsers get wrong.
 const EDGES: [u64; 8] = [0, 1, 2, 0x7f, 0x80, 0xff, 0x7fff_ffff, u64::MAX];
+
+/// SplitMix64.
+struct Prng(u64);
+
+impl Prng {
+    fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.word()) * u128::from(bound)) >> 64) as u64
+    }
+}
 
 /// Prints the message under test if the parser panics.
 struct Report<'a> {
@@ -39,7 +53,7 @@ fn from_env(name: &str) -> Option<u64> {
 pub(crate) fn fuzz(name: &str, corpus: &[Vec<u8>], mut check: impl FnMut(&[u8]) -> bool) {
     let seed = from_env("DOORBELL_FUZZ_SEED").unwrap_or_else(doorbell::clock_ns);
     let limit = Duration::from_secs(from_env("DOORBELL_FUZZ_SECONDS").unwrap_or(1));
-    let (mut prng, mut pool, began) = (Prng::new(seed), corpus.to_vec(), Instant::now());
+    let (mut prng, mut pool, began) = (Prng(seed), corpus.to_vec(), Instant::now());
     let (mut count, mut taken) = (0_u64, 0_u64);
     for message in corpus {
         let _report = Report { name, seed, message };
@@ -55,7 +69,7 @@ pub(crate) fn fuzz(name: &str, corpus: &[Vec<u8>], mut check: impl FnMut(&[u8]) 
             // Valid messages far from the corpus lead to others.
             if is_taken && pool.len() < corpus.len() + KEPT {
                 pool.push(message);
-            } else if is_taken && prng.chance(32) {
+            } else if is_taken && prng.below(32) == 0 {
                 let at = corpus.len() + prng.below(KEPT as u64) as usize;
                 pool[at] = message;
             }
@@ -71,15 +85,15 @@ fn changed(prng: &mut Prng, pool: &[Vec<u8>]) -> Vec<u8> {
     let mut message = any(prng);
     for _ in 0..prng.below(5) {
         let at = prng.below(message.len() as u64 + 1) as usize;
-        let length = prng.range(1, 9).min((message.len() - at) as u64) as usize;
+        let length = (1 + prng.below(8)).min((message.len() - at) as u64) as usize;
         match prng.below(9) {
             _ if message.is_empty() => message.extend(prng.word().to_le_bytes()),
             0..3 if length > 0 => message[at] ^= 1 << prng.below(8),
             3 if length > 0 => message[at] = prng.word() as u8,
             4 if length > 0 => {
-                let number = prng.pick(&EDGES).wrapping_add(prng.below(3)).wrapping_sub(1);
+                let number = EDGES[prng.below(EDGES.len() as u64) as usize].wrapping_add(prng.below(3)).wrapping_sub(1);
                 let (big, little) = (number.to_be_bytes(), number.to_le_bytes());
-                let bytes = if prng.chance(512) { &big[8 - length.min(8)..] } else { &little[..] };
+                let bytes = if prng.below(2) == 0 { &big[8 - length.min(8)..] } else { &little[..] };
                 message[at..].iter_mut().zip(bytes).take(length).for_each(|(to, from)| *to = *from);
             }
             5 => message.truncate(at),
