@@ -290,6 +290,8 @@ impl<P: Provider> Handler<P> for Trader {
             Some((Channel::Orders, bytes)) if in_charge => self.hear(bytes),
             Some((channel @ (Channel::Recovery | Channel::Snapshot), bytes)) => {
                 self.follow(channel, bytes);
+                // A packet holds a part of a long gap: the rest need not wait for the timer.
+                self.ask(out);
             }
             Some((Channel::Digest, bytes)) if in_charge => {
                 (self.digest, self.sum) = (Digest::read(bytes), None);

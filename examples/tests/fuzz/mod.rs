@@ -91,9 +91,12 @@ fn changed(prng: &mut Prng, pool: &[Vec<u8>]) -> Vec<u8> {
             0..3 if length > 0 => message[at] ^= 1 << prng.below(8),
             3 if length > 0 => message[at] = prng.word() as u8,
             4 if length > 0 => {
-                let number = EDGES[prng.below(EDGES.len() as u64) as usize].wrapping_add(prng.below(3)).wrapping_sub(1);
+                let number = EDGES[prng.below(EDGES.len() as u64) as usize]
+                    .wrapping_add(prng.below(3))
+                    .wrapping_sub(1);
                 let (big, little) = (number.to_be_bytes(), number.to_le_bytes());
-                let bytes = if prng.below(2) == 0 { &big[8 - length.min(8)..] } else { &little[..] };
+                let bytes =
+                    if prng.below(2) == 0 { &big[8 - length.min(8)..] } else { &little[..] };
                 message[at..].iter_mut().zip(bytes).take(length).for_each(|(to, from)| *to = *from);
             }
             5 => message.truncate(at),
