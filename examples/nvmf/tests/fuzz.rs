@@ -1,6 +1,5 @@
 //! Each parser of the disk under changed messages: it refuses them, or what it reads is written as
 //! it was. See `examples/tests/fuzz`.
-#![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
 #[path = "../../tests/fuzz/mod.rs"]
 mod fuzz;
