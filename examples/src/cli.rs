@@ -1,49 +1,33 @@
 //! The command line that the examples share: `NAME server` and `NAME client`, with a place.
 
-use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use doorbell::{Device, Program};
+use doorbell::Program;
 
-/// The error of a program, of any kind, shown as its text.
-pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+use crate::place;
+pub use crate::place::Failure;
 
-/// An address, and the device for it.
+/// An address with a port, and the device for it.
 #[derive(Args, Clone, Debug)]
 pub struct Place {
-    /// Address to listen on, or to connect to.
-    #[arg(long, global = true, default_value = "127.0.0.1")]
-    addr: IpAddr,
+    #[command(flatten)]
+    at: place::Place,
     /// Port; a server on port 0 takes a free one and prints it.
     #[arg(long, global = true, default_value_t = 7471)]
     port: u16,
-    /// Device, such as soft0 or rxe0; by default DOORBELL_DEVICE, else the one that owns the
-    /// address.
-    #[arg(long, global = true)]
-    device: Option<String>,
 }
 
 impl Place {
     /// Address and port.
     pub fn addr(&self) -> SocketAddr {
-        SocketAddr::new(self.addr, self.port)
+        self.at.at(self.port)
     }
 
-    /// Runs a program on the device. Prints its error, and returns the exit code: 0, or 1 after an
-    /// error.
+    /// Runs a program on the device: see [`place::Place::run`].
     pub fn run(&self, program: impl Program<Output = Result<(), Failure>>) -> ExitCode {
-        let device = Device::choose(self.device.as_deref(), Some(self.addr));
-        match device.map_err(Failure::from).and_then(|device| device.run(program)) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                let path = std::env::args_os().next().unwrap_or_default();
-                let name = Path::new(&path).file_name().unwrap_or_default().to_string_lossy();
-                eprintln!("{name}: {error}");
-                ExitCode::FAILURE
-            }
-        }
+        self.at.run(program)
     }
 }
 

@@ -6,5 +6,6 @@
 
 pub mod cli;
 pub mod interop;
+pub mod place;
 #[cfg(feature = "sim")]
 pub mod sim;

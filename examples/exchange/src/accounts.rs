@@ -5,15 +5,19 @@ use std::collections::{BTreeMap, HashMap};
 
 use doorbell::prelude::*;
 
-use crate::ouch::Answer;
+use crate::kept::Kept;
+use crate::ouch::{ANSWER_LONGEST, Answer};
 use crate::wire::{Answers, Channel, Login};
+
+/// An answer with its channel in front, and its length.
+type Stored = (u8, [u8; ANSWER_LONGEST + 1]);
 
 /// A user.
 #[derive(Default)]
 struct Account {
     peer: Option<PeerId>,
     /// The answers, each with its channel in front, and how many were sent to that peer.
-    answers: Vec<Vec<u8>>,
+    answers: Kept<Stored>,
     sent: usize,
     sum: Answers,
 }
@@ -24,6 +28,7 @@ pub struct Accounts {
     users: BTreeMap<u32, Account>,
     /// By [`PeerId::index`].
     by_peer: HashMap<usize, u32>,
+    message: Vec<u8>,
 }
 
 impl Accounts {
@@ -53,11 +58,13 @@ impl Accounts {
     /// Keeps an answer to a user.
     pub fn keep(&mut self, user: u32, answer: &Answer) {
         let account = self.users.entry(user).or_default();
-        let mut message = Vec::new();
-        Channel::Orders.begin(&mut message);
-        answer.write(&mut message);
+        let message = &mut self.message;
+        Channel::Orders.begin(message);
+        answer.write(message);
         account.sum.add(&message[1..]);
-        account.answers.push(message);
+        let mut bytes = [0; ANSWER_LONGEST + 1];
+        bytes.iter_mut().zip(&*message).for_each(|(to, byte)| *to = *byte);
+        account.answers.push((message.len() as u8, bytes));
     }
 
     /// All answers to a user.
@@ -69,8 +76,8 @@ impl Accounts {
     pub fn send<P: Provider>(&mut self, out: &mut Outbox<'_, P>) {
         for Account { peer, answers, sent, .. } in self.users.values_mut() {
             let Some(peer) = *peer else { continue };
-            while let Some(message) = answers.get(*sent) {
-                if out.send_now(peer, message).is_err() {
+            while let Some((length, bytes)) = answers.get(*sent) {
+                if out.send_now(peer, &bytes[..usize::from(*length)]).is_err() {
                     break;
                 }
                 *sent += 1;

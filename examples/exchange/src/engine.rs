@@ -100,6 +100,25 @@ impl Engine {
         }
     }
 
+    /// The messages that give a reader all securities and books as they are now: the directory, and
+    /// each order in the order in which it trades.
+    pub fn snapshot(&self, time: u64, mut say: impl FnMut(Message)) {
+        for (symbol, locate) in self.symbols.iter().zip(1..) {
+            say(Message { locate, time, said: Said::Directory(*symbol) });
+        }
+        for (symbol, (book, locate)) in self.symbols.iter().zip(self.books[1..].iter().zip(1..)) {
+            for side in [Side::Buy, Side::Sell] {
+                for order_ref in book.orders(side) {
+                    let Some(order) = self.orders.get(&order_ref) else { continue };
+                    let (shares, symbol) = (order.open, *symbol);
+                    let price = order.terms.price as u32;
+                    let said = Said::Add { order_ref, side, shares, symbol, price };
+                    say(Message { locate, time, said });
+                }
+            }
+        }
+    }
+
     /// Requests that were ignored: repeated ones, and cancels of what is not there.
     pub fn ignored(&self) -> u64 {
         self.ignored

@@ -8,18 +8,23 @@
 //! primary is gone it is in charge: it answers the users who wait for it, and its feed goes on with
 //! the next number.
 
+use std::io;
+
 use doorbell::prelude::*;
 use doorbell::wc::Status;
 use doorbell::worker::{DestinationId, OwnRegion, Piece, RegionId};
 
 use crate::accounts::Accounts;
+use crate::capture::{Kind, Writer};
+use crate::clock::since_epoch;
 use crate::engine::{Engine, Output};
-use crate::feed::Publisher;
+use crate::feed::{Again, Publisher};
 use crate::field::Symbol;
 use crate::itch;
 use crate::log::{Log, RECORD, Record, SLOTS};
 use crate::mold::Head;
 use crate::ouch::{Answer, Request};
+use crate::snapshot::{self, Snapshots};
 use crate::wire::{Channel, Digest, GREETING, Login, LoginAnswer, SESSION, read_number, symbols};
 
 /// Nanoseconds between two heartbeats of the feed.
@@ -28,8 +33,12 @@ const HEARTBEAT: u64 = 5_000_000;
 /// Bytes of the longest packet on a line.
 pub const PACKET_MAX: u32 = 1024;
 
-/// Bytes of the longest packet that answers a request: less than a block of the default.
+/// Bytes of the longest packet that answers a request, and of a piece of a snapshot: less than a
+/// block of the default.
 const RECOVERY_MAX: usize = 4000;
+
+/// Messages of the feed that are kept, unless it is said otherwise: 2.5 MB.
+pub const FEED_KEPT: usize = 1 << 16;
 
 /// A standby says how many records it has taken after so many.
 const TELL: u64 = SLOTS / 4;
@@ -47,6 +56,10 @@ pub struct Counts {
     pub unsent: u64,
     /// Packets that were asked for.
     pub recovered: u64,
+    /// Snapshots, and requests for messages that were gone.
+    pub snapshots: u64,
+    /// See `snapshots`.
+    pub gone: u64,
     /// Records that came from a primary.
     pub followed: u64,
 }
@@ -91,6 +104,10 @@ pub struct Exchange {
     /// `None`: it is in charge.
     following: Option<Following>,
     lines: Vec<DestinationId>,
+    snapshots: Snapshots,
+    /// Where it writes the orders that it takes.
+    capture: Option<Writer>,
+    capture_failed: Option<io::Error>,
     clock: fn() -> u64,
     message: Vec<u8>,
     packet: Vec<u8>,
@@ -100,11 +117,12 @@ pub struct Exchange {
 
 impl Exchange {
     /// An exchange for that many securities. `clock`: nanoseconds since midnight. It calls `stop`
-    /// if it was to take over and may not.
-    pub fn new(count: u16, clock: fn() -> u64, stop: Stop) -> Exchange {
+    /// if it was to take over and may not. It keeps that many messages of the feed, for those who
+    /// miss some. Those who miss older ones get a snapshot.
+    pub fn new(count: u16, kept: usize, clock: fn() -> u64, stop: Stop) -> Exchange {
         let symbols = symbols(count);
         let engine = Engine::new(&symbols);
-        let publisher = Publisher::new(SESSION, PACKET_MAX as usize);
+        let publisher = Publisher::new(SESSION, PACKET_MAX as usize, kept);
         let mut desk = Desk { publisher, accounts: Accounts::default() };
         // At 0, so that a standby says the same.
         engine.open(0, &mut desk);
@@ -116,6 +134,9 @@ impl Exchange {
             applied: 0,
             following: None,
             lines: Vec::new(),
+            snapshots: Snapshots::default(),
+            capture: None,
+            capture_failed: None,
             clock,
             message: Vec::new(),
             packet: Vec::new(),
@@ -132,6 +153,33 @@ impl Exchange {
     /// Sends the log of a standby from this memory: see [`Log::send_from`].
     pub fn send_log_from(&mut self, stage: OwnRegion) {
         self.log.send_from(stage);
+    }
+
+    /// Writes each order there when the engine takes it. If that fails it goes on without, and
+    /// [`Exchange::end_capture`] says why.
+    pub fn capture_to(&mut self, capture: Writer) {
+        self.capture = Some(capture);
+    }
+
+    /// Ends the capture. Returns the number of its orders, if there is one.
+    ///
+    /// # Errors
+    /// Those of the file system, now or before.
+    pub fn end_capture(&mut self) -> io::Result<Option<u64>> {
+        match (self.capture_failed.take(), self.capture.take()) {
+            (Some(failed), _) => Err(failed),
+            (None, Some(mut capture)) => capture.finish().map(Some),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn capture_order(&mut self, user: u32, request: &Request) {
+        let Some(capture) = &mut self.capture else { return };
+        self.message.clear();
+        request.write(&mut self.message);
+        if let Err(failed) = capture.write(since_epoch(), Kind::Order(user), &self.message) {
+            (self.capture, self.capture_failed) = (None, Some(failed));
+        }
     }
 
     /// Makes it a standby, whose primary writes its log to this memory, [`Exchange::log_bytes`]
@@ -158,18 +206,26 @@ impl Exchange {
         self.desk.publisher.next_sequence() - 1
     }
 
+    /// The sum over all books: see [`Digest::sum`].
+    pub fn sum(&self) -> u64 {
+        Digest::sum(&self.symbols, |symbol, side| self.engine.book(symbol, side))
+    }
+
     /// Gives the engine all records that it may take, and sends what it says.
     fn advance<P: Provider>(&mut self, out: &mut Outbox<'_, P>) {
         self.log.pump(out);
         while let Some(Record { time, user, request }) = self.log.safe(self.applied) {
             self.applied += 1;
+            self.capture_order(user, &request);
             self.engine.request(time, user, &request, &mut self.desk);
         }
         if self.following.is_some() {
             self.desk.publisher.skip();
+            self.snapshots.send(out);
             return;
         }
         self.desk.accounts.send(out);
+        self.snapshots.send(out);
         while self.desk.publisher.next_packet(&mut self.packet) {
             self.publish(out);
         }
@@ -201,28 +257,57 @@ impl Exchange {
                 self.advance(out);
             }
             (Channel::Recovery, bytes) => {
-                let request = Head::read_request(bytes)?;
-                let publisher = &self.desk.publisher;
-                if publisher.again(&request, RECOVERY_MAX, &mut self.packet) {
-                    Channel::Recovery.begin(&mut self.message);
-                    self.message.extend_from_slice(&self.packet);
-                    // Without room it is lost, and the user asks again.
-                    self.counts.recovered += u64::from(out.send(peer, &self.message).is_ok());
-                }
+                self.send_again(peer, &Head::read_request(bytes)?, out);
+            }
+            (Channel::Snapshot, bytes) => {
+                bytes.is_empty().then_some(())?;
+                self.begin_snapshot(peer);
+                self.snapshots.send(out);
             }
             (Channel::Digest, bytes) => {
                 bytes.is_empty().then_some(())?;
                 let answers = self.desk.accounts.sum(self.desk.accounts.user(peer)?);
                 let sequence = self.desk.publisher.next_sequence();
-                let sum = Digest::sum(&self.symbols, |symbol, side| self.engine.book(symbol, side));
+                let sum = self.sum();
                 Channel::Digest.begin(&mut self.message);
                 Digest { sequence, sum, answers }.write(&mut self.message);
                 let _ = out.send(peer, &self.message);
             }
             (Channel::Login, bytes) => self.login(peer, Login::read(bytes)?, out),
             (Channel::Standby, bytes) => self.hear_other(peer, bytes, out)?,
+            (Channel::Gone, _) => return None,
         }
         Some(())
+    }
+
+    /// Sends messages of the feed to one peer, or says that they are gone.
+    fn send_again<P: Provider>(&mut self, peer: PeerId, request: &Head, out: &mut Outbox<'_, P>) {
+        match self.desk.publisher.again(request, RECOVERY_MAX, &mut self.packet) {
+            Again::Packet => {
+                Channel::Recovery.begin(&mut self.message);
+                self.message.extend_from_slice(&self.packet);
+                // Without room it is lost, and the user asks again.
+                self.counts.recovered += u64::from(out.send(peer, &self.message).is_ok());
+            }
+            Again::Gone(oldest) => {
+                self.counts.gone += 1;
+                Channel::Gone.begin(&mut self.message);
+                self.message.extend(oldest.to_be_bytes());
+                let _ = out.send(peer, &self.message);
+            }
+            Again::Nothing => {}
+        }
+    }
+
+    /// Begins to send a snapshot, unless that peer is getting one.
+    fn begin_snapshot(&mut self, peer: PeerId) {
+        if self.snapshots.is_under_way(peer) {
+            return;
+        }
+        let (time, next) = ((self.clock)(), self.desk.publisher.next_sequence());
+        let pieces = snapshot::pieces(&self.engine, time, next, RECOVERY_MAX);
+        self.snapshots.begin(peer, pieces);
+        self.counts.snapshots += 1;
     }
 
     /// A user comes. It waits while another exchange is in charge.
@@ -361,6 +446,7 @@ impl<P: Provider> Handler<P> for Exchange {
 
     fn on_peer_down(&mut self, peer: PeerId, _why: DownReason, out: &mut Outbox<'_, P>) {
         self.desk.accounts.gone(peer);
+        self.snapshots.gone(peer);
         self.log.lost(peer);
         if let Some(following) = &mut self.following {
             following.waiting.retain(|waits| *waits != peer);

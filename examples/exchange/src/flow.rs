@@ -20,6 +20,29 @@ impl Random {
     }
 }
 
+/// Times at which requests are due: a Poisson process, whose gaps are independent.
+pub struct Arrivals {
+    random: Random,
+    mean: f64,
+    next: f64,
+}
+
+impl Arrivals {
+    /// The arrivals of a seed with `rate` requests a second; 0 makes all of them due at once.
+    pub fn new(seed: u64, rate: u64) -> Arrivals {
+        let mean = if rate == 0 { 0.0 } else { 1e9 / rate as f64 };
+        Arrivals { random: Random(!seed), mean, next: 0.0 }
+    }
+
+    /// When the next request is due, in nanoseconds from the start.
+    pub fn next_time(&mut self) -> u64 {
+        // 53 bits: a number above 0 and at most 1.
+        let share = ((self.random.word() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+        self.next -= self.mean * share.ln();
+        self.next as u64
+    }
+}
+
 /// The requests of one user.
 pub struct Flow {
     random: Random,
@@ -77,6 +100,12 @@ impl Flow {
         }
     }
 
+    /// The next number of an order.
+    pub fn next_number(&mut self) -> u32 {
+        self.last_ref += 1;
+        self.last_ref
+    }
+
     fn enter(&mut self) -> Enter {
         let which = self.random.below(self.symbols.len() as u64) as usize;
         let step = self.random.below(3);
@@ -87,13 +116,13 @@ impl Flow {
         let away = self.random.below(12);
         let price = if buys { *cents + 2 - away.min(*cents) } else { *cents + away - 2 };
         let ioc = self.random.below(8) == 0;
-        self.last_ref += 1;
+        let user_ref = self.next_number();
         if self.recent.len() == RECENT {
             self.recent.remove(0);
         }
-        self.recent.push(self.last_ref);
+        self.recent.push(user_ref);
         Enter {
-            user_ref: self.last_ref,
+            user_ref,
             side: if buys { b'B' } else { b'S' },
             quantity: (1 + self.random.below(5) as u32) * 100,
             symbol: self.symbols[which],
@@ -102,5 +131,25 @@ impl Flow {
             flags: Flags::VISIBLE,
             cl_ord_id: [b' '; 14],
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gaps of a Poisson process: the mean is that of the rate, and so is the standard deviation.
+    #[test]
+    fn arrivals_are_those_of_a_poisson_process() {
+        let (mut arrivals, count) = (Arrivals::new(5, 20_000), 100_000);
+        let (mut last, mut sum, mut squares) = (0, 0.0, 0.0);
+        for _ in 0..count {
+            let next = arrivals.next_time();
+            let gap = (next - last) as f64 / 50_000.0;
+            (last, sum, squares) = (next, sum + gap, squares + gap * gap);
+        }
+        let (mean, square) = (sum / f64::from(count), squares / f64::from(count));
+        assert!((mean - 1.0).abs() < 0.02 && (square - 2.0).abs() < 0.1, "{mean} {square}");
+        assert_eq!(Arrivals::new(5, 0).next_time(), 0);
     }
 }

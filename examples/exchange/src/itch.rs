@@ -69,6 +69,9 @@ pub struct Message {
     pub said: Said,
 }
 
+/// Bytes of the longest message.
+pub const LONGEST: usize = 39;
+
 /// Fields of a directory message behind the symbol.
 const COMMON_STOCK: &[u8] = b"QN\0\0\0\x64NCZ PNN1N\0\0\0\0N";
 

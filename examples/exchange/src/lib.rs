@@ -3,6 +3,8 @@
 
 pub mod accounts;
 pub mod book;
+pub mod capture;
+pub mod clock;
 mod codec_tests;
 pub mod engine;
 mod engine_tests;
@@ -11,10 +13,22 @@ pub mod feed;
 mod feed_tests;
 mod field;
 pub mod flow;
+pub mod follower;
 pub mod itch;
+pub mod kept;
+pub mod latency;
+pub mod load;
 pub mod log;
 pub mod mold;
+pub mod orders;
 pub mod ouch;
+#[path = "../../src/place.rs"]
+pub mod place;
+pub mod recorder;
+pub mod replay;
+pub mod run;
+pub mod snapshot;
+pub mod taker;
 pub mod trader;
 pub mod view;
 pub mod wire;

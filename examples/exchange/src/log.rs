@@ -10,6 +10,7 @@ use doorbell::worker::{OwnRegion, Request as Work};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::field::{Reader, Write};
+use crate::kept::Kept;
 use crate::ouch::Request;
 
 /// Bytes of a record.
@@ -74,7 +75,7 @@ struct Standby {
 /// The log.
 #[derive(Default)]
 pub struct Log {
-    records: Vec<[u8; RECORD]>,
+    records: Kept<[u8; RECORD]>,
     standby: Option<Standby>,
     stage: Option<OwnRegion>,
 }

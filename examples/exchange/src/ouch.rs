@@ -306,6 +306,9 @@ pub enum Told {
     },
 }
 
+/// Bytes of the longest answer.
+pub const ANSWER_LONGEST: usize = 68;
+
 /// A message to a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {

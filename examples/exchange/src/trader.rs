@@ -4,19 +4,17 @@
 //! It is connected with the primary and with the standby. If the primary is gone, it says to the
 //! standby how many answers it has, and sends again each request whose fate it does not know.
 
-use std::collections::{HashMap, VecDeque};
-
-use doorbell::latency::Latency;
 use doorbell::prelude::*;
 use doorbell::worker::Datagram;
 
-use crate::feed::Arbiter;
 use crate::field::Symbol;
-use crate::flow::Flow;
+use crate::follower::{Follower, Need};
 use crate::itch;
-use crate::ouch::{Answer, Request, Told};
+use crate::orders::{Load, Orders, Tick};
+use crate::ouch::{Answer, Told};
+use crate::taker::Taker;
 use crate::view::View;
-use crate::wire::{Answers, Channel, Digest, Login, LoginAnswer, SESSION, symbols};
+use crate::wire::{Answers, Channel, Digest, Login, LoginAnswer, SESSION, read_number, symbols};
 
 /// Nanoseconds between two looks at gaps, in which the other line may fill them.
 const LOOK: u64 = 200_000;
@@ -29,14 +27,12 @@ const DIGEST_LOOKS: u32 = 250;
 pub struct Plan {
     /// Securities of the exchange.
     pub symbols: u16,
-    /// Orders and requests to send.
-    pub orders: u64,
-    /// Nanoseconds from one to the next.
-    pub every: u64,
+    /// What it sends of its own accord.
+    pub load: Load,
+    /// It takes each order of so many that become the best of their side; 0: none.
+    pub take: u64,
     /// Datagrams in a thousand that it drops, on each line.
     pub drop: u32,
-    /// Of its flow.
-    pub seed: u64,
     /// Called with the number of each welcome by an exchange, the first one's 1.
     pub welcomed: fn(u64),
 }
@@ -44,17 +40,11 @@ pub struct Plan {
 /// What a trader has seen.
 #[derive(Clone, Debug, Default)]
 pub struct Results {
-    /// Requests sent, and orders that were answered.
-    pub sent: u64,
-    /// See `sent`.
-    pub answered: u64,
     /// Executions.
     pub executions: u64,
-    /// From the time at which an order should have gone out to its answer, in nanoseconds.
-    pub order_to_ack: Latency,
     /// Datagrams dropped on purpose.
     pub dropped: u64,
-    /// Requests for what was missing.
+    /// Requests for messages that were missing.
     pub asked: u64,
     /// The books at the end: equal or not.
     pub equal: Option<bool>,
@@ -69,20 +59,13 @@ pub struct Results {
 /// See the module.
 pub struct Trader {
     plan: Plan,
-    flow: Flow,
     symbols: Vec<Symbol>,
-    arbiter: Arbiter,
-    view: View,
+    follower: Follower,
+    orders: Orders,
+    taker: Taker,
     /// The exchange in charge.
     exchange: Option<PeerId>,
-    /// Requests that may not have been taken: with the number of their order, if they have an
-    /// answer of their own. The first `sent` have gone to this exchange.
-    unsure: VecDeque<(Option<u32>, Vec<u8>)>,
-    sent: usize,
-    next_at: u64,
     answers: Answers,
-    /// When each order that has no answer should have gone out.
-    open: HashMap<u32, u64>,
     digest: Option<Digest>,
     digest_asked: bool,
     looks: u32,
@@ -104,22 +87,18 @@ impl Trader {
     pub fn new(plan: Plan, clock: fn() -> u64, stop: Stop) -> Trader {
         let symbols = symbols(plan.symbols);
         Trader {
-            flow: Flow::new(plan.seed, &symbols),
+            orders: Orders::new(plan.load, &symbols, clock),
             symbols,
-            arbiter: Arbiter::new(SESSION),
-            view: View::default(),
+            follower: Follower::new(SESSION),
+            taker: Taker::new(plan.take),
             exchange: None,
-            unsure: VecDeque::new(),
-            sent: 0,
-            next_at: 0,
             answers: Answers::default(),
-            open: HashMap::new(),
             digest: None,
             digest_asked: false,
             looks: 0,
             sum: None,
             clock,
-            drops: plan.seed,
+            drops: plan.load.seed,
             ticks: false,
             peers: 0,
             message: Vec::new(),
@@ -129,55 +108,33 @@ impl Trader {
         }
     }
 
-    /// What it has seen, and what its arbiter has.
-    pub fn results(&self) -> (&Results, crate::feed::Seen) {
-        (&self.results, self.arbiter.seen())
+    /// What it has seen.
+    pub fn results(&self) -> &Results {
+        &self.results
+    }
+
+    /// Its orders.
+    pub fn orders(&self) -> &Orders {
+        &self.orders
+    }
+
+    /// Its picture of the market.
+    pub fn follower(&self) -> &Follower {
+        &self.follower
     }
 
     /// Sends the orders that are due.
     fn trade<P: Provider>(&mut self, out: &mut Outbox<'_, P>) {
         let Some(exchange) = self.exchange else { return };
-        loop {
-            while let Some((_, message)) = self.unsure.get(self.sent) {
-                if out.send_now(exchange, message).is_err() {
-                    return;
-                }
-                self.sent += 1;
-            }
-            if self.results.sent == self.plan.orders {
-                break;
-            }
-            if (self.clock)() < self.next_at {
-                return;
-            }
-            self.make_request();
-        }
-        if self.open.is_empty() {
+        self.orders.send(exchange, out);
+        if self.orders.is_over() {
             self.ask_digest(exchange, out);
         }
     }
 
-    /// Makes the next request of the flow, to be sent.
-    fn make_request(&mut self) {
-        let request = self.flow.next_request();
-        let mut message = Vec::new();
-        Channel::Orders.begin(&mut message);
-        request.write(&mut message);
-        // A cancel of what is gone has no answer.
-        let user_ref = match request {
-            Request::Enter(enter) => Some(enter.user_ref),
-            Request::Replace(replace) => Some(replace.user_ref),
-            Request::Cancel { .. } => None,
-        };
-        self.unsure.push_back((user_ref, message));
-        self.open.extend(user_ref.map(|user_ref| (user_ref, self.next_at)));
-        self.results.sent += 1;
-        self.next_at += self.plan.every;
-    }
-
     /// Says who it is, and how many answers it has.
     fn login<P: Provider>(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
-        let (user, answers) = (self.plan.seed as u32, self.answers.count);
+        let (user, answers) = (self.plan.load.seed as u32, self.answers.count);
         Channel::Login.begin(&mut self.message);
         Login { user, answers }.write(&mut self.message);
         if out.send(peer, &self.message).is_err() {
@@ -199,11 +156,13 @@ impl Trader {
                 self.login(peer, out);
             }
             Some(LoginAnswer::Welcome) => {
-                (self.exchange, self.sent, self.digest_asked) = (Some(peer), 0, false);
+                (self.exchange, self.digest_asked) = (Some(peer), false);
                 (self.digest, self.sum) = (None, None);
                 self.results.welcomes += 1;
                 (self.plan.welcomed)(self.results.welcomes);
-                self.next_at = self.next_at.max((self.clock)());
+                self.orders.begin();
+                self.follower.lost();
+                self.ask(out);
             }
             None => drop(self.results.wrong.get_or_insert("a damaged login".into())),
         }
@@ -211,25 +170,28 @@ impl Trader {
 
     /// At the end: asks for the sum of the exchange's books.
     fn ask_digest<P: Provider>(&mut self, exchange: PeerId, out: &mut Outbox<'_, P>) {
-        if self.digest_asked || self.results.equal.is_some() || self.arbiter.missing().is_some() {
+        if self.digest_asked || self.results.equal.is_some() || !self.follower.is_current() {
             return;
         }
         Channel::Digest.begin(&mut self.message);
         self.digest_asked = out.send(exchange, &self.message).is_ok();
     }
 
-    /// An order has its answer.
-    fn answered(&mut self, user_ref: u32) {
-        if let Some(intended) = self.open.remove(&user_ref) {
-            self.results.answered += 1;
-            // The exchange takes requests in order: it has taken all before this one.
-            while let Some((known, _)) = self.unsure.pop_front() {
-                self.sent = self.sent.saturating_sub(1);
-                if known == Some(user_ref) {
-                    break;
+    /// Asks the exchange for what it needs of the feed.
+    fn ask<P: Provider>(&mut self, out: &mut Outbox<'_, P>) {
+        let (Some(exchange), Some(need)) = (self.exchange, self.follower.need()) else { return };
+        match need {
+            Need::Snapshot => {
+                Channel::Snapshot.begin(&mut self.message);
+                if out.send(exchange, &self.message).is_ok() {
+                    self.follower.asked();
                 }
             }
-            self.results.order_to_ack.record((self.clock)().saturating_sub(intended));
+            Need::Messages(head) => {
+                Channel::Recovery.begin(&mut self.message);
+                head.write(&mut self.message);
+                self.results.asked += u64::from(out.send(exchange, &self.message).is_ok());
+            }
         }
     }
 
@@ -240,28 +202,35 @@ impl Trader {
         };
         self.answers.add(bytes);
         match answer.told {
-            Told::Accepted(accepted) => self.answered(accepted.order.user_ref),
-            Told::Replaced { new, .. } => self.answered(new.order.user_ref),
-            Told::Rejected { user_ref, .. } => self.answered(user_ref),
+            Told::Accepted(accepted) => self.orders.answered(accepted.order.user_ref),
+            Told::Replaced { new, .. } => self.orders.answered(new.order.user_ref),
+            Told::Rejected { user_ref, .. } => self.orders.answered(user_ref),
             Told::Executed { .. } => self.results.executions += 1,
             Told::Canceled { .. } | Told::System(_) => {}
         }
         self.compare();
     }
 
-    /// Takes a packet of the feed.
-    fn follow(&mut self, packet: &[u8]) {
-        let Trader { arbiter, view, results, digest, sum, symbols, .. } = self;
+    /// Takes a packet of the feed, or a piece of a snapshot.
+    fn follow(&mut self, channel: Channel, bytes: &[u8]) {
+        let came = (self.clock)();
+        let Trader { follower, digest, sum, symbols, taker, orders, .. } = self;
         let at = digest.map(|digest| digest.sequence);
-        arbiter.packet(packet, |message, next| {
-            let applied = itch::Message::read(message).map(|message| view.apply(&message));
-            if !matches!(applied, Some(Ok(()))) {
-                results.wrong.get_or_insert_with(|| format!("message {}: {applied:?}", next - 1));
+        let applied = |message: &itch::Message, next: u64, view: &View| {
+            if let Some(terms) = taker.look(message, view) {
+                orders.take(terms, Tick { happened: message.time, came });
             }
             if at == Some(next) {
                 *sum = Some(Digest::sum(symbols, |symbol, side| view.book(symbol, side)));
             }
-        });
+        };
+        match channel {
+            Channel::Snapshot => follower.snapshot(bytes, applied),
+            _ => follower.packet(bytes, applied),
+        }
+        if let Some(wrong) = self.follower.wrong() {
+            self.results.wrong.get_or_insert_with(|| wrong.into());
+        }
         self.compare();
     }
 
@@ -279,11 +248,11 @@ impl Trader {
     /// Compares books and answers, if both sides know them at the same moment.
     fn compare(&mut self) {
         let Some(Digest { sequence, sum, answers }) = self.digest else { return };
-        if self.arbiter.next_sequence() == sequence && self.sum.is_none() {
-            let view = &self.view;
+        if self.follower.next_sequence() == sequence && self.sum.is_none() {
+            let view = self.follower.view();
             self.sum = Some(Digest::sum(&self.symbols, |symbol, side| view.book(symbol, side)));
         }
-        let behind = self.sum.is_none() && self.arbiter.next_sequence() > sequence;
+        let behind = self.sum.is_none() && self.follower.next_sequence() > sequence;
         if behind || self.answers.count > answers.count {
             // Others trade on: the feed or an answer was faster than the digest.
             (self.digest, self.sum, self.digest_asked) = (None, None, false);
@@ -319,7 +288,11 @@ impl<P: Provider> Handler<P> for Trader {
         let in_charge = self.exchange == Some(peer);
         match Channel::split(message.bytes()) {
             Some((Channel::Orders, bytes)) if in_charge => self.hear(bytes),
-            Some((Channel::Recovery, packet)) => self.follow(packet),
+            Some((channel @ (Channel::Recovery | Channel::Snapshot), bytes)) => {
+                self.follow(channel, bytes);
+                // A packet holds a part of a long gap: the rest need not wait for the timer.
+                self.ask(out);
+            }
             Some((Channel::Digest, bytes)) if in_charge => {
                 (self.digest, self.sum) = (Digest::read(bytes), None);
                 self.count_answers();
@@ -328,6 +301,10 @@ impl<P: Provider> Handler<P> for Trader {
             Some((Channel::Login, bytes)) => self.welcome(peer, LoginAnswer::read(bytes), out),
             // The last words of an exchange that is gone.
             Some((Channel::Orders | Channel::Digest, _)) => {}
+            Some((Channel::Gone, bytes)) => {
+                self.follower.gone(read_number(bytes).unwrap_or(0));
+                self.ask(out);
+            }
             Some((Channel::Standby, _)) | None => {
                 self.results.wrong.get_or_insert("a message of no channel".into());
             }
@@ -336,18 +313,15 @@ impl<P: Provider> Handler<P> for Trader {
         Verdict::Done
     }
 
-    fn on_datagram(&mut self, datagram: Datagram<'_>, _out: &mut Outbox<'_, P>) {
+    fn on_datagram(&mut self, datagram: Datagram<'_>, out: &mut Outbox<'_, P>) {
         if !self.drops() {
-            self.follow(datagram.bytes());
+            self.follow(Channel::Recovery, datagram.bytes());
+            self.trade(out);
         }
     }
 
     fn on_timer(&mut self, _key: u64, out: &mut Outbox<'_, P>) {
-        if let (Some(exchange), Some(request)) = (self.exchange, self.arbiter.missing()) {
-            Channel::Recovery.begin(&mut self.message);
-            request.write(&mut self.message);
-            self.results.asked += u64::from(out.send(exchange, &self.message).is_ok());
-        }
+        self.ask(out);
         self.looks += 1;
         if self.looks.is_multiple_of(DIGEST_LOOKS) && self.digest.is_none() {
             self.digest_asked = false;

@@ -58,6 +58,14 @@ impl View {
         Ok(())
     }
 
+    /// True if that order is the next of its side and security to trade.
+    pub fn is_best(&self, order_ref: u64) -> bool {
+        self.orders.get(&order_ref).is_some_and(|shown| {
+            let book = self.books.get(&shown.locate);
+            book.and_then(|book| book.orders(shown.side).next()) == Some(order_ref)
+        })
+    }
+
     fn add(&mut self, order_ref: u64, (locate, side): (u16, Side), shares: u32, price: u32) {
         self.arrivals += 1;
         let arrival = self.arrivals;

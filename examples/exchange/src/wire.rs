@@ -16,11 +16,23 @@ pub enum Channel {
     /// From a standby: where its memory for the log is; later, how many records it has taken. To
     /// it: how many records there are.
     Standby,
+    /// To the exchange: a request for a snapshot, nothing more. Back: the pieces of one.
+    Snapshot,
+    /// To a client that has asked for messages which are gone: the number of the oldest that is
+    /// kept. A snapshot has to do.
+    Gone,
 }
 
 impl Channel {
-    const ALL: [Channel; 5] =
-        [Channel::Orders, Channel::Recovery, Channel::Digest, Channel::Login, Channel::Standby];
+    const ALL: [Channel; 7] = [
+        Channel::Orders,
+        Channel::Recovery,
+        Channel::Digest,
+        Channel::Login,
+        Channel::Standby,
+        Channel::Snapshot,
+        Channel::Gone,
+    ];
 
     /// Begins a message of the channel.
     pub fn begin(self, message: &mut Vec<u8>) {

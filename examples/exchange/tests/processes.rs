@@ -4,13 +4,18 @@
 #[path = "../../tests/process/mod.rs"]
 mod process;
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use doorbell::prelude::*;
+use doorbell::prelude::{Message as Received, *};
 use doorbell::prng::Prng;
-use doorbell_exchange::wire::Channel;
+use doorbell_exchange::capture;
+use doorbell_exchange::feed::Arbiter;
+use doorbell_exchange::itch::Message;
+use doorbell_exchange::view::View;
+use doorbell_exchange::wire::{Channel, Digest, SESSION, symbols};
 
 use process::{Running, program};
 
@@ -61,16 +66,161 @@ impl Served {
 #[test]
 fn books_are_equal_although_the_lines_lose_datagrams() {
     let served = Served::start();
-    // The third joins late: it gets the day from the first message on.
     let one = served.trader(&["--orders", "3000", "--drop", "10", "--seed", "1"]);
     let two = served.trader(&["--orders", "3000", "--drop", "300", "--seed", "2"]);
     one.ends_with_all(0, &["the books are equal", "3000 requests"]);
     let said = two.ends_with_all(0, &["the books are equal", "3000 requests"]);
     assert!(!said.contains(" 0 requests for gaps"), "nothing was missing: {said}");
-    let late = served.trader(&["--orders", "500", "--seed", "3"]);
+    // A late one gets a snapshot, and the feed from there.
+    let late = served.trader(&["--orders", "500", "--seed", "3", "--take", "4"]);
     late.ends_with_all(0, &["the books are equal", "500 requests"]);
     let said = served.end();
     assert!(said.contains("damaged: 0"), "{said}");
+}
+
+/// The exchange keeps few messages of the feed, so those that both lines lose are mostly gone:
+/// snapshots have to do.
+#[test]
+fn a_snapshot_stands_for_messages_that_are_gone() {
+    let served = Served::with(lines(), &["--keep", "32"]);
+    let words = ["--orders", "4000", "--drop", "400", "--rate", "20000"];
+    let traders = ["1", "2"].map(|seed| served.trader(&[&words[..], &["--seed", seed]].concat()));
+    for trader in traders {
+        let said = trader.ends_with_all(0, &["the books are equal", "4000 requests"]);
+        assert!(!said.contains(" 0 snapshots") && !said.contains(" 1 snapshots"), "{said}");
+    }
+    let said = served.end();
+    assert!(!said.contains("gone: 0") && said.contains("damaged: 0"), "{said}");
+}
+
+/// The number of messages and the sum of the books, as an exchange or a replay says them.
+fn books(said: &str) -> &str {
+    let line = said.lines().find(|line| line.contains("books ")).expect("it says its books");
+    line.split(';').next().unwrap_or_default()
+}
+
+/// Orders that one exchange has captured give the same books in another.
+#[test]
+fn replayed_orders_give_the_same_books() {
+    let dir = Folder::new("orders");
+    let file = dir.file("orders.pcap");
+    let served = Served::with(lines(), &["--capture", &file]);
+    let trader = served.trader(&["--orders", "3000", "--take", "8"]);
+    trader.ends_with_all(0, &["the books are equal"]);
+    let said = served.end();
+    assert!(said.contains("orders captured"), "{said}");
+    let other = Served::start();
+    let mut replay = exchange();
+    replay.args(["replay", &file, "--speed", "1.5"]).args(&other.port);
+    replay.args(["--lines", &other.lines]);
+    let replayed = Running::start(&mut replay).ends_with_all(0, &["0 without room"]);
+    assert_eq!(books(&replayed), books(&said));
+    assert_eq!(books(&other.end()), books(&said));
+}
+
+fn record(file: &str, lines: &str) -> Running {
+    let mut recorder = Running::start(exchange().args(["capture", file, "--lines", lines]));
+    recorder.says("recording");
+    recorder
+}
+
+/// The packets of a recorder, which ends now.
+fn recorded(recorder: Running, file: &str) -> Vec<capture::Packet> {
+    recorder.signal("TERM");
+    recorder.ends_with_all(0, &["datagrams of the feed captured"]);
+    capture::read_file(Path::new(file)).expect("a capture")
+}
+
+/// The sum of the books that a feed leads to. `None`: messages are missing on both lines.
+fn sum(packets: &[capture::Packet]) -> Option<u64> {
+    let (mut arbiter, mut view) = (Arbiter::new(SESSION), View::default());
+    for packet in packets {
+        arbiter.packet(&packet.payload, |message, _| {
+            let message = Message::read(message).expect("a message of ITCH");
+            view.apply(&message).expect("it fits the books");
+        });
+    }
+    let whole = arbiter.missing().is_none() && arbiter.next_sequence() > 1;
+    whole.then(|| Digest::sum(&symbols(8), |symbol, side| view.book(symbol, side)))
+}
+
+/// A captured feed leads to the books of the exchange. Replayed, it comes to another capture at
+/// its times. Datagrams may be lost, so some rounds may come to nothing.
+#[test]
+fn a_captured_feed_is_replayed_at_its_times() {
+    let dir = Folder::new("feed");
+    let (first, second) = (dir.file("first.pcap"), dir.file("second.pcap"));
+    let packets = whole(|| {
+        // It is there before the exchange: so it has the first messages too.
+        let day = lines();
+        let recorder = record(&first, &day);
+        let served = Served::with(day, &[]);
+        let trader = served.trader(&["--orders", "500", "--rate", "1000"]);
+        trader.ends_with_all(0, &["the books are equal"]);
+        let packets = recorded(recorder, &first);
+        let said = served.end();
+        let equal = |sum| books(&said).ends_with(&format!("books {sum:016x}"));
+        assert!(sum(&packets).is_none_or(equal), "{said}");
+        packets
+    });
+    let replay = |lines: &str| {
+        let mut replay = exchange();
+        Running::start(replay.args(["replay", &first, "--speed", "0.7", "--lines", lines]))
+    };
+    let again = whole(|| {
+        let lines = lines();
+        let recorder = record(&second, &lines);
+        replay(&lines).ends_with_all(0, &["packets replayed"]);
+        recorded(recorder, &second)
+    });
+    assert_eq!(sum(&again), sum(&packets));
+    let span = |packets: &[capture::Packet]| {
+        let last = packets.last().map_or(0, |last| last.time);
+        last - packets.first().map_or(0, |first| first.time)
+    };
+    // It takes 1.4 times as long, or longer on a slow machine, but for the first packet's lateness.
+    assert!(span(&again) * 10 > span(&packets) * 13, "{} {}", span(&again), span(&packets));
+    // A damaged file: one error, and nothing is sent.
+    let mut bytes = std::fs::read(&first).expect("it is there");
+    bytes.pop();
+    std::fs::write(&first, bytes).expect("it is written");
+    replay(&lines()).ends_with_all(1, &["first.pcap: it is damaged: it is cut off"]);
+}
+
+/// Captures until nothing is missing.
+fn whole(mut capture: impl FnMut() -> Vec<capture::Packet>) -> Vec<capture::Packet> {
+    let mut rounds = std::iter::repeat_with(&mut capture).take(10);
+    rounds.find(|packets| sum(packets).is_some()).expect("ten captures lack messages")
+}
+
+/// The command that the README names prints its table.
+#[test]
+fn the_load_is_measured_at_half_and_at_90_percent() {
+    let mut load = exchange();
+    load.args(["load", "--seconds", "1", "--lines", &lines()]);
+    let words = ["peak: ", "| half | ", "| 90 % | ", "tick to trade"];
+    Running::start(&mut load).ends_with_all(0, &words);
+}
+
+/// A folder for a test's files, which goes with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("doorbell-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a folder");
+        Folder(path)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// Kills the primary in the middle of its work. The standby takes over, and the trader's books and
@@ -113,7 +263,7 @@ impl<P: Provider> Handler<P> for Hostile {
     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
         out.send(peer, &self.message).expect("a new peer has room");
     }
-    fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+    fn on_message(&mut self, _: Received<'_>, _: &mut Outbox<'_, P>) -> Verdict {
         Verdict::Done
     }
     fn on_peer_down(&mut self, _: PeerId, why: DownReason, _: &mut Outbox<'_, P>) {

@@ -8,6 +8,7 @@ use doorbell::rpc::{Calls, Incoming};
 use doorbell::wc::Status as WcStatus;
 use doorbell::worker::{OwnRegion, Request, SendError};
 
+use crate::learned::{Hints, Sample, may_be_over};
 use crate::message::{Answer, Call, Op, Status, TableInfo, is_key, owner};
 use crate::plant::Mistake;
 use crate::search::{self, judge};
@@ -86,23 +87,6 @@ pub struct Counts {
     pub tables: u64,
 }
 
-/// What it knows of the server's clock.
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    server: u64,
-    /// Its own clock, before the server read that.
-    own: u64,
-}
-
-impl Sample {
-    /// No less than the server's clock now. The two clocks run equally fast but for one part in
-    /// 1024.
-    fn latest(self, now: u64) -> u64 {
-        let passed = now.saturating_sub(self.own);
-        self.server.saturating_add(passed).saturating_add(passed / 1024 + 1)
-    }
-}
-
 /// What it knows of a worker of the server.
 #[derive(Clone, Copy, Default)]
 struct Line {
@@ -111,6 +95,8 @@ struct Line {
     /// It has asked for the table.
     asking: bool,
     sample: Option<Sample>,
+    /// Gets on their way by a call.
+    asked: u32,
 }
 
 /// An operation.
@@ -123,6 +109,9 @@ struct Pending {
     ttl: u64,
     line: usize,
     probe: usize,
+    /// The key's hash in that table, and whether the probe is a guess from earlier gets.
+    hash: u64,
+    guessed: bool,
     /// The part of the slot that is fetched.
     part: u32,
     /// The table whose slot it reads.
@@ -147,6 +136,7 @@ pub struct Client {
     refused: VecDeque<(u64, Status)>,
     calls: Calls,
     region: Option<OwnRegion>,
+    hints: Hints,
     clock: Clock,
     stage: Vec<u8>,
     counts: Counts,
@@ -168,6 +158,7 @@ impl Client {
             // Calls for tables are few: one for each connection.
             calls: Calls::new((depth as u32 + workers).min(1 << 16), 1 << 17, 0),
             region: None,
+            hints: Hints::new(),
             clock,
             stage: Vec::new(),
             counts: Counts::default(),
@@ -247,6 +238,13 @@ impl Client {
     fn go<P: Provider>(&mut self, n: usize, out: &mut Outbox<'_, P>) {
         let pending = &self.pending[n];
         let sent = match (self.lines[pending.line].peer, self.lines[pending.line].table) {
+            // Behind a call the soft device would leave this READ to the server, and all that
+            // follow while one is on its way. The call is rare and soon answered.
+            (Some(_), Some(table))
+                if self.lines[pending.line].asked > 0 && self.may_read(pending, &table) =>
+            {
+                false
+            }
             (Some(peer), Some(table)) if self.may_read(pending, &table) => {
                 self.read(n, peer, table, out)
             }
@@ -277,9 +275,15 @@ impl Client {
         let Some(region) = self.region else { return false };
         let pending = &mut self.pending[n];
         // One search goes through one table, although the client may learn of the next meanwhile.
-        let table = *pending.table.get_or_insert(table);
+        if pending.table.is_none() {
+            pending.table = Some(table);
+            pending.hash = table.geometry.hash(&pending.key);
+            pending.probe = self.hints.probe(pending.hash);
+            pending.guessed = pending.probe > 0;
+        }
+        let table = pending.table.unwrap_or(table);
         let geometry = table.geometry;
-        let slot = geometry.home(geometry.hash(&pending.key)) + pending.probe;
+        let slot = geometry.home(pending.hash) + pending.probe;
         let (from, to) = part(geometry.slot_bytes, pending.part, self.settings.parts);
         let there = slot as u64 * u64::from(geometry.slot_bytes) + u64::from(from);
         let Ok(op) = table.memory.read(there, to - from) else {
@@ -302,7 +306,10 @@ impl Client {
         Call { op, ttl, key, value }.write(&mut self.stage);
         pending.began = out.now();
         match self.calls.call(out, peer, &self.stage, n as u64, None) {
-            Ok(_) => self.counts.calls += 1,
+            Ok(_) => {
+                self.counts.calls += 1;
+                self.lines[pending.line].asked += u32::from(op == Op::Get);
+            }
             Err(SendError::TooLong | SendError::TooLongForPeer) => {
                 let token = self.end(n);
                 self.refused.push_back((token, Status::TooLong));
@@ -345,13 +352,20 @@ impl Client {
             return None;
         }
         let n = key as usize;
-        let Pending { op, line, began, ask, .. } = *self.pending.get(n)?;
+        let Pending { op, line, began, ask, table, hash, .. } = *self.pending.get(n)?;
         self.counts.asked += u64::from(ask);
+        if op == Some(Op::Get) {
+            let asked = &mut self.lines[line].asked;
+            *asked = asked.saturating_sub(1);
+        }
         let token = self.end(n);
         let Some((answer, value)) = answer else {
             return Some((token, Outcome::Refused(Status::Malformed)));
         };
         self.hear(line, &answer, began, out);
+        if table.is_some_and(|table| table.geometry.generation == answer.generation) {
+            self.hints.remember(hash, usize::from(answer.probe));
+        }
         let Answer { expires, version, .. } = answer;
         let outcome = match answer.status {
             Status::Done if op == Some(Op::Get) => Outcome::Value { value, version },
@@ -445,15 +459,28 @@ impl Client {
             Some(Mistake::HeadSealed) => Cover::Head,
             _ => Cover::All,
         };
-        let slot = geometry.home(geometry.hash(&pending.key)) + pending.probe;
-        match judge(bytes, &geometry, (slot, pending.probe), &pending.key, cover) {
+        let slot = geometry.home(pending.hash) + pending.probe;
+        let verdict = judge(bytes, &geometry, (slot, pending.probe), &pending.key, cover);
+        match verdict {
             search::Verdict::Here(entry) => {
+                if !pending.guessed {
+                    self.hints.remember(pending.hash, pending.probe);
+                }
                 let immortal = self.settings.mistake == Some(Mistake::Immortal);
-                if entry.expires == 0 || immortal || !may_be_over(line, entry.expires, &self.clock)
+                if entry.expires == 0
+                    || immortal
+                    || !may_be_over(line.sample, entry.expires, &self.clock)
                 {
                     return Some(Outcome::Value { value: entry.value, version: entry.version });
                 }
                 pending.ask = true;
+            }
+            search::Verdict::Absent | search::Verdict::Next | search::Verdict::Ask
+                if pending.guessed =>
+            {
+                // It is there no more: the guess says nothing of where it is.
+                (pending.guessed, pending.probe) = (false, 0);
+                self.hints.remember(pending.hash, 0);
             }
             search::Verdict::Absent => return Some(Outcome::Missing),
             search::Verdict::Next => pending.probe += 1,
@@ -485,11 +512,6 @@ impl Client {
             }
         }
     }
-}
-
-/// True if the server's clock may have reached that time.
-fn may_be_over(line: &Line, expires: u64, clock: &Clock) -> bool {
-    line.sample.is_none_or(|sample| sample.latest(clock()) >= expires)
 }
 
 /// The first byte of a part of a slot, and the one behind its last.

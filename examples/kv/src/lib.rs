@@ -7,8 +7,11 @@ pub mod caller;
 pub mod client;
 pub mod guest;
 pub mod host;
+mod learned;
 pub mod memory;
 pub mod message;
+#[path = "../../src/place.rs"]
+pub mod place;
 pub mod plant;
 pub mod search;
 pub mod server;

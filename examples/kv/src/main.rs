@@ -1,11 +1,11 @@
 //! `kv`: a key-value store over RDMA, its server, its clients and its benchmark.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use doorbell::prelude::DownReason;
-use doorbell::{Device, Fabric, Program, Runtime, Stop};
+use doorbell::{Fabric, Program, Runtime, Stop};
 use doorbell_kv::bench::Bench;
 use doorbell_kv::bench::workload::Workload;
 use doorbell_kv::caller::Caller;
@@ -13,8 +13,7 @@ use doorbell_kv::client::{Client, How, Outcome, Settings};
 use doorbell_kv::guest;
 use doorbell_kv::host::{Host, Options};
 use doorbell_kv::message::{Call, Op};
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+use doorbell_kv::place::{self, Failure};
 
 /// A key-value store over RDMA: get by one-sided READ, put and delete by SEND.
 #[derive(Parser)]
@@ -28,16 +27,11 @@ struct Line {
 
 #[derive(Args, Clone, Debug)]
 struct Place {
-    /// Address to listen on, or to connect to.
-    #[arg(long, global = true, default_value = "127.0.0.1")]
-    addr: IpAddr,
+    #[command(flatten)]
+    place: place::Place,
     /// Port; a server on port 0 takes a free one and prints it.
     #[arg(long, global = true, default_value_t = 7480)]
     port: u16,
-    /// Device, such as soft0 or mlx5_0; by default DOORBELL_DEVICE, else the one that owns the
-    /// address.
-    #[arg(long, global = true)]
-    device: Option<String>,
     /// Workers of the server; its clients have to know.
     #[arg(long, global = true, default_value_t = 2)]
     workers: u8,
@@ -142,7 +136,7 @@ impl Program for Line {
 
 impl Place {
     fn at(&self) -> SocketAddr {
-        SocketAddr::new(self.addr, self.port)
+        self.place.at(self.port)
     }
 
     fn options(&self, homes: u32, homes_max: u32, clients: u32) -> Options {
@@ -172,7 +166,7 @@ fn bench<F: Fabric>(nic: &F, place: &Place, args: &BenchArgs) -> Result<(), Fail
         bench.run(nic, place.at())?
     } else {
         let homes = (4 * records / u32::from(place.workers)).next_power_of_two();
-        let local = SocketAddr::new(place.addr, 0);
+        let local = place.place.at(0);
         let mut host = Host::new(nic, local, &place.options(homes, homes, clients))?;
         let (addr, stop) = (host.addr(), host.runtime().stopper());
         std::thread::scope(|scope| {
@@ -266,12 +260,6 @@ impl Caller for Once {
 
 fn main() -> ExitCode {
     let line = Line::parse();
-    let device = Device::choose(line.place.device.as_deref(), Some(line.place.addr));
-    match device.map_err(Failure::from).and_then(|device| device.run(line)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("kv: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let place = line.place.place.clone();
+    place.run(line)
 }

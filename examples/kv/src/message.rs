@@ -4,10 +4,11 @@
 //! | call, byte | holds | | answer, byte | holds |
 //! |---|---|---|---|---|
 //! | 0 | operation | | 0 | status |
-//! | 1 | length of the key | | 8 to 15 | generation of the table |
-//! | 4 to 7 | length of the value | | 16 to 23 | the server's clock, in ns; 0: not read |
-//! | 8 to 15 | lifetime in ns; 0: for ever | | 24 to 31 | when the value expires; 0: never |
-//! | 16… | the key, then the value | | 32 to 39 | version of the value |
+//! | 1 | length of the key | | 1 | slots from the key's home to its value |
+//! | 4 to 7 | length of the value | | 8 to 15 | generation of the table |
+//! | 8 to 15 | lifetime in ns; 0: for ever | | 16 to 23 | the server's clock, in ns; 0: not read |
+//! | 16… | the key, then the value | | 24 to 31 | when the value expires; 0: never |
+//! | | | | 32 to 39 | version of the value |
 //! | | | | 40… | the value, or the table |
 //!
 //! The answer to `Table` describes where the worker's table is and which keys it has.
@@ -113,6 +114,9 @@ pub struct Answer {
     pub expires: u64,
     /// The version of the value.
     pub version: u64,
+    /// Slots from the key's home to the one that holds the value. It spares the client the next
+    /// call for a key that is too far for its search.
+    pub probe: u8,
 }
 
 impl Answer {
@@ -120,7 +124,7 @@ impl Answer {
     pub fn write(&self, room: &mut [u8]) {
         let Some(head) = room.first_chunk_mut::<ANSWER_HEAD>() else { return };
         head.fill(0);
-        head[0] = self.status as u8;
+        (head[0], head[1]) = (self.status as u8, self.probe);
         let numbers = [self.generation, self.time, self.expires, self.version];
         for (to, number) in head[8..].chunks_exact_mut(8).zip(numbers) {
             to.copy_from_slice(&number.to_le_bytes());
@@ -132,7 +136,8 @@ impl Answer {
         let (head, rest) = bytes.split_first_chunk::<ANSWER_HEAD>()?;
         let status = *Status::ALL.get(usize::from(head[0]))?;
         let [generation, time, expires, version] = [8, 16, 24, 32].map(|at| number(head, at));
-        Some((Answer { status, generation, time, expires, version }, rest))
+        let probe = head[1];
+        Some((Answer { status, generation, time, expires, version, probe }, rest))
     }
 }
 
@@ -209,7 +214,8 @@ mod tests {
             assert_eq!(Call::read(&bytes), Some(call));
         }
         for status in Status::ALL {
-            let answer = Answer { status, generation: 1, time: 2, expires: 3, version: 4 };
+            let answer =
+                Answer { status, generation: 1, time: 2, expires: 3, version: 4, probe: 5 };
             let mut room = [0xff; ANSWER_HEAD + 5];
             answer.write(&mut room);
             assert_eq!(Answer::read(&room), Some((answer, &[0xff; 5][..])));

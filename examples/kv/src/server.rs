@@ -118,6 +118,7 @@ impl<R: Region> Server<R> {
             time: 0,
             expires: 0,
             version: 0,
+            probe: 0,
         };
         self.answered += 1;
         let mut rest = 0;
@@ -168,6 +169,7 @@ impl<R: Region> Server<R> {
             return 0;
         };
         (answer.expires, answer.version) = (found.expires, found.version);
+        answer.probe = found.probe;
         if found.length > most {
             answer.status = Status::TooLong;
             return 0;

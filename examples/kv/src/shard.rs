@@ -44,6 +44,8 @@ pub struct Found {
     pub expires: u64,
     /// The number of its put.
     pub version: u64,
+    /// Slots from its home to where it is; 0 if it is in no slot.
+    pub probe: u8,
 }
 
 /// Why a put was refused.
@@ -250,18 +252,19 @@ impl<W: Words> Shard<W> {
         mut now: impl FnMut() -> u64,
     ) -> Option<Found> {
         let at_once = self.next.is_some();
-        let (table, at, _) = self.locate(key, if at_once { now() } else { 0 });
+        let (table, at, hash) = self.locate(key, if at_once { now() } else { 0 });
         let found = match at {
             At::Slot(slot) => {
                 let note = table.note(slot);
                 let length = table.copy_value(slot, to);
-                Found { length, expires: note.expires, version: note.version }
+                let probe = (slot - table.geometry().home(hash)) as u8;
+                Found { length, expires: note.expires, version: note.version, probe }
             }
             At::Spill => {
                 let Spilled { value, expires, version } = self.spill.get(key)?;
                 let most = to.len().min(value.len());
                 to[..most].copy_from_slice(&value[..most]);
-                Found { length: value.len(), expires: *expires, version: *version }
+                Found { length: value.len(), expires: *expires, version: *version, probe: 0 }
             }
             At::Nowhere => return None,
         };
