@@ -14,7 +14,7 @@ use doorbell_nvmf::initiator::{self, Host};
 use doorbell_nvmf::nbd::{self, Export, Listen};
 use doorbell_nvmf::store::{File, Memory, Store};
 use doorbell_nvmf::subsystem::Subsystem;
-use doorbell_nvmf::target::Target;
+use doorbell_nvmf::target::{SPINS, Target};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -69,6 +69,9 @@ struct Serve {
     /// Poll loops; by default one for each core, and 4 at most.
     #[arg(long)]
     workers: Option<usize>,
+    /// Empty turns before a busy poll loop sleeps, at most.
+    #[arg(long, default_value_t = SPINS)]
+    spins: u32,
     /// I/O queues of a controller at most.
     #[arg(long, default_value_t = 64)]
     queues: u16,
@@ -167,7 +170,8 @@ impl Serve {
     ) -> Result<(), Failure> {
         let cores = thread::available_parallelism().map_or(1, usize::from).min(4);
         let subsystem = Arc::new(Subsystem::new(nqn, self.stores()?, self.queues.max(1)));
-        let target = Target::start(fabric, addr, subsystem.clone(), self.workers.unwrap_or(cores))?;
+        let workers = self.workers.unwrap_or(cores);
+        let target = Target::start(fabric, addr, subsystem.clone(), workers, self.spins)?;
         println!("listening on {}, device {}, {nqn}", target.addr(), fabric.caps().device);
         // Relaxed: the flag guards no other memory.
         while !stop.load(Ordering::Relaxed) && !target.is_stopped() {
