@@ -63,7 +63,8 @@ impl Io {
     pub fn read(subsystem: &Subsystem, command: &Command) -> Result<Io, Status> {
         let id = command.namespace();
         let space = || subsystem.namespace(id).ok_or(Status::INVALID_NAMESPACE).cloned();
-        let plain = |op, at, len, force| Ok(Io { op, space: space()?, others: Vec::new(), at, len, force });
+        let plain =
+            |op, at, len, force| Ok(Io { op, space: space()?, others: Vec::new(), at, len, force });
         let force = command.is_forced();
         match command.opcode() {
             opcode::FLUSH if id == u32::MAX => {

@@ -66,7 +66,8 @@ struct Serve {
     /// Size of files that do not exist yet, such as 1G.
     #[arg(long, value_parser = bytes)]
     size: Option<u64>,
-    /// Poll loops; by default one for each core, and 4 at most.
+    /// Poll loops; by default one for each core, 4 at most, and no more than the device has
+    /// completion vectors.
     #[arg(long)]
     workers: Option<usize>,
     /// Empty turns before a busy poll loop sleeps, at most.
@@ -169,6 +170,7 @@ impl Serve {
         stop: &AtomicBool,
     ) -> Result<(), Failure> {
         let cores = thread::available_parallelism().map_or(1, usize::from).min(4);
+        let cores = cores.min(fabric.caps().comp_vectors.max(1) as usize);
         let subsystem = Arc::new(Subsystem::new(nqn, self.stores()?, self.queues.max(1)));
         let workers = self.workers.unwrap_or(cores);
         let target = Target::start(fabric, addr, subsystem.clone(), workers, self.spins)?;

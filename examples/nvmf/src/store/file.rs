@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatfs};
 use rustix::io::Errno;
 
 use super::{Store, behind};
@@ -17,6 +17,8 @@ const ZEROS: usize = 1 << 16;
 const ALIGNED: usize = 512;
 /// The same on disks with larger sectors.
 const ALIGNED_MORE: usize = 4096;
+/// The number of the file system tmpfs (`statfs(2)`).
+const TMPFS: i64 = 0x0102_1994;
 
 /// A file or a block device.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub struct File {
     plain: std::fs::File,
     /// What direct transfers must be multiples of.
     aligned: usize,
+    /// The file system is in memory: nothing waits for a disk.
+    quick: bool,
     len: u64,
 }
 
@@ -57,7 +61,8 @@ impl File {
             Some(false) => ALIGNED_MORE,
             _ => ALIGNED,
         };
-        Ok(File { direct, plain, aligned, len })
+        let quick = fstatfs(&plain).is_ok_and(|stat| stat.f_type as i64 == TMPFS);
+        Ok(File { direct, plain, aligned, quick, len })
     }
 
     /// True if transfers go past the page cache.
@@ -122,7 +127,7 @@ impl Store for File {
     }
 
     fn is_quick(&self) -> bool {
-        false
+        self.quick
     }
 
     fn read(&self, at: u64, to: &mut [u8]) -> io::Result<()> {

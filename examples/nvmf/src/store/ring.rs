@@ -182,8 +182,8 @@ impl<F: Fabric, T> Ring<F, T> {
         // SAFETY: the caller's device keeps its descriptors open, and a number that is none only
         // makes the call report an event.
         // The ring keeps its own open.
-        let fds = [fds[0], fds[1], self.ring.as_raw_fd()]
-            .map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
+        let fds =
+            [fds[0], fds[1], self.ring.as_raw_fd()].map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
         let mut entries = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let limit =
             Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };

@@ -3,7 +3,6 @@
 mod backing;
 mod pool;
 mod queue;
-mod rest;
 mod worker;
 
 use std::collections::HashMap;

@@ -16,7 +16,7 @@ use doorbell::{
 
 use super::backing::Backing;
 use super::queue::{End, Queue};
-use super::rest::{Rest, Step};
+use crate::rest::{Rest, Step};
 use crate::session::Session;
 use crate::subsystem::{Counters, Subsystem};
 use crate::wire::CAPSULE_BYTES;

@@ -10,7 +10,7 @@ const SPINS: u32 = 64;
 
 /// What to do after an empty turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// The next turn.
     Spin,
     /// Let others run, then the next turn.
@@ -21,7 +21,7 @@ pub(super) enum Step {
 
 /// The policy.
 #[derive(Debug)]
-pub(super) struct Rest {
+pub(crate) struct Rest {
     empty: u32,
     spins: u32,
     most: u32,
@@ -29,17 +29,17 @@ pub(super) struct Rest {
 
 impl Rest {
     /// A policy that spins for at most `most` empty turns.
-    pub(super) fn new(most: u32) -> Rest {
+    pub(crate) fn new(most: u32) -> Rest {
         Rest { empty: 0, spins: most.min(SPINS), most }
     }
 
     /// A turn has found work.
-    pub(super) fn worked(&mut self) {
+    pub(crate) fn worked(&mut self) {
         self.empty = 0;
     }
 
     /// A turn was empty.
-    pub(super) fn next(&mut self) -> Step {
+    pub(crate) fn next(&mut self) -> Step {
         self.empty += 1;
         match self.empty {
             empty if empty > self.spins => Step::Sleep,
@@ -50,7 +50,7 @@ impl Rest {
 
     /// A sleep has ended, because something came or because its time was over. A loop that is
     /// woken again and again spins longer.
-    pub(super) fn slept(&mut self, woken: bool) {
+    pub(crate) fn slept(&mut self, woken: bool) {
         self.empty = 0;
         let spins = if woken { self.spins.saturating_mul(4) } else { self.spins / 2 };
         self.spins = spins.max(SPINS).min(self.most);
