@@ -32,6 +32,7 @@ const CEILINGS: &[(&str, usize, usize)] = &[
     ("doorbell-engine", 10, 5),
     ("doorbell-examples", 2, 0),
     ("doorbell-kv", 1, 0),
+    ("doorbell-nvmf", 1, 0),
     ("doorbell-seam", 8, 0),
     ("doorbell-soft", 20, 28),
     ("doorbell-tokio", 1, 1),

@@ -1,6 +1,6 @@
 //! Commands of the I/O set: read once into a plan, then carried out on a store.
 
-use crate::store::Store;
+use crate::store::{Move, Store, Transfer};
 use crate::subsystem::{Counters, Namespace, Subsystem};
 use crate::wire::command::{Command, opcode};
 use crate::wire::status::Status;
@@ -46,8 +46,9 @@ pub enum Way {
 #[derive(Clone)]
 pub struct Io {
     op: Op,
-    /// One; or all of them, for a Flush.
-    spaces: Vec<Namespace>,
+    space: Namespace,
+    /// The others, if a Flush is for all.
+    others: Vec<Namespace>,
     at: u64,
     len: u64,
     /// The data must last before the response.
@@ -62,12 +63,15 @@ impl Io {
     pub fn read(subsystem: &Subsystem, command: &Command) -> Result<Io, Status> {
         let id = command.namespace();
         let space = || subsystem.namespace(id).ok_or(Status::INVALID_NAMESPACE).cloned();
-        let plain = |op, at, len, force| Ok(Io { op, spaces: vec![space()?], at, len, force });
+        let plain =
+            |op, at, len, force| Ok(Io { op, space: space()?, others: Vec::new(), at, len, force });
         let force = command.is_forced();
         match command.opcode() {
             opcode::FLUSH if id == u32::MAX => {
-                let spaces = subsystem.namespaces().to_vec();
-                Ok(Io { op: Op::Flush, spaces, at: 0, len: 0, force: false })
+                let (space, others) =
+                    subsystem.namespaces().split_first().ok_or(Status::INVALID_NAMESPACE)?;
+                let (space, others) = (space.clone(), others.to_vec());
+                Ok(Io { op: Op::Flush, space, others, at: 0, len: 0, force: false })
             }
             opcode::FLUSH => plain(Op::Flush, 0, 0, false),
             opcode::READ => {
@@ -109,15 +113,43 @@ impl Io {
 
     /// True if carrying it out does not wait for a device.
     pub fn is_quick(&self) -> bool {
-        self.spaces.iter().all(|space| space.store().is_quick())
+        self.spaces().all(|space| space.store().is_quick())
+    }
+
+    fn spaces(&self) -> impl Iterator<Item = &Namespace> {
+        std::iter::once(&self.space).chain(&self.others)
+    }
+
+    /// The one transfer of a file that it is, if it is one. `data` is where its bytes will be.
+    pub fn transfer(&self, data: &[u8]) -> Option<Transfer> {
+        let (true, Some(file)) = (self.others.is_empty(), self.space.store().file()) else {
+            return None;
+        };
+        let (at, len) = (self.at, self.data_len());
+        let how = match self.op {
+            Op::Read => Move::Read,
+            Op::Write => Move::Write { force: self.force },
+            Op::Flush => Move::Flush,
+            _ => return None,
+        };
+        Some(Transfer { file: file.descriptor(at, data.get(..len)?)?, how, at, len })
+    }
+
+    /// How it ended as a transfer that moved that many bytes. `None` if it must be done again.
+    pub fn ended(&self, moved: &std::io::Result<usize>) -> Option<Status> {
+        match moved {
+            Ok(moved) => (*moved == self.data_len()).then_some(Status::SUCCESS),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => None,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
+            Err(_) if self.op == Op::Read => Some(Status::READ_ERROR),
+            Err(_) => Some(Status::WRITE_FAULT),
+        }
     }
 
     /// Carries it out. `data` has its bytes from the host, or takes those for it.
     pub fn run(&self, data: &mut [u8]) -> Status {
-        match self.spaces.iter().map(|space| self.run_on(space, data)).find(|done| !done.is_ok()) {
-            Some(failed) => failed,
-            None => Status::SUCCESS,
-        }
+        let mut done = self.spaces().map(|space| self.run_on(space, data));
+        done.find(|done| !done.is_ok()).unwrap_or(Status::SUCCESS)
     }
 
     fn run_on(&self, space: &Namespace, data: &mut [u8]) -> Status {

@@ -15,6 +15,7 @@ pub mod controller;
 pub mod initiator;
 pub mod io;
 pub mod nbd;
+mod rest;
 pub mod session;
 pub mod store;
 pub mod subsystem;

@@ -14,7 +14,7 @@ use doorbell_nvmf::initiator::{self, Host};
 use doorbell_nvmf::nbd::{self, Export, Listen};
 use doorbell_nvmf::store::{File, Memory, Store};
 use doorbell_nvmf::subsystem::Subsystem;
-use doorbell_nvmf::target::Target;
+use doorbell_nvmf::target::{SPINS, Target};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -66,9 +66,13 @@ struct Serve {
     /// Size of files that do not exist yet, such as 1G.
     #[arg(long, value_parser = bytes)]
     size: Option<u64>,
-    /// Poll loops; by default one for each core, and 4 at most.
+    /// Poll loops; by default one for each core, 4 at most, and no more than the device has
+    /// completion vectors.
     #[arg(long)]
     workers: Option<usize>,
+    /// Empty turns before a busy poll loop sleeps, at most.
+    #[arg(long, default_value_t = SPINS)]
+    spins: u32,
     /// I/O queues of a controller at most.
     #[arg(long, default_value_t = 64)]
     queues: u16,
@@ -166,8 +170,10 @@ impl Serve {
         stop: &AtomicBool,
     ) -> Result<(), Failure> {
         let cores = thread::available_parallelism().map_or(1, usize::from).min(4);
+        let cores = cores.min(fabric.caps().comp_vectors.max(1) as usize);
         let subsystem = Arc::new(Subsystem::new(nqn, self.stores()?, self.queues.max(1)));
-        let target = Target::start(fabric, addr, subsystem.clone(), self.workers.unwrap_or(cores))?;
+        let workers = self.workers.unwrap_or(cores);
+        let target = Target::start(fabric, addr, subsystem.clone(), workers, self.spins)?;
         println!("listening on {}, device {}, {nqn}", target.addr(), fabric.caps().device);
         // Relaxed: the flag guards no other memory.
         while !stop.load(Ordering::Relaxed) && !target.is_stopped() {

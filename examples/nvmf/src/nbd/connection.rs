@@ -11,6 +11,7 @@ use super::disk::{Disk, Done, Op, Part};
 use super::handshake::shake;
 use super::socket::{Stream, is_later};
 use super::wire::{FLAG_FUA, FLAG_NO_HOLE, Kind, REQUEST_BYTES, Request, errno, simple_reply};
+use crate::rest::{Rest, Step};
 use crate::wire::BLOCK_BYTES;
 use crate::wire::status::Status;
 
@@ -20,10 +21,13 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const INPUT: usize = 1 << 19;
 /// Bytes of replies that wait for the client before its requests do.
 const OUTPUT: usize = 4 << 20;
-/// Empty rounds with commands in flight before the loop sleeps until the target answers, or it has
-/// to look whether the client has sent more.
-const SPINS: u32 = 64;
+/// Empty rounds with commands in flight before the loop sleeps until the target answers, at most,
+/// and how long it sleeps until it has to look whether the client has sent more.
+const SPINS: u32 = 1 << 12;
 const SLEEP: Duration = Duration::from_millis(1);
+/// Rounds between two looks at a socket that had nothing, unless the client was answered: most
+/// clients send when they hear something, and a look is a system call.
+const LOOK: u32 = 32;
 /// How long an idle loop waits for the client, and how often the controller is tended.
 const IDLE: Duration = Duration::from_millis(250);
 /// Requests in flight at most.
@@ -56,6 +60,8 @@ struct Connection<'a, F: Fabric> {
     input: Vec<u8>,
     used: usize,
     filled: usize,
+    /// Rounds until the next look at the socket.
+    quiet: u32,
     output: Vec<u8>,
     /// Bytes of the output that were sent.
     sent: usize,
@@ -83,6 +89,7 @@ pub(super) fn serve<F: Fabric>(
         input: vec![0; INPUT],
         used: 0,
         filled: 0,
+        quiet: 0,
         output: Vec::new(),
         sent: 0,
         pending: Vec::new(),
@@ -95,7 +102,7 @@ pub(super) fn serve<F: Fabric>(
 
 impl<F: Fabric> Connection<'_, F> {
     fn run(&mut self, stop: &AtomicBool) -> Result<(), Failure> {
-        let (mut idle, mut tended) = (0, Instant::now());
+        let (mut rest, mut tended) = (Rest::new(SPINS), Instant::now());
         // Relaxed: the flag guards no other memory.
         while !stop.load(Ordering::Relaxed) {
             let mut busy = self.receive()?;
@@ -113,15 +120,23 @@ impl<F: Fabric> Connection<'_, F> {
                 tended = Instant::now();
                 self.disk.tend()?;
             }
-            idle = if busy { 0 } else { idle + 1 };
-            match idle {
-                0 => {}
-                _ if self.disk.is_idle() => {
-                    self.stream.wait(!self.output.is_empty(), IDLE)?;
-                    idle = 0;
+            if busy {
+                rest.worked();
+                continue;
+            }
+            match rest.next() {
+                Step::Spin => std::hint::spin_loop(),
+                Step::Yield => std::thread::yield_now(),
+                Step::Sleep => {
+                    self.quiet = 0;
+                    let begun = Instant::now();
+                    if self.disk.is_idle() {
+                        self.stream.wait(!self.output.is_empty(), IDLE)?;
+                    } else {
+                        self.disk.sleep(SLEEP)?;
+                    }
+                    rest.slept(begun.elapsed() < SLEEP);
                 }
-                1..SPINS => std::hint::spin_loop(),
-                _ => self.disk.sleep(SLEEP)?,
             }
         }
         Ok(())
@@ -141,6 +156,10 @@ impl<F: Fabric> Connection<'_, F> {
             self.input.copy_within(self.used..self.filled, 0);
             (self.used, self.filled) = (0, self.filled - self.used);
         }
+        if self.quiet > 0 && !self.disk.is_idle() {
+            self.quiet -= 1;
+            return Ok(false);
+        }
         let Some(room @ [_, ..]) = self.input.get_mut(self.filled..) else { return Ok(false) };
         let read = self.stream.read(room);
         self.filled += read.as_ref().copied().unwrap_or(0);
@@ -151,7 +170,10 @@ impl<F: Fabric> Connection<'_, F> {
                 Ok(true)
             }
             Ok(_) => Ok(true),
-            Err(error) if is_later(&error) => Ok(false),
+            Err(error) if is_later(&error) => {
+                self.quiet = LOOK;
+                Ok(false)
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -311,7 +333,7 @@ impl<F: Fabric> Connection<'_, F> {
         while self.sent < self.output.len() {
             match self.stream.write(self.output.get(self.sent..).unwrap_or_default()) {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
-                Ok(count) => (self.sent, busy) = (self.sent + count, true),
+                Ok(count) => (self.sent, busy, self.quiet) = (self.sent + count, true, 0),
                 Err(error) if is_later(&error) => return Ok(busy),
                 Err(error) => return Err(error.into()),
             }

@@ -2,10 +2,11 @@
 
 use std::fs::OpenOptions;
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatfs};
 use rustix::io::Errno;
 
 use super::{Store, behind};
@@ -14,6 +15,10 @@ use super::{Store, behind};
 const ZEROS: usize = 1 << 16;
 /// The alignment that direct transfers need: of offset, length and address.
 const ALIGNED: usize = 512;
+/// The same on disks with larger sectors.
+const ALIGNED_MORE: usize = 4096;
+/// The number of the file system tmpfs (`statfs(2)`).
+const TMPFS: i64 = 0x0102_1994;
 
 /// A file or a block device.
 #[derive(Debug)]
@@ -22,6 +27,10 @@ pub struct File {
     direct: Option<std::fs::File>,
     /// For transfers that are not aligned, and for flushes.
     plain: std::fs::File,
+    /// What direct transfers must be multiples of.
+    aligned: usize,
+    /// The file system is in memory: nothing waits for a disk.
+    quick: bool,
     len: u64,
 }
 
@@ -47,7 +56,13 @@ impl File {
         };
         let mut direct = OpenOptions::new();
         direct.read(true).write(true).custom_flags(OFlags::DIRECT.bits() as i32);
-        Ok(File { direct: direct.open(path).ok(), plain, len })
+        let direct = direct.open(path).ok();
+        let aligned = match direct.as_ref().map(takes_blocks) {
+            Some(false) => ALIGNED_MORE,
+            _ => ALIGNED,
+        };
+        let quick = fstatfs(&plain).is_ok_and(|stat| stat.f_type as i64 == TMPFS);
+        Ok(File { direct, plain, aligned, quick, len })
     }
 
     /// True if transfers go past the page cache.
@@ -59,9 +74,15 @@ impl File {
     fn for_transfer(&self, at: u64, bytes: &[u8]) -> &std::fs::File {
         let odd = at as usize | bytes.len() | bytes.as_ptr() as usize;
         match &self.direct {
-            Some(direct) if odd.is_multiple_of(ALIGNED) => direct,
+            Some(direct) if odd.is_multiple_of(self.aligned) => direct,
             _ => &self.plain,
         }
+    }
+
+    /// The same as a number, for io_uring; `None` behind the end.
+    pub fn descriptor(&self, at: u64, bytes: &[u8]) -> Option<RawFd> {
+        self.check(at, bytes.len() as u64).ok()?;
+        Some(self.for_transfer(at, bytes).as_raw_fd())
     }
 
     fn check(&self, at: u64, len: u64) -> io::Result<()> {
@@ -89,13 +110,24 @@ impl File {
     }
 }
 
+/// True if a direct transfer of one block works.
+fn takes_blocks(direct: &std::fs::File) -> bool {
+    #[repr(align(512))]
+    struct Block([u8; ALIGNED]);
+    direct.read_at(&mut Block([0; ALIGNED]).0, ALIGNED as u64).is_ok()
+}
+
 impl Store for File {
     fn len(&self) -> u64 {
         self.len
     }
 
+    fn file(&self) -> Option<&File> {
+        Some(self)
+    }
+
     fn is_quick(&self) -> bool {
-        false
+        self.quick
     }
 
     fn read(&self, at: u64, to: &mut [u8]) -> io::Result<()> {

@@ -3,12 +3,14 @@
 mod file;
 mod jobs;
 mod memory;
+mod ring;
 
 use std::io;
 
 pub use file::File;
 pub use jobs::Jobs;
 pub use memory::Memory;
+pub use ring::{Ended, Move, REGIONS, Ring, Transfer};
 
 /// Bytes that stay, by their offset. Callers keep to offsets below [`Store::len`].
 pub trait Store: Send + Sync {
@@ -22,6 +24,11 @@ pub trait Store: Send + Sync {
 
     /// True if its calls return in less time than a switch to another thread takes.
     fn is_quick(&self) -> bool;
+
+    /// The file under it, for transfers by io_uring.
+    fn file(&self) -> Option<&File> {
+        None
+    }
 
     /// Reads bytes.
     ///

@@ -1,5 +1,6 @@
 //! The target: a thread that listens, and workers that each poll some of the queue pairs.
 
+mod backing;
 mod pool;
 mod queue;
 mod worker;
@@ -15,11 +16,16 @@ use std::time::Duration;
 use doorbell::error::Code;
 use doorbell::{Channel, CmError, Event, EventKind, Fabric, Id, IdKey, PortSpace};
 
+use self::backing::Backing;
 use self::worker::{Common, News, Worker};
 use crate::subsystem::Subsystem;
 
 /// How long the listening thread waits between two looks at the end.
 const WAIT: Duration = Duration::from_millis(20);
+
+/// Empty turns before a poll loop sleeps, at most, unless the caller says otherwise: about a
+/// millisecond.
+pub const SPINS: u32 = 1 << 13;
 
 /// A running target. Dropping it ends it.
 pub struct Target {
@@ -36,7 +42,8 @@ struct Line<F: Fabric> {
 }
 
 impl Target {
-    /// Starts a target with `workers` poll loops.
+    /// Starts a target with `workers` poll loops. Each of them sleeps after at most `spins` empty
+    /// turns; see [`SPINS`].
     ///
     /// # Errors
     /// The address is not this device's or is in use; memory or threads are short.
@@ -45,20 +52,23 @@ impl Target {
         addr: SocketAddr,
         subsystem: Arc<Subsystem>,
         workers: usize,
+        spins: u32,
     ) -> Result<Target, CmError> {
         let channel_of_events = fabric.open_channel()?;
         let mut listener = Id::create(fabric, Some(&channel_of_events), PortSpace::Tcp)?;
         listener.bind(addr)?;
         listener.listen(0)?;
         let addr = listener.local_addr().unwrap_or(addr);
-        let common = Arc::new(Common { subsystem, stop: AtomicBool::new(false) });
+        let common = Arc::new(Common { subsystem, spins, stop: AtomicBool::new(false) });
         let failure = Arc::new(Mutex::new(None));
         let mut target = Target { addr, common, threads: Vec::new(), failure };
         let mut lines = Vec::new();
         for index in 0..workers.max(1) {
             let (news, heard) = channel();
             let load = Arc::new(AtomicUsize::new(0));
-            let worker = Worker::new(fabric, target.common.clone(), heard, load.clone())?;
+            let backing = Backing::new(&target.common.subsystem, index == 0)?;
+            let common = target.common.clone();
+            let worker = Worker::new(fabric, common, heard, load.clone(), backing)?;
             target.spawn(format!("nvmf-{index}"), move || worker.run())?;
             lines.push(Line { news, load });
         }

@@ -2,6 +2,7 @@
 
 use doorbell::{Buffer, CmError, Fabric, error::Code, message_memory};
 
+use crate::store::REGIONS;
 use crate::wire::response::RESPONSE_BYTES;
 use crate::wire::{PAGE_BYTES, TRANSFER_BYTES};
 
@@ -13,6 +14,8 @@ pub(super) struct Pool<F: Fabric> {
     small: Vec<Buffer<F>>,
     large: Vec<Buffer<F>>,
     responses: Vec<Buffer<F>>,
+    /// Address and length of what the small and the large ones are cut from.
+    regions: [(usize, usize); REGIONS],
 }
 
 impl<F: Fabric> Pool<F> {
@@ -26,13 +29,29 @@ impl<F: Fabric> Pool<F> {
             })?;
             Buffer::over(fabric, memory, count, len)
         };
+        let (small, large) = (many(depth, PAGE_BYTES)?, many(LARGE, TRANSFER_BYTES)?);
+        let region = |buffers: &[Buffer<F>]| {
+            let start = buffers.first().map_or(0, |buffer| buffer.as_ptr() as usize);
+            (start, buffers.iter().map(|buffer| buffer.len()).sum())
+        };
         Ok(Pool {
-            small: many(depth, PAGE_BYTES)?,
-            large: many(LARGE, TRANSFER_BYTES)?,
+            regions: [region(&small), region(&large)],
+            small,
+            large,
             // A host may send the next command before this side hears that its device has the
             // last response, so there are more responses than commands.
             responses: many(depth * 2, RESPONSE_BYTES)?,
         })
+    }
+
+    /// Address and length of the regions that data is in.
+    pub(super) fn regions(&self) -> [(usize, usize); REGIONS] {
+        self.regions
+    }
+
+    /// The number of the region that a buffer for data is cut from.
+    pub(super) fn region_of(buffer: &Buffer<F>) -> u16 {
+        u16::from(buffer.len() != PAGE_BYTES)
     }
 
     /// A buffer of at least `len` bytes.

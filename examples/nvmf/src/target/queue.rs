@@ -1,17 +1,16 @@
 //! One queue pair of a host: capsules in, data both ways, responses out.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use doorbell::wc::WcOpcode;
 use doorbell::wr::{PostCause, Remote, SendFlags, SendOp};
-use doorbell::{Buffer, CmError, Fabric, Id, IdKey, SendRequest};
+use doorbell::{Buffer, CmError, Fabric, Id, SendRequest};
 
+use super::backing::{Backing, Job};
 use super::pool::Pool;
-use crate::controller::Controller;
 use crate::session::{Answer, Place, Request, Session, Step, Work};
-use crate::store::Jobs;
+use crate::store::REGIONS;
 use crate::subsystem::Counters;
 use crate::wire::response::RESPONSE_BYTES;
 use crate::wire::sgl::Keyed;
@@ -21,28 +20,6 @@ use crate::wire::status::Status;
 const CAPSULES: usize = 64;
 /// How long a connected host may take to say which queue it is.
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
-
-/// Work for a thread that may wait.
-pub(super) struct Job<F: Fabric> {
-    /// The queue that waits for it.
-    pub(super) queue: IdKey,
-    request: Request,
-    buffer: Option<Buffer<F>>,
-    status: Status,
-    /// Tells the subsystem that the controller still has work.
-    _controller: Option<Arc<Controller>>,
-}
-
-impl<F: Fabric> Job<F> {
-    /// Does the work.
-    pub(super) fn run(&mut self) {
-        let len = self.request.data_len();
-        let data = self.buffer.as_deref_mut().and_then(|buffer| buffer.get_mut(..len));
-        if let Work::Io(io) = &self.request.work {
-            self.status = io.run(data.unwrap_or_default());
-        }
-    }
-}
 
 /// An answer, with the data that goes before it.
 struct Ready<F: Fabric> {
@@ -81,10 +58,8 @@ pub(super) struct Queue<F: Fabric> {
     list: Vec<SendRequest<F>>,
     /// Commands without a posted answer.
     in_flight: usize,
-    /// Commands that a thread has.
-    jobs: usize,
-    /// Requests that were posted and have not completed.
-    sending: usize,
+    /// The set of its buffers that is registered for files.
+    set: Option<u16>,
     born: Instant,
 }
 
@@ -95,21 +70,23 @@ impl<F: Fabric> Queue<F> {
         id: Id<F>,
         session: Session,
         depth: usize,
+        backing: &mut Backing<F>,
     ) -> Result<Queue<F>, CmError> {
         let inline = id.qp().is_some_and(|(_, caps)| caps.inline as usize >= RESPONSE_BYTES);
+        let pool = Pool::new(fabric, depth)?;
+        let set = backing.register(pool.regions());
         Ok(Queue {
             id,
             session,
             depth,
-            pool: Pool::new(fabric, depth)?,
+            pool,
             inline: if inline { SendFlags::INLINE } else { SendFlags::empty() },
             reads: VecDeque::new(),
             waiting: VecDeque::new(),
             answers: VecDeque::new(),
             list: Vec::new(),
             in_flight: 0,
-            jobs: 0,
-            sending: 0,
+            set,
             born: Instant::now(),
         })
     }
@@ -124,10 +101,9 @@ impl<F: Fabric> Queue<F> {
         self.depth
     }
 
-    /// True while it waits for what wakes nobody: a thread that carries out a command, or room in
-    /// the send queue.
+    /// True while it waits for what wakes nobody: room in the send queue, or a free response.
     pub(super) fn is_waiting(&self) -> bool {
-        self.jobs > 0 || self.sending > 0 || !self.list.is_empty() || !self.answers.is_empty()
+        !self.list.is_empty() || !self.answers.is_empty()
     }
 
     /// Looks after limits of time.
@@ -146,39 +122,38 @@ impl<F: Fabric> Queue<F> {
     /// capsules go to `refill`.
     pub(super) fn turn(
         &mut self,
-        jobs: Option<&Jobs<Job<F>>>,
+        backing: &mut Backing<F>,
         refill: &mut Vec<Buffer<F>>,
     ) -> Result<bool, End> {
-        let mut busy = self.sends(jobs)?;
+        let mut busy = self.sends(backing)?;
         for _ in 0..CAPSULES {
             let Some(done) = self.id.queues().poll_recv() else { break };
             busy = true;
             let (good, len) = (done.status.is_ok(), done.len);
             let Some(mut buffer) = done.buffer else { return Err(End::Breach) };
-            let taken = if good { self.capsule(&mut buffer, len, jobs) } else { Err(End::Gone) };
+            let taken = if good { self.capsule(&mut buffer, len, backing) } else { Err(End::Gone) };
             refill.push(buffer);
             taken?;
         }
         if !self.waiting.is_empty() {
-            self.start_waiting(jobs)?;
+            self.start_waiting(backing)?;
         }
         self.post()?;
         Ok(busy)
     }
 
     /// Takes completed sends.
-    fn sends(&mut self, jobs: Option<&Jobs<Job<F>>>) -> Result<bool, End> {
+    fn sends(&mut self, backing: &mut Backing<F>) -> Result<bool, End> {
         let mut busy = false;
         while let Some(done) = self.id.queues().poll_send() {
             busy = true;
-            self.sending = self.sending.saturating_sub(1);
             if !done.status.is_ok() {
                 return Err(End::Gone);
             }
             match (done.opcode, done.buffer) {
                 (WcOpcode::Read, Some(buffer)) => {
                     let request = self.reads.pop_front().ok_or(End::Breach)?;
-                    self.run(request, Some(buffer), jobs)?;
+                    self.run(request, Some(buffer), backing)?;
                 }
                 (_, Some(buffer)) => self.pool.give(buffer),
                 (_, None) => {}
@@ -196,7 +171,7 @@ impl<F: Fabric> Queue<F> {
         &mut self,
         buffer: &mut Buffer<F>,
         len: usize,
-        jobs: Option<&Jobs<Job<F>>>,
+        backing: &mut Backing<F>,
     ) -> Result<(), End> {
         // A host that sends more commands than its queue holds would use up what is not its own.
         if self.in_flight >= self.depth {
@@ -215,7 +190,7 @@ impl<F: Fabric> Queue<F> {
             }
             Step::Request(request) => {
                 self.in_flight += 1;
-                self.begin(request, buffer, jobs)?;
+                self.begin(request, buffer, backing)?;
             }
         }
         Ok(())
@@ -226,10 +201,10 @@ impl<F: Fabric> Queue<F> {
         &mut self,
         request: Request,
         buffer: &mut Buffer<F>,
-        jobs: Option<&Jobs<Job<F>>>,
+        backing: &mut Backing<F>,
     ) -> Result<(), End> {
         let Place::Capsule(range) = &request.place else {
-            return self.start(Waiting { request, data: None }, jobs);
+            return self.start(Waiting { request, data: None }, backing);
         };
         let data = buffer.get_mut(range.clone()).ok_or(End::Breach)?;
         match &request.work {
@@ -243,17 +218,22 @@ impl<F: Fabric> Queue<F> {
                 self.answer(answer)
             }
             Work::Io(_) => {
-                let data = Some(data.to_vec());
-                self.start(Waiting { request, data }, jobs)
+                let Some(mut place) = self.pool.take(data.len()) else {
+                    let data = Some(data.to_vec());
+                    self.waiting.push_back(Waiting { request, data });
+                    return Ok(());
+                };
+                place.get_mut(..data.len()).ok_or(End::Breach)?.copy_from_slice(data);
+                self.run(request, Some(place), backing)
             }
         }
     }
 
     /// Starts a request, or lets it wait for a buffer.
-    fn start(&mut self, waiting: Waiting, jobs: Option<&Jobs<Job<F>>>) -> Result<(), End> {
+    fn start(&mut self, waiting: Waiting, backing: &mut Backing<F>) -> Result<(), End> {
         let len = waiting.request.data_len();
         if len == 0 {
-            return self.run(waiting.request, None, jobs);
+            return self.run(waiting.request, None, backing);
         }
         let Some(mut buffer) = self.pool.take(len) else {
             self.waiting.push_back(waiting);
@@ -270,14 +250,14 @@ impl<F: Fabric> Queue<F> {
                 self.reads.push_back(request);
                 Ok(())
             }
-            _ => self.run(request, Some(buffer), jobs),
+            _ => self.run(request, Some(buffer), backing),
         }
     }
 
-    fn start_waiting(&mut self, jobs: Option<&Jobs<Job<F>>>) -> Result<(), End> {
+    fn start_waiting(&mut self, backing: &mut Backing<F>) -> Result<(), End> {
         for _ in 0..self.waiting.len() {
             let Some(waiting) = self.waiting.pop_front() else { break };
-            self.start(waiting, jobs)?;
+            self.start(waiting, backing)?;
         }
         Ok(())
     }
@@ -287,40 +267,20 @@ impl<F: Fabric> Queue<F> {
         &mut self,
         request: Request,
         buffer: Option<Buffer<F>>,
-        jobs: Option<&Jobs<Job<F>>>,
+        backing: &mut Backing<F>,
     ) -> Result<(), End> {
-        let quick = match &request.work {
-            Work::Connect(_) => true,
-            Work::Io(io) => io.is_quick(),
-        };
         let (queue, _controller) = (self.id.key(), self.session.controller().cloned());
-        let mut job = Job { queue, request, buffer, status: Status::SUCCESS, _controller };
-        match jobs {
-            Some(jobs) if !quick => match jobs.give(job) {
-                Ok(()) => {
-                    self.jobs += 1;
-                    Ok(())
-                }
-                Err(mut job) => {
-                    job.status = Status::INTERNAL;
-                    self.finish(job)
-                }
-            },
-            _ => {
-                job.run();
-                self.finish(job)
-            }
+        let region = buffer.as_ref().map(Pool::region_of);
+        let index = self.set.zip(region).map(|(set, region)| set * REGIONS as u16 + region);
+        let status = Status::SUCCESS;
+        match backing.give(Job { queue, request, buffer, index, status, _controller }) {
+            Some(done) => self.finish(done),
+            None => Ok(()),
         }
     }
 
-    /// Takes a job back that a thread has done.
-    pub(super) fn take_back(&mut self, job: Job<F>) -> Result<(), End> {
-        self.jobs = self.jobs.saturating_sub(1);
-        self.finish(job)
-    }
-
     /// Answers a request that was carried out.
-    fn finish(&mut self, job: Job<F>) -> Result<(), End> {
+    pub(super) fn finish(&mut self, job: Job<F>) -> Result<(), End> {
         let Job { request, buffer, status, .. } = job;
         let len = request.data_len();
         let to_host = match request.place {
@@ -386,13 +346,7 @@ impl<F: Fabric> Queue<F> {
         if self.list.is_empty() {
             return Ok(());
         }
-        let signaled = |list: &[SendRequest<F>]| {
-            list.iter().filter(|request| request.flags.contains(SendFlags::SIGNALED)).count()
-        };
-        let before = signaled(&self.list);
-        let posted = self.id.queues().post_sends(&mut self.list);
-        self.sending += before - signaled(&self.list);
-        match posted {
+        match self.id.queues().post_sends(&mut self.list) {
             Ok(()) => Ok(()),
             // The rest goes with a later turn.
             Err(failed) if failed.cause == PostCause::Full => Ok(()),
@@ -401,7 +355,15 @@ impl<F: Fabric> Queue<F> {
     }
 
     /// Ends the queue. Buffers of capsules that nobody has read go to `refill`.
-    pub(super) fn close(mut self, end: &End, refill: &mut Vec<Buffer<F>>) {
+    pub(super) fn close(
+        mut self,
+        end: &End,
+        refill: &mut Vec<Buffer<F>>,
+        backing: &mut Backing<F>,
+    ) {
+        if let Some(set) = self.set {
+            backing.unregister(set);
+        }
         let counters = &self.session.subsystem().counters;
         match end {
             End::Gone => {}

@@ -14,9 +14,10 @@ use doorbell::{
     message_memory,
 };
 
-use super::queue::{End, Job, Queue};
+use super::backing::Backing;
+use super::queue::{End, Queue};
+use crate::rest::{Rest, Step};
 use crate::session::Session;
-use crate::store::Jobs;
 use crate::subsystem::{Counters, Subsystem};
 use crate::wire::CAPSULE_BYTES;
 use crate::wire::cm::{QueueRequest, Reject, accept_bytes};
@@ -24,14 +25,12 @@ use crate::wire::response::RESPONSE_BYTES;
 
 /// Receives of a worker: the depths of its queues together do not exceed them.
 const RECEIVES: usize = 2048;
-/// Threads that wait for files.
-const JOBS: usize = 4;
-/// Turns without work before the loop sleeps until the device wakes it.
-const SPINS: u32 = 256;
-/// How long it sleeps: until it has to look at other things, at a job for a file, or again on a
-/// device that cannot wake it.
+/// How long the loop sleeps: until it has to look at other things, at what wakes nobody, or again
+/// on a device that cannot wake it.
 const SLEEP: Duration = Duration::from_millis(10);
 const NAP: Duration = Duration::from_micros(50);
+/// Turns between two looks at the clock, which is a system call on some machines.
+const CLOCK: u32 = 64;
 /// Completions that may wait for the loop: of a receive, and of four requests, for each command.
 const COMPLETIONS: usize = RECEIVES * 5;
 /// The peer's wait while no receive is posted: code 12 is 0.64 ms.
@@ -52,6 +51,8 @@ pub(super) enum News<F: Fabric> {
 /// What a worker shares with the other threads.
 pub(super) struct Common {
     pub(super) subsystem: Arc<Subsystem>,
+    /// Empty turns of a poll loop before it sleeps, at most.
+    pub(super) spins: u32,
     pub(super) stop: AtomicBool,
 }
 
@@ -66,7 +67,7 @@ pub(super) struct Worker<F: Fabric> {
     refill: Vec<Buffer<F>>,
     /// Receives that no queue has claimed.
     free: usize,
-    jobs: Option<Jobs<Job<F>>>,
+    backing: Backing<F>,
 }
 
 impl<F: Fabric> Worker<F> {
@@ -75,15 +76,8 @@ impl<F: Fabric> Worker<F> {
         common: Arc<Common>,
         news: Receiver<News<F>>,
         load: Arc<AtomicUsize>,
+        backing: Backing<F>,
     ) -> Result<Worker<F>, CmError> {
-        let quick = common.subsystem.namespaces().iter().all(|space| space.store().is_quick());
-        let jobs = match quick {
-            true => None,
-            false => Some(
-                Jobs::new(JOBS, Job::run)
-                    .map_err(|error| CmError::from_io("start threads for files", &error))?,
-            ),
-        };
         let most = fabric.caps().cqe_max.min(COMPLETIONS as u32);
         let cq = CompletionQueue::new(fabric, most)?;
         let srq = SharedReceive::new(fabric, RECEIVES as u32)?;
@@ -95,24 +89,35 @@ impl<F: Fabric> Worker<F> {
         // Queues may have as many commands as there are completions for.
         let free = RECEIVES.min(most as usize / 5);
         let (fabric, queues) = (fabric.clone(), HashMap::new());
-        Ok(Worker { fabric, common, news, load, cq, srq, queues, refill, free, jobs })
+        Ok(Worker { fabric, common, news, load, cq, srq, queues, refill, free, backing })
     }
 
     /// Runs until the target stops.
     pub(super) fn run(mut self) -> Result<(), CmError> {
-        let (mut idle, mut tick) = (0_u32, Instant::now());
+        let (mut rest, mut tick, mut turns) = (Rest::new(self.common.spins), Instant::now(), 0_u32);
         // Relaxed: the flag guards no other memory.
         while !self.common.stop.load(Ordering::Relaxed) {
-            let busy = self.turn()?;
-            idle = if busy { 0 } else { idle.saturating_add(1) };
-            if tick.elapsed() >= TICK {
-                tick = Instant::now();
-                self.tick(tick);
+            turns += 1;
+            if turns >= CLOCK {
+                turns = 0;
+                if tick.elapsed() >= TICK {
+                    tick = Instant::now();
+                    self.tick(tick);
+                }
             }
-            if idle > SPINS {
-                self.sleep()?;
-            } else if !busy {
-                std::hint::spin_loop();
+            if self.turn()? {
+                rest.worked();
+                continue;
+            }
+            match rest.next() {
+                Step::Spin => std::hint::spin_loop(),
+                Step::Yield => thread::yield_now(),
+                Step::Sleep => {
+                    let begun = Instant::now();
+                    self.sleep()?;
+                    rest.slept(begun.elapsed() < SLEEP);
+                    turns = CLOCK;
+                }
             }
         }
         let keys: Vec<IdKey> = self.queues.keys().copied().collect();
@@ -128,12 +133,15 @@ impl<F: Fabric> Worker<F> {
         }
         let limit = if self.turn()? {
             Duration::ZERO // The wait only ends what arming has begun.
-        } else if self.queues.values().any(Queue::is_waiting) {
+        } else if self.backing.has_threads_busy() || self.queues.values().any(Queue::is_waiting) {
             NAP
         } else {
             SLEEP
         };
-        self.cq.wait(Some(limit))?;
+        let fds = self.cq.wake_fds().map(|fds| fds.all());
+        let waited = fds.map_or(Ok(false), |fds| self.backing.wait(fds, limit));
+        let waited = waited.map_err(|error| CmError::from_io("wait for a file", &error))?;
+        self.cq.wait(Some(if waited { Duration::ZERO } else { limit }))?;
         Ok(())
     }
 
@@ -143,16 +151,16 @@ impl<F: Fabric> Worker<F> {
             busy = true;
             self.hear(news);
         }
-        while let Some(job) = self.jobs.as_ref().and_then(Jobs::take) {
+        while let Some(job) = self.backing.take() {
             busy = true;
             if let Some(queue) = self.queues.get_mut(&job.queue) {
                 // A failure shows in the queue's own turn.
-                let _ = queue.take_back(job);
+                let _ = queue.finish(job);
             }
         }
         let mut ended = Vec::new();
         for (key, queue) in &mut self.queues {
-            match queue.turn(self.jobs.as_ref(), &mut self.refill) {
+            match queue.turn(&mut self.backing, &mut self.refill) {
                 Ok(some) => busy |= some,
                 Err(end) => ended.push((*key, end)),
             }
@@ -160,6 +168,7 @@ impl<F: Fabric> Worker<F> {
         for (key, end) in ended {
             self.remove(key, &end);
         }
+        self.backing.submit()?;
         Ok(busy)
     }
 
@@ -225,7 +234,7 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
-    fn connect(&self, mut id: Id<F>, request: &QueueRequest) -> Result<Queue<F>, CmError> {
+    fn connect(&mut self, mut id: Id<F>, request: &QueueRequest) -> Result<Queue<F>, CmError> {
         let depth = u32::from(request.depth);
         let inline = self.fabric.caps().inline_max.min(RESPONSE_BYTES as u32);
         // READs, WRITEs and responses, and those that have not completed yet.
@@ -242,7 +251,8 @@ impl<F: Fabric> Worker<F> {
         })?;
         let subsystem = self.common.subsystem.clone();
         let session = Session::new(subsystem, request.queue, request.depth, addr);
-        let mut queue = Queue::new(&self.fabric, id, session, usize::from(request.depth))?;
+        let backing = &mut self.backing;
+        let mut queue = Queue::new(&self.fabric, id, session, usize::from(request.depth), backing)?;
         let answer = accept_bytes(request.depth);
         queue.id().accept(&ConnParam { private_data: &answer, ..ConnParam::default() })?;
         Ok(queue)
@@ -252,6 +262,6 @@ impl<F: Fabric> Worker<F> {
         let Some(queue) = self.queues.remove(&key) else { return };
         self.free += queue.depth();
         self.load.fetch_sub(1, Ordering::Relaxed);
-        queue.close(end, &mut self.refill);
+        queue.close(end, &mut self.refill, &mut self.backing);
     }
 }

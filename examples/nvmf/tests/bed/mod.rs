@@ -11,7 +11,7 @@ use doorbell::soft::SoftDevice;
 use doorbell_nvmf::initiator::{Controller, Error, Host, Payload, Queue, Tag};
 use doorbell_nvmf::store::{Memory, Store};
 use doorbell_nvmf::subsystem::Subsystem;
-use doorbell_nvmf::target::Target;
+use doorbell_nvmf::target::{SPINS, Target};
 use doorbell_nvmf::wire::command::{Command, opcode};
 
 pub(crate) const NQN: &str = "nqn.2026-11.rs.doorbell:test";
@@ -31,7 +31,7 @@ impl Bed {
         let device = SoftDevice::open().unwrap();
         let subsystem = Arc::new(Subsystem::new(NQN, vec![store], 8));
         let any = "127.0.0.1:0".parse().unwrap();
-        let target = Target::start(&device, any, subsystem, workers).unwrap();
+        let target = Target::start(&device, any, subsystem, workers, SPINS).unwrap();
         Bed { device, target }
     }
 
