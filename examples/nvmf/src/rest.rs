@@ -2,11 +2,18 @@
 //! never sleeps takes the processor from the kernel's part of the device, or from the host's
 //! programs on the same machine.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 /// Empty turns between two yields: on a device in the kernel's software, what was posted moves
 /// only when this thread lets another run.
 const YIELD: u32 = 8;
 /// Empty turns before a sleep, at least.
 const SPINS: u32 = 64;
+
+/// A yield that lasts this long has met others that need the processor: a sleeper is woken sooner
+/// than a thread that yields again and again.
+const CROWDED: Duration = Duration::from_micros(200);
 
 /// What to do after an empty turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +55,21 @@ impl Rest {
         }
     }
 
+    /// Lets others run.
+    pub(crate) fn let_run(&mut self) {
+        let begun = Instant::now();
+        thread::yield_now();
+        if begun.elapsed() > CROWDED {
+            self.crowded();
+        }
+    }
+
+    /// Others need the processor: the next empty turn ends in a sleep.
+    fn crowded(&mut self) {
+        self.empty = self.spins;
+        self.spins = (self.spins / 2).max(SPINS).min(self.most);
+    }
+
     /// A sleep has ended, because something came or because its time was over. A loop that is
     /// woken again and again spins longer.
     pub(crate) fn slept(&mut self, woken: bool) {
@@ -73,6 +95,16 @@ mod tests {
         assert_eq!(spins(&mut rest), 1 << 13);
         (0..9).for_each(|_| rest.slept(false));
         assert_eq!(spins(&mut rest), SPINS);
+    }
+
+    #[test]
+    fn a_crowded_processor_ends_the_spin() {
+        let mut rest = Rest::new(1 << 13);
+        (0..9).for_each(|_| rest.slept(true));
+        rest.worked();
+        assert_eq!(rest.next(), Step::Yield);
+        rest.crowded();
+        assert_eq!(rest.next(), Step::Sleep);
     }
 
     #[test]

@@ -87,6 +87,10 @@ fn fio_finds_what_it_wrote() {
     }
 }
 
+/// Minutes for which the target is killed again and again, instead of five times: for a long run
+/// by hand.
+const MINUTES: &str = "DOORBELL_NVMF_MINUTES";
+
 /// Nothing that was acknowledged is lost, because a file keeps it, and what was not is sent again.
 #[test]
 fn a_killed_target_loses_nothing_on_a_file() {
@@ -96,6 +100,21 @@ fn a_killed_target_loses_nothing_on_a_file() {
     let folder = Folder::new("disk");
     let file = folder.file("disk");
     let mut bed = Bed::new("killed", &["--file", &file, "--size", "64M"]);
+    let minutes: u64 = std::env::var(MINUTES).map_or(0, |text| text.parse().unwrap());
+    let begun = Instant::now();
+    let mut kills = (0, 0);
+    loop {
+        kills.0 += one_run_with_kills(&mut bed, &file, minutes > 0);
+        kills.1 += 1;
+        if begun.elapsed() >= Duration::from_secs(minutes * 60) {
+            break;
+        }
+    }
+    println!("{} kills in {} runs of fio, {:?}", kills.0, kills.1, begun.elapsed());
+}
+
+/// Verified writes while the target is killed five times, or all the time; returns how often.
+fn one_run_with_kills(bed: &mut Bed, file: &str, always: bool) -> usize {
     let rest = ["--rw=randwrite", "--bsrange=512-64k", "--iodepth=16", "--size=64M"];
     let words = verified(&bed.uri, &[&rest[..], &["--fsync=32"]].concat());
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -105,16 +124,19 @@ fn a_killed_target_loses_nothing_on_a_file() {
     let end = Instant::now() + LIMIT;
     while fio.runs() {
         assert!(Instant::now() < end, "fio waits for a reply after {kills} kills");
-        std::thread::sleep(Duration::from_millis(if kills < 5 { 300 } else { 50 }));
-        if kills == 5 || !fio.runs() {
+        let kill = always || kills < 5;
+        let pause = if always { 2000 } else { 300 };
+        std::thread::sleep(Duration::from_millis(if kill { pause } else { 50 }));
+        if !kill || !fio.runs() {
             continue;
         }
         bed.target.take().unwrap().kill();
-        let again = ["target", "--port", &bed.port, "--file", &file];
+        let again = ["target", "--port", &bed.port, "--file", file];
         bed.target = Some(Running::nvmf(&again).0);
         kills += 1;
     }
     let text = std::fs::read_to_string(&out).unwrap();
     assert!(fio.ends_well() && text.contains("err= 0"), "after {kills} kills: {text}");
     assert!(kills > 0, "fio was done before the first kill");
+    kills
 }

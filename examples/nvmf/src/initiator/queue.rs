@@ -175,8 +175,10 @@ impl<F: Fabric> Queue<F> {
         };
         let command = command.numbered(slot).data(data);
         let total = COMMAND_BYTES + extra.len();
-        for (to, from) in capsule.iter_mut().zip(command.bytes().iter().chain(extra)) {
-            *to = *from;
+        // `CAPSULE_BYTES` is the longest capsule, and `in_capsule` keeps the data within it.
+        if let Some((first, rest)) = capsule.split_at_mut_checked(COMMAND_BYTES) {
+            first.copy_from_slice(command.bytes());
+            rest.iter_mut().zip(extra).for_each(|(to, from)| *to = *from);
         }
         let mut flags = SendFlags::SIGNALED;
         flags.set(SendFlags::INLINE, total <= self.inline);

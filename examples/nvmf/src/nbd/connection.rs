@@ -126,7 +126,7 @@ impl<F: Fabric> Connection<'_, F> {
             }
             match rest.next() {
                 Step::Spin => std::hint::spin_loop(),
-                Step::Yield => std::thread::yield_now(),
+                Step::Yield => rest.let_run(),
                 Step::Sleep => {
                     self.quiet = 0;
                     let begun = Instant::now();

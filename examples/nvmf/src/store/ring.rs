@@ -121,9 +121,11 @@ impl<F: Fabric, T> Ring<F, T> {
         mut buffer: Option<Buffer<F>>,
     ) -> Result<(), (T, Option<Buffer<F>>)> {
         let bytes = buffer.as_deref_mut().unwrap_or_default();
-        let fits = bytes.len() >= transfer.len;
         let start = bytes.as_mut_ptr();
-        let (true, Some(place)) = (fits, self.free.pop()) else { return Err((job, buffer)) };
+        if bytes.len() < transfer.len {
+            return Err((job, buffer));
+        }
+        let Some(place) = self.free.pop() else { return Err((job, buffer)) };
         let entry = entry(&transfer, index, start).user_data(place as u64);
         // SAFETY: the buffer has at least as many bytes as the transfer. It stays in `held` until
         // the completion comes, where nobody borrows it, and its bytes do not move with it. `drop`

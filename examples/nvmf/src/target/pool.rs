@@ -14,6 +14,8 @@ pub(super) struct Pool<F: Fabric> {
     small: Vec<Buffer<F>>,
     large: Vec<Buffer<F>>,
     responses: Vec<Buffer<F>>,
+    /// Commands of the queue.
+    depth: usize,
     /// Address and length of what the small and the large ones are cut from.
     regions: [(usize, usize); REGIONS],
 }
@@ -35,6 +37,7 @@ impl<F: Fabric> Pool<F> {
             (start, buffers.iter().map(|buffer| buffer.len()).sum())
         };
         Ok(Pool {
+            depth,
             regions: [region(&small), region(&large)],
             small,
             large,
@@ -58,6 +61,12 @@ impl<F: Fabric> Pool<F> {
     pub(super) fn take(&mut self, len: usize) -> Option<Buffer<F>> {
         let small = if len <= PAGE_BYTES { self.small.pop() } else { None };
         small.or_else(|| self.large.pop().filter(|buffer| len <= buffer.len()))
+    }
+
+    /// True if a kind of buffer is scarce.
+    pub(super) fn is_low(&self) -> bool {
+        let half = self.depth / 2;
+        self.small.len() <= half || self.large.len() <= LARGE / 2 || self.responses.len() <= half
     }
 
     /// A buffer for a response.

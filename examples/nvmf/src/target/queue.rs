@@ -18,6 +18,9 @@ use crate::wire::status::Status;
 
 /// Capsules that one turn takes from a queue at most, so that no queue starves the others.
 const CAPSULES: usize = 64;
+/// Responses that complete without a word to this side, at most. A completion wakes the loop only
+/// to take a buffer back.
+const SILENT: usize = 16;
 /// How long a connected host may take to say which queue it is.
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 
@@ -60,6 +63,8 @@ pub(super) struct Queue<F: Fabric> {
     in_flight: usize,
     /// The set of its buffers that is registered for files.
     set: Option<u16>,
+    /// Responses since the last that was signalled.
+    silent: usize,
     born: Instant,
 }
 
@@ -87,6 +92,7 @@ impl<F: Fabric> Queue<F> {
             list: Vec::new(),
             in_flight: 0,
             set,
+            silent: 0,
             born: Instant::now(),
         })
     }
@@ -339,7 +345,8 @@ impl<F: Fabric> Queue<F> {
             }
             buffer.copy_from_slice(&self.session.response(&answer).bytes());
             let op = answer.invalidate.map_or(SendOp::Send, SendOp::SendWithInv);
-            let flags = self.inline | SendFlags::SIGNALED;
+            let mut flags = self.inline;
+            flags.set(SendFlags::SIGNALED, self.is_signaled());
             self.list.push(SendRequest { buffer, len: RESPONSE_BYTES, op, flags });
             self.in_flight = self.in_flight.saturating_sub(1);
         }
@@ -352,6 +359,14 @@ impl<F: Fabric> Queue<F> {
             Err(failed) if failed.cause == PostCause::Full => Ok(()),
             Err(_) => Err(End::Gone),
         }
+    }
+
+    /// True if the next response asks for a completion, which also returns what went before. With
+    /// four slots of the send queue for each command, some are always left for one that asks.
+    fn is_signaled(&mut self) -> bool {
+        let most = SILENT.min(self.depth / 4);
+        self.silent = if self.silent >= most || self.pool.is_low() { 0 } else { self.silent + 1 };
+        self.silent == 0
     }
 
     /// Ends the queue. Buffers of capsules that nobody has read go to `refill`.

@@ -111,7 +111,7 @@ impl<F: Fabric> Worker<F> {
             }
             match rest.next() {
                 Step::Spin => std::hint::spin_loop(),
-                Step::Yield => thread::yield_now(),
+                Step::Yield => rest.let_run(),
                 Step::Sleep => {
                     let begun = Instant::now();
                     self.sleep()?;
