@@ -83,8 +83,9 @@ pub struct Trader {
     unasked: bool,
     /// Looks until it asks again for messages that it has asked for.
     patience: u32,
-    /// Exchanges that it is connected with.
+    /// Exchanges that it is connected with, and those of them that await its login.
     peers: u32,
+    logins: Vec<PeerId>,
     message: Vec<u8>,
     results: Results,
     stop: Stop,
@@ -111,6 +112,7 @@ impl Trader {
             unasked: false,
             patience: 0,
             peers: 0,
+            logins: Vec::new(),
             message: Vec::new(),
             results: Results::default(),
             stop,
@@ -146,13 +148,13 @@ impl Trader {
         }
     }
 
-    /// Says who it is, and how many answers it has.
+    /// Says who it is, and how many answers it has; if there is no room, at the next look.
     fn login<P: Provider>(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
         let (user, answers) = (self.plan.load.seed as u32, self.answers.count);
         Channel::Login.begin(&mut self.message);
         Login { user, answers }.write(&mut self.message);
         if out.send(peer, &self.message).is_err() {
-            self.results.wrong.get_or_insert("a new peer has no room for a login".into());
+            self.logins.push(peer);
         }
     }
 
@@ -343,6 +345,9 @@ impl<P: Provider> Handler<P> for Trader {
     }
 
     fn on_timer(&mut self, _key: u64, out: &mut Outbox<'_, P>) {
+        for peer in std::mem::take(&mut self.logins) {
+            self.login(peer, out);
+        }
         self.patience = self.patience.saturating_sub(1);
         self.ask(out);
         self.looks += 1;
@@ -363,6 +368,7 @@ impl<P: Provider> Handler<P> for Trader {
         if self.peers == 0 {
             self.stop.stop();
         }
+        self.logins.retain(|due| *due != peer);
         self.exchange.take_if(|exchange| *exchange == peer);
     }
 }
