@@ -12,7 +12,7 @@ use std::io;
 
 use doorbell::prelude::*;
 use doorbell::wc::Status;
-use doorbell::worker::{DestinationId, OwnRegion, Piece, RegionId};
+use doorbell::worker::{DestinationId, OwnRegion, Piece, RegionId, SendError};
 
 use crate::accounts::Accounts;
 use crate::capture::{Kind, Writer};
@@ -105,6 +105,8 @@ pub struct Exchange {
     following: Option<Following>,
     lines: Vec<DestinationId>,
     snapshots: Snapshots,
+    /// Requests for messages of the feed that found no room for their answer: one of each peer.
+    gaps: Vec<(PeerId, Head)>,
     /// Where it writes the orders that it takes.
     capture: Option<Writer>,
     capture_failed: Option<io::Error>,
@@ -135,6 +137,7 @@ impl Exchange {
             following: None,
             lines: Vec::new(),
             snapshots: Snapshots::default(),
+            gaps: Vec::new(),
             capture: None,
             capture_failed: None,
             clock,
@@ -221,11 +224,12 @@ impl Exchange {
         }
         if self.following.is_some() {
             self.desk.publisher.skip();
-            self.snapshots.send(out);
+            self.fill_gaps(out);
             return;
         }
+        // Before the answers: those would take all room while the exchange is behind.
+        self.fill_gaps(out);
         self.desk.accounts.send(out);
-        self.snapshots.send(out);
         while self.desk.publisher.next_packet(&mut self.packet) {
             self.publish(out);
         }
@@ -257,12 +261,15 @@ impl Exchange {
                 self.advance(out);
             }
             (Channel::Recovery, bytes) => {
-                self.send_again(peer, &Head::read_request(bytes)?, out);
+                let request = Head::read_request(bytes)?;
+                self.gaps.retain(|(from, _)| *from != peer);
+                self.gaps.push((peer, request));
+                self.fill_gaps(out);
             }
             (Channel::Snapshot, bytes) => {
                 bytes.is_empty().then_some(())?;
                 self.begin_snapshot(peer);
-                self.snapshots.send(out);
+                self.fill_gaps(out);
             }
             (Channel::Digest, bytes) => {
                 bytes.is_empty().then_some(())?;
@@ -280,23 +287,43 @@ impl Exchange {
         Some(())
     }
 
-    /// Sends messages of the feed to one peer, or says that they are gone.
-    fn send_again<P: Provider>(&mut self, peer: PeerId, request: &Head, out: &mut Outbox<'_, P>) {
-        match self.desk.publisher.again(request, RECOVERY_MAX, &mut self.packet) {
+    /// Sends what peers have asked for of the feed, as far as there is room.
+    fn fill_gaps<P: Provider>(&mut self, out: &mut Outbox<'_, P>) {
+        self.snapshots.send(out);
+        for _ in 0..self.gaps.len() {
+            let (peer, request) = self.gaps.swap_remove(0);
+            if !self.send_again(peer, &request, out) {
+                self.gaps.push((peer, request));
+            }
+        }
+    }
+
+    /// Sends messages of the feed to one peer, or says that they are gone. False: there is no room.
+    fn send_again<P: Provider>(
+        &mut self,
+        peer: PeerId,
+        request: &Head,
+        out: &mut Outbox<'_, P>,
+    ) -> bool {
+        let counter = match self.desk.publisher.again(request, RECOVERY_MAX, &mut self.packet) {
             Again::Packet => {
                 Channel::Recovery.begin(&mut self.message);
                 self.message.extend_from_slice(&self.packet);
-                // Without room it is lost, and the user asks again.
-                self.counts.recovered += u64::from(out.send(peer, &self.message).is_ok());
+                &mut self.counts.recovered
             }
             Again::Gone(oldest) => {
-                self.counts.gone += 1;
                 Channel::Gone.begin(&mut self.message);
                 self.message.extend(oldest.to_be_bytes());
-                let _ = out.send(peer, &self.message);
+                &mut self.counts.gone
             }
-            Again::Nothing => {}
+            Again::Nothing => return true,
+        };
+        match out.send(peer, &self.message) {
+            Ok(()) => *counter += 1,
+            Err(SendError::NotConnected) => {}
+            Err(_) => return false,
         }
+        true
     }
 
     /// Begins to send a snapshot, unless that peer is getting one.
@@ -447,6 +474,7 @@ impl<P: Provider> Handler<P> for Exchange {
     fn on_peer_down(&mut self, peer: PeerId, _why: DownReason, out: &mut Outbox<'_, P>) {
         self.desk.accounts.gone(peer);
         self.snapshots.gone(peer);
+        self.gaps.retain(|(from, _)| *from != peer);
         self.log.lost(peer);
         if let Some(following) = &mut self.following {
             following.waiting.retain(|waits| *waits != peer);

@@ -22,6 +22,10 @@ const LOOK: u64 = 200_000;
 /// Looks after which it asks for the digest again.
 const DIGEST_LOOKS: u32 = 250;
 
+/// Looks after which it asks for missing messages again. The exchange answers each request, unless
+/// it has not sent what is asked for.
+const ANSWER_LOOKS: u32 = 25;
+
 /// What a trader does.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
@@ -75,8 +79,13 @@ pub struct Trader {
     drops: u64,
     /// Its timer is set.
     ticks: bool,
-    /// Exchanges that it is connected with.
+    /// There was no room to ask for what it needs of the feed.
+    unasked: bool,
+    /// Looks until it asks again for messages that it has asked for.
+    patience: u32,
+    /// Exchanges that it is connected with, and those of them that await its login.
     peers: u32,
+    logins: Vec<PeerId>,
     message: Vec<u8>,
     results: Results,
     stop: Stop,
@@ -100,7 +109,10 @@ impl Trader {
             clock,
             drops: plan.load.seed,
             ticks: false,
+            unasked: false,
+            patience: 0,
             peers: 0,
+            logins: Vec::new(),
             message: Vec::new(),
             results: Results::default(),
             stop,
@@ -126,19 +138,23 @@ impl Trader {
     /// Sends the orders that are due.
     fn trade<P: Provider>(&mut self, out: &mut Outbox<'_, P>) {
         let Some(exchange) = self.exchange else { return };
+        if self.unasked {
+            // Before the orders: those take all room while the exchange is behind.
+            self.ask(out);
+        }
         self.orders.send(exchange, out);
         if self.orders.is_over() {
             self.ask_digest(exchange, out);
         }
     }
 
-    /// Says who it is, and how many answers it has.
+    /// Says who it is, and how many answers it has; if there is no room, at the next look.
     fn login<P: Provider>(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
         let (user, answers) = (self.plan.load.seed as u32, self.answers.count);
         Channel::Login.begin(&mut self.message);
         Login { user, answers }.write(&mut self.message);
         if out.send(peer, &self.message).is_err() {
-            self.results.wrong.get_or_insert("a new peer has no room for a login".into());
+            self.logins.push(peer);
         }
     }
 
@@ -160,6 +176,7 @@ impl Trader {
                 (self.digest, self.sum) = (None, None);
                 self.results.welcomes += 1;
                 (self.plan.welcomed)(self.results.welcomes);
+                self.patience = 0;
                 self.orders.begin();
                 self.follower.lost();
                 self.ask(out);
@@ -179,18 +196,23 @@ impl Trader {
 
     /// Asks the exchange for what it needs of the feed.
     fn ask<P: Provider>(&mut self, out: &mut Outbox<'_, P>) {
+        self.unasked = false;
         let (Some(exchange), Some(need)) = (self.exchange, self.follower.need()) else { return };
         match need {
-            Need::Snapshot => {
-                Channel::Snapshot.begin(&mut self.message);
-                if out.send(exchange, &self.message).is_ok() {
-                    self.follower.asked();
-                }
-            }
+            Need::Snapshot => Channel::Snapshot.begin(&mut self.message),
+            Need::Messages(_) if self.patience > 0 => return,
             Need::Messages(head) => {
                 Channel::Recovery.begin(&mut self.message);
                 head.write(&mut self.message);
-                self.results.asked += u64::from(out.send(exchange, &self.message).is_ok());
+            }
+        }
+        self.unasked = out.send(exchange, &self.message).is_err();
+        match need {
+            _ if self.unasked => {}
+            Need::Snapshot => self.follower.asked(),
+            Need::Messages(_) => {
+                self.results.asked += 1;
+                self.patience = ANSWER_LOOKS;
             }
         }
     }
@@ -291,6 +313,7 @@ impl<P: Provider> Handler<P> for Trader {
             Some((channel @ (Channel::Recovery | Channel::Snapshot), bytes)) => {
                 self.follow(channel, bytes);
                 // A packet holds a part of a long gap: the rest need not wait for the timer.
+                self.patience = 0;
                 self.ask(out);
             }
             Some((Channel::Digest, bytes)) if in_charge => {
@@ -303,6 +326,7 @@ impl<P: Provider> Handler<P> for Trader {
             Some((Channel::Orders | Channel::Digest, _)) => {}
             Some((Channel::Gone, bytes)) => {
                 self.follower.gone(read_number(bytes).unwrap_or(0));
+                self.patience = 0;
                 self.ask(out);
             }
             Some((Channel::Standby, _)) | None => {
@@ -321,6 +345,10 @@ impl<P: Provider> Handler<P> for Trader {
     }
 
     fn on_timer(&mut self, _key: u64, out: &mut Outbox<'_, P>) {
+        for peer in std::mem::take(&mut self.logins) {
+            self.login(peer, out);
+        }
+        self.patience = self.patience.saturating_sub(1);
         self.ask(out);
         self.looks += 1;
         if self.looks.is_multiple_of(DIGEST_LOOKS) && self.digest.is_none() {
@@ -340,6 +368,7 @@ impl<P: Provider> Handler<P> for Trader {
         if self.peers == 0 {
             self.stop.stop();
         }
+        self.logins.retain(|due| *due != peer);
         self.exchange.take_if(|exchange| *exchange == peer);
     }
 }

@@ -460,8 +460,8 @@ impl Client {
             _ => Cover::All,
         };
         let slot = geometry.home(pending.hash) + pending.probe;
-        let verdict = judge(bytes, &geometry, (slot, pending.probe), &pending.key, cover);
-        match verdict {
+        let at = (slot, pending.probe, pending.guessed);
+        match judge(bytes, &geometry, at, &pending.key, cover) {
             search::Verdict::Here(entry) => {
                 if !pending.guessed {
                     self.hints.remember(pending.hash, pending.probe);
@@ -475,10 +475,7 @@ impl Client {
                 }
                 pending.ask = true;
             }
-            search::Verdict::Absent | search::Verdict::Next | search::Verdict::Ask
-                if pending.guessed =>
-            {
-                // It is there no more: the guess says nothing of where it is.
+            search::Verdict::Home => {
                 (pending.guessed, pending.probe) = (false, 0);
                 self.hints.remember(pending.hash, 0);
             }

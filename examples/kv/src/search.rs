@@ -15,6 +15,8 @@ pub enum Verdict<'a> {
     Absent,
     /// Read the next slot.
     Next,
+    /// The search began with a guess, which says nothing: begin at the key's home.
+    Home,
     /// Read this slot again: it was being written.
     Again,
     /// Only the server knows.
@@ -22,17 +24,21 @@ pub enum Verdict<'a> {
 }
 
 /// Judges the bytes of a slot, which the `probe`th READ for a key has brought; probes count from 0.
+///
+/// A search may begin anywhere: a key that is found is the key. But only from the home on, slot after
+/// slot, does a search tell that a key is absent.
 pub fn judge<'a>(
     bytes: &'a [u8],
     geometry: &Geometry,
-    (slot, probe): (usize, usize),
+    (slot, probe, guessed): (usize, usize, bool),
     key: &[u8],
     cover: Cover,
 ) -> Verdict<'a> {
     match parse(bytes, geometry.place(slot), cover) {
         Err(_) => Verdict::Again,
-        Ok(View::Free) => Verdict::Absent,
         Ok(View::Live(entry)) if entry.key == key => Verdict::Here(entry),
+        Ok(_) if guessed => Verdict::Home,
+        Ok(View::Free) => Verdict::Absent,
         Ok(View::Moved) => Verdict::Ask,
         Ok(View::Live(_) | View::Deleted) if probe + 1 >= PROBES => Verdict::Ask,
         Ok(View::Live(_) | View::Deleted) => Verdict::Next,
