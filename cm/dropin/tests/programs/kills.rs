@@ -23,7 +23,7 @@ fn a_side_that_is_killed_is_missed_and_leaves_nothing() {
         meets: Meets::Soft,
         ends: true,
     };
-    let bench = ["ib_write_bw", "-d", "soft0", "-x", "0", "-F", "-D", "50", "-p", PORT];
+    let bench = ["ib_write_bw", "-d", "soft0", "-x", "0", "-F", "-D", "200", "-p", PORT];
     let writes = Sides {
         server: &bench,
         client: &[&bench[..], &[HERE]].concat(),
