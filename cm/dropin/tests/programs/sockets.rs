@@ -38,7 +38,7 @@ fn a_file_is_copied() {
     let _ = fs::remove_file(&to);
     let target = format!("{HERE}:{}", to.display());
     let server = ["rcopy", "-p", PORT];
-    let client = ["rcopy", "-p", PORT, from.to_str().unwrap(), &target];
+    let client = ["rcopy", from.to_str().unwrap(), &target, "-p", PORT];
     let sides = Sides { server: &server, client: &client, meets: Meets::Soft, ends: false };
     if sides.run().is_some() {
         assert!(fs::read(&to).unwrap() == bytes, "the copy differs");

@@ -347,3 +347,19 @@ fn a_queue_pair_that_comes_to_a_broken_link_fails() {
     assert!(two.poll().is_empty());
     assert!(unsafe { two.poller.cq.domain.alone() }.links.table.iter().all(Option::is_none));
 }
+
+/// The acknowledgement is there, and nobody has read it: the send succeeds, as with a NIC, which
+/// would have read it long ago. A program that fails its queue pair when its peer says goodbye
+/// relies on it.
+#[test]
+fn what_the_peer_has_taken_succeeds_in_a_queue_pair_that_fails() {
+    let (mut one, mut two) = pair(CAPS, true);
+    two.recv(1, 0, 64);
+    one.send(1, 0, 8, SendFlags::SIGNALED).unwrap();
+    let got: usize = (0..10).map(|_| two.poll().len()).sum();
+    assert_eq!(got, 1);
+    one.qp.fail();
+    let (sent, _) = settle(&mut one, &mut two);
+    let ends: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ends, [(1, Status::Success)]);
+}

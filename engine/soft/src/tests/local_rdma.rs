@@ -300,3 +300,31 @@ fn small_regions_are_mapped_ahead() {
     link();
     assert_eq!(map.mapped(), 16 + 1, "to be written, and to be lent from");
 }
+
+/// The hook of a range whose file somebody else keeps.
+unsafe fn keep(_: *mut (), _: NonNull<u8>, _: usize) {}
+
+/// A region may begin anywhere in its file.
+#[test]
+fn a_region_begins_behind_the_beginning_of_its_file() {
+    const SKIP: usize = 4096 + 24;
+    const LENGTH: usize = 10_000;
+    let (mut one, two) = mapped_pair();
+    let whole = shared(1 << 16);
+    let fd = name_file(&whole).unwrap().fd as i32;
+    let start = NonNull::new(whole.as_ptr().wrapping_add(SKIP)).unwrap();
+    // SAFETY: the whole lives longer, and the range lies in it.
+    let part = unsafe {
+        Mapping::from_memfd_parts((start, LENGTH), (fd, SKIP as u64), core::ptr::null_mut(), keep)
+    };
+    let region = two.nic.register(part, Access::all()).unwrap();
+    let bytes = pattern(5, LENGTH);
+    one.fill(0, &bytes);
+    one.post(1, SendOp::Write(region.remote(0)), one.sge(0, LENGTH), SIGNALED).unwrap();
+    // SAFETY: the bytes of the region, which nobody writes now.
+    let seen = unsafe { core::slice::from_raw_parts(start.as_ptr(), LENGTH) };
+    assert_eq!(seen, bytes, "carried out without the owner");
+    done(&mut one);
+    drop(region);
+    drop(whole);
+}

@@ -5,6 +5,7 @@ use core::sync::atomic::AtomicBool;
 use std::thread;
 
 use super::*;
+use crate::model::limits::SEND_SGE_MAX;
 use crate::wc::{Status, WcFlags, WcOpcode};
 
 /// CP-2: every length arrives whole, through slot, ring and fragments; nothing beyond it is
@@ -147,8 +148,8 @@ fn pieces_are_gathered_in_order() {
     let (_, got) = settle(&mut one, &mut two);
     assert_eq!(got[0].byte_len, 9000);
     assert_eq!(two.bytes(0, 9000), bytes);
-    let five = [sge; 4];
-    let wr = SendWr { wr_id: 1, op: SendOp::Send, flags, sge, more: &five };
+    let one_too_many = [sge; SEND_SGE_MAX];
+    let wr = SendWr { wr_id: 1, op: SendOp::Send, flags, sge, more: &one_too_many };
     assert_eq!(unsafe { one.qp.post(&[wr]) }.unwrap_err().cause, PostCause::TooManyPieces);
 }
 
