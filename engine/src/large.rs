@@ -27,8 +27,8 @@ const CHUNK: u32 = 256 << 10;
 const IN_FLIGHT: u32 = 4;
 
 /// Requests posted in one turn, for all messages. A device in software carries them out in the
-/// post, and meanwhile this side acknowledges nothing. With many in a turn, two sides that read from
-/// each other took turns: together they read as much as one side alone.
+/// post, and meanwhile this side acknowledges nothing. With many in a turn, two sides that read
+/// from each other took turns: together they read as much as one side alone.
 const IN_TURN: u32 = 1;
 
 const OFFER: u32 = 0xdb1c_0011;

@@ -194,8 +194,8 @@ fn reads_do_not_overtake_writes_in_the_ring() {
     assert_eq!(unsafe { private.as_ptr().read_volatile() }, 7);
 }
 
-/// A READ that may pass messages reads before the peer has taken them, and completes behind them. It
-/// passes no WRITE that went through the ring.
+/// A READ that may pass messages reads before the peer has taken them, and completes behind them.
+/// It passes no WRITE that went through the ring.
 #[test]
 fn an_unordered_read_passes_messages_and_no_writes() {
     let flags = SIGNALED | SendFlags::UNORDERED;
