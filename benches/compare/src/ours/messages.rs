@@ -26,7 +26,7 @@ fn window_bytes(args: &SideArgs) -> u32 {
 }
 
 /// A stream of long messages rings once for about that many bytes. With a doorbell for each, the
-/// line in which it rings goes back and forth for each, and 4 KiB take 1.1 to 1.25 times as long.
+/// line in which it rings goes back and forth for each, and 4 KiB take 1.1 times as long.
 const DOORBELL_BYTES: usize = 32 << 10;
 
 /// Immediate data: asks for the counts of the other side, or is the answer.
@@ -271,6 +271,9 @@ impl Client {
 }
 
 /// Writes a message, or its first word.
+///
+/// It is written in place. Through a buffer of 4 KiB and memcpy, which writes whole lines, a stream
+/// between near cores was 0.57 (4 KiB) to 0.8 times (64 KiB) as fast.
 #[inline(always)]
 fn write(bytes: &mut [u8], number: u64, touch: bool) {
     let written = if touch { bytes.len() } else { bytes.len().min(8) };
@@ -364,7 +367,8 @@ mod tests {
 
     #[test]
     fn every_size_has_a_valid_configuration() {
-        for task in [Task::Ping, Task::Stream] {
+        let kinds = [Task::Ping, Task::Stream].map(|task| [(task, false), (task, true)]);
+        for (task, untouched) in kinds.into_iter().flatten() {
             for size in [8, 64, 208, 1024, 4096, 65_536, 1 << 20] {
                 let args = SideArgs {
                     side: Side::Client,
@@ -373,9 +377,9 @@ mod tests {
                     size,
                     seconds: 0.0,
                     batch: 16,
-                    untouched: false,
+                    untouched,
                 };
-                assert_eq!(config(&args).check(), Ok(()), "{task:?} {size}");
+                assert_eq!(config(&args).check(), Ok(()), "{task:?} {size} {untouched}");
                 assert!(slots(&args) >= 2);
             }
         }
