@@ -273,7 +273,8 @@ impl Client {
 /// Writes a message, or its first word.
 ///
 /// It is written in place. Through a buffer of 4 KiB and memcpy, which writes whole lines, a stream
-/// between near cores was 0.57 (4 KiB) to 0.8 times (64 KiB) as fast.
+/// of 4 and 64 KiB was 0.57 and 0.8 times as fast between near cores, and 1.1 and 1.55 times
+/// between far ones.
 #[inline(always)]
 fn write(bytes: &mut [u8], number: u64, touch: bool) {
     let written = if touch { bytes.len() } else { bytes.len().min(8) };
