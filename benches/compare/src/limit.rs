@@ -17,8 +17,8 @@ use crate::payload;
 use crate::peer::Figure;
 use crate::timing;
 
-/// Bytes and slots of a buffer, as our own sides have them for messages under way.
-const WINDOW_BYTES: usize = 512 << 10;
+/// Bytes and slots of a buffer, as our own sides have them for messages that they do not touch.
+const WINDOW_BYTES: usize = 256 << 10;
 const SLOTS_MAX: usize = 16;
 const SLOTS_MIN: usize = 4;
 

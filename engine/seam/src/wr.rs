@@ -292,9 +292,9 @@ bitflags! {
         const SOLICITED = 4;
         /// The payload is copied during the post; the buffer is free on return (SQ-4).
         const INLINE = 8;
-        /// A WRITE that may take effect before earlier messages of its queue pair that the peer
-        /// has not taken, but not before earlier WRITEs. Only soft makes use of it: such a WRITE
-        /// needs no record.
+        /// A WRITE or a READ that may take effect before earlier messages of its queue pair that
+        /// the peer has not taken, but not before earlier WRITEs. Only soft makes use of it: such
+        /// a request needs no record.
         const UNORDERED = 128;
     }
 }

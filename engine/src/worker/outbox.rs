@@ -12,7 +12,7 @@ use super::timers::TimerId;
 use crate::error::SetupError;
 use crate::provider::{AddressVector, Doorbell, Provider};
 use crate::remote::{RemoteError, RemoteMemory};
-use crate::wr::Remote;
+use crate::wr::{Remote, SendFlags};
 
 /// The sends of one worker. They gather per peer, and go out with one doorbell when
 /// [`SEND_BATCH`](super::SEND_BATCH) have gathered, or at the end of the turn. The first send after
@@ -80,7 +80,23 @@ impl<P: Provider> Outbox<'_, P> {
     /// See [`SendError`]. Then nothing was posted, and `on_send_done` is not called.
     pub fn request(&mut self, peer: PeerId, request: &Request<'_>) -> Result<(), SendError> {
         probes::request(peer.slot, request.token);
-        self.core.request(peer, request)
+        self.core.request(peer, request, SendFlags::empty())
+    }
+
+    /// As [`Outbox::request`], for a READ of bytes that no earlier message to that peer changes: it
+    /// may read them before the peer has taken those messages ([`SendFlags::UNORDERED`]).
+    pub(crate) fn request_unordered(
+        &mut self,
+        peer: PeerId,
+        request: &Request<'_>,
+    ) -> Result<(), SendError> {
+        probes::request(peer.slot, request.token);
+        self.core.request(peer, request, SendFlags::UNORDERED)
+    }
+
+    /// The turns so far, without the idle ones since the last other.
+    pub(crate) fn turn(&self) -> u64 {
+        self.core.turn
     }
 
     /// Requests that have not ended.

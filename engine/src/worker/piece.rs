@@ -38,10 +38,27 @@ impl From<OwnPiece> for Piece {
     }
 }
 
-impl Piece {
-    /// True if both have a byte in common.
-    pub(super) fn overlaps(&self, other: &Piece) -> bool {
-        let end = |piece: &Piece| piece.offset.saturating_add(piece.length as usize);
-        self.region == other.region && self.offset < end(other) && other.offset < end(self)
+/// Where the bytes of a piece are.
+#[derive(Clone, Copy)]
+pub(super) struct Span {
+    region: RegionId,
+    start: usize,
+    end: usize,
+}
+
+impl Span {
+    /// No bytes.
+    pub(super) const NONE: Span = Span { region: RegionId(u32::MAX), start: 0, end: 0 };
+
+    pub(super) fn of(piece: &Piece) -> Span {
+        let end = piece.offset.saturating_add(piece.length as usize);
+        Span { region: piece.region, start: piece.offset, end }
+    }
+
+    /// True if both have a byte in common. Without branches: a loan compares itself with many, and
+    /// each of them comes out otherwise.
+    #[inline(always)]
+    pub(super) fn overlaps(&self, other: &Span) -> bool {
+        (self.region == other.region) & (self.start < other.end) & (other.start < self.end)
     }
 }

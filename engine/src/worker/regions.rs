@@ -17,6 +17,13 @@ use crate::provider::{Access, Provider, Region};
 use crate::remote::{RemoteError, RemoteMemory};
 use crate::wr::{Remote, Sge};
 
+/// Bytes that are copied at once.
+const WORD: usize = 8;
+
+/// A word at any alignment.
+#[repr(C, packed)]
+struct Word(u64);
+
 /// A region, and whether it was registered for this worker's own requests alone.
 struct Adopted<R> {
     region: R,
@@ -143,9 +150,17 @@ impl<P: Provider> Regions<P> {
         bytes: &[u8],
     ) -> Result<(), SendError> {
         let to = self.bytes(region, offset, bytes.len())?;
-        for (n, byte) in bytes.iter().enumerate() {
-            // SAFETY: within the region, as was just checked. Volatile: a device may read there.
-            unsafe { to.add(n).write_volatile(*byte) };
+        let (words, rest) = bytes.as_chunks::<WORD>();
+        for (n, word) in words.iter().enumerate() {
+            // SAFETY: within the region, as was just checked; a `Word` may lie anywhere. Volatile:
+            // a device may read there.
+            unsafe {
+                to.add(n * WORD).cast::<Word>().write_volatile(Word(u64::from_ne_bytes(*word)))
+            };
+        }
+        for (byte, at) in rest.iter().zip(words.len() * WORD..) {
+            // SAFETY: as above.
+            unsafe { to.add(at).write_volatile(*byte) };
         }
         Ok(())
     }
@@ -158,9 +173,17 @@ impl<P: Provider> Regions<P> {
         bytes: &mut [u8],
     ) -> Result<(), SendError> {
         let from = self.bytes(region, offset, bytes.len())?;
-        for (n, byte) in bytes.iter_mut().enumerate() {
-            // SAFETY: within the region, as was just checked. Volatile: a device may write there.
-            *byte = unsafe { from.add(n).read_volatile() };
+        let (words, rest) = bytes.as_chunks_mut::<WORD>();
+        let done = words.len() * WORD;
+        for (n, to) in words.iter_mut().enumerate() {
+            // SAFETY: within the region, as was just checked; a `Word` may lie anywhere. Volatile:
+            // a device may write there.
+            let Word(word) = unsafe { from.add(n * WORD).cast::<Word>().read_volatile() };
+            *to = word.to_ne_bytes();
+        }
+        for (byte, at) in rest.iter_mut().zip(done..) {
+            // SAFETY: as above.
+            *byte = unsafe { from.add(at).read_volatile() };
         }
         Ok(())
     }

@@ -13,14 +13,19 @@ use crate::remote::RESERVED_IMM;
 use crate::wr::{SendFlags, SendOp, SendWr, Sge};
 
 impl<P: Provider> Core<P> {
-    /// Takes the whole request, or nothing of it.
-    pub(super) fn request(&mut self, id: PeerId, request: &Request<'_>) -> Result<(), SendError> {
+    /// Takes the whole request, or nothing of it. Its `flags` are those beside the fence.
+    pub(super) fn request(
+        &mut self,
+        id: PeerId,
+        request: &Request<'_>,
+        mut flags: SendFlags,
+    ) -> Result<(), SendError> {
         let sges = self.regions.sges(request.pieces)?;
         let (first, more) = match sges.split_first() {
             Some((first, more)) => (*first, more),
             None => (Sge::default(), &[][..]),
         };
-        let flags = if request.fence { SendFlags::FENCE } else { SendFlags::empty() };
+        flags.set(SendFlags::FENCE, request.fence);
         let op = request.op.op();
         let wr = SendWr { wr_id: 0, op, flags, sge: first, more };
         if !wr.is_well_formed() {

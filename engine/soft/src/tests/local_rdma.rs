@@ -194,6 +194,31 @@ fn reads_do_not_overtake_writes_in_the_ring() {
     assert_eq!(unsafe { private.as_ptr().read_volatile() }, 7);
 }
 
+/// A READ that may pass messages reads before the peer has taken them, and completes behind them.
+/// It passes no WRITE that went through the ring.
+#[test]
+fn an_unordered_read_passes_messages_and_no_writes() {
+    let flags = SIGNALED | SendFlags::UNORDERED;
+    let (mut one, mut two) = mapped_pair();
+    two.fill(64, &[5; 8]);
+    let read = SendOp::Read(two.region.remote(64));
+    one.send(1, 0, 8, SendFlags::empty()).unwrap();
+    one.post(2, read, one.sge(100, 8), flags).unwrap();
+    assert_eq!(one.bytes(100, 8), [5; 8], "the message need not be taken");
+    assert!(polled(&mut one).is_empty() && polled(&mut two).is_empty(), "no receive");
+    two.recv(1, 0, 8);
+    assert_eq!(polled(&mut two).len(), 1);
+    assert_eq!(done(&mut one).wr_id, 2);
+
+    let private = two.nic.register(mapping(4096), Access::all()).unwrap();
+    one.post(3, SendOp::Write(private.remote(0)), one.sge(0, 8), SendFlags::empty()).unwrap();
+    two.fill(64, &[6; 8]);
+    one.post(4, read, one.sge(200, 8), flags).unwrap();
+    assert!(polled(&mut one).is_empty() && one.bytes(200, 8) != [6; 8], "behind the WRITE");
+    let (sent, _) = settle(&mut one, &mut two);
+    assert_eq!((sent.len(), sent[0].wr_id, one.bytes(200, 8)), (1, 4, std::vec![6; 8]));
+}
+
 /// A WRITE that may pass messages passes no earlier WRITE, although that one went through the ring,
 /// which was full: the last word written is the last one posted.
 #[test]

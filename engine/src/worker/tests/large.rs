@@ -179,6 +179,25 @@ fn several_reads_of_a_message_are_in_flight() {
     }
 }
 
+/// A turn posts one READ where it handles messages, and one where it reports requests, however many
+/// messages there are: two sides that read from each other have to look at each other meanwhile.
+#[test]
+fn a_turn_posts_few_reads() {
+    let (mut one, mut two, _) = pair_of(16);
+    for key in 0..3 {
+        offer(&mut one, key << 20, 1 << 20, key as u64).unwrap();
+    }
+    let (mut before, mut most) = (0, 0);
+    for _ in 0..3000 {
+        turns(&mut one, &mut two, 1);
+        let now = two.worker.handler().large.in_flight();
+        most = most.max(now.saturating_sub(before));
+        before = now;
+    }
+    assert!((1..=2).contains(&most), "{most} in a turn");
+    assert_eq!(one.worker.handler().done.len(), 3);
+}
+
 /// A message that fails is over when its last request has ended: until then the device may write
 /// to its memory.
 #[test]

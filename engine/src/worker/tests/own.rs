@@ -118,6 +118,23 @@ fn bytes_are_lent_except_to_whom_a_request_in_flight_contradicts() {
     }
 }
 
+/// None of a request's pieces can be borrowed, and what lies between them can.
+#[test]
+fn every_piece_of_a_request_is_refused() {
+    let mut pair = Pair::new();
+    let own = pair.own;
+    let pieces = [own.piece(0, 8), own.piece(100, 8)];
+    let worker = &mut pair.here.worker;
+    let peer = worker.handler().up[0];
+    let op = RequestOp::unchecked(SendOp::Read(pair.remote));
+    let request = Request { op, pieces: &pieces.map(Piece::from), fence: false, token: 1 };
+    worker.outbox().request(peer, &request).unwrap();
+    assert_eq!(pieces.map(|piece| pair.refused(piece)), [(true, true); 2]);
+    assert_eq!(pair.refused(own.piece(50, 8)), (false, false));
+    pair.turns();
+    assert_eq!(pieces.map(|piece| pair.refused(piece)), [(false, false); 2]);
+}
+
 /// A READ brings its bytes into the worker's own memory.
 #[test]
 fn a_read_lands_in_own_memory() {

@@ -266,6 +266,21 @@ fn a_region_tells_what_its_peers_may_do() {
     assert_eq!(&bytes, b"written");
 }
 
+/// A copy into or out of a worker's memory takes any length and place, and touches no byte beside.
+#[test]
+fn copies_in_and_out_are_exact() {
+    let mut pair = Pair::new(&CONFIG);
+    for (offset, length) in (0..9).flat_map(|offset| (0..40).map(move |length| (offset, length))) {
+        pair.put(0, 0, &[0xee; 64]);
+        let bytes: Vec<u8> = (1..=length as u8).collect();
+        pair.put(0, offset, &bytes);
+        assert_eq!(pair.look(0, offset, length), bytes, "{length} at {offset}");
+        let all = pair.look(0, 0, 64);
+        let mut others = all[..offset].iter().chain(&all[offset + length..]);
+        assert!(others.all(|byte| *byte == 0xee), "{length} at {offset}");
+    }
+}
+
 /// A wrong right, range, length or address is an error of the call. Nothing of it reaches the
 /// peer's device, so the connection goes on.
 #[test]
