@@ -25,8 +25,8 @@ pub enum Verdict<'a> {
 
 /// Judges the bytes of a slot, which the `probe`th READ for a key has brought; probes count from 0.
 ///
-/// A search may begin anywhere: a key that is found is the key. But only from the home on, slot after
-/// slot, does a search tell that a key is absent.
+/// A search may begin anywhere: a key that is found is the key. But a key is absent only if the
+/// search has gone from the home on, slot after slot.
 pub fn judge<'a>(
     bytes: &'a [u8],
     geometry: &Geometry,
