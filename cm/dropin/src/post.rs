@@ -15,7 +15,7 @@ use crate::ah::Ah;
 use crate::border::{ABSENT, Errno, INVALID, code, lock, object};
 use crate::memory::Pd;
 use crate::qp::{Qp, qp_at};
-use crate::requests::{STEP, pieces, to_srq};
+use crate::requests::{STEP, on_list, pieces, to_srq};
 use crate::window;
 
 /// The operation of a request.
@@ -157,30 +157,24 @@ pub(crate) unsafe extern "C" fn post_recv(
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    let mut next = first;
-    let result = code(|| {
-        // SAFETY: the program's queue pair and list.
-        unsafe {
+    // SAFETY: the program's queue pair and list; it keeps the buffers, by the contract of
+    // `ibv_post_recv`.
+    unsafe {
+        on_list(first, bad, |next| {
             let qp = qp_at(at)?;
             let mut inner = lock(&qp.own.inner);
             if inner.state == QpState::Reset {
                 return Err(INVALID);
             }
             let queue = qp.own.queue(&object::<Pd>((*at).pd)?.own.device);
-            // SAFETY: the program keeps the buffers, by the contract of `ibv_post_recv`.
-            queue.post(&mut next, |list| inner.qp.post_recv(list))?;
+            queue.post(next, |list| inner.qp.post_recv(list))?;
             if inner.state == QpState::Err {
                 drop(inner);
                 qp.own.progress().posted();
             }
             Ok(())
-        }
-    });
-    if result != 0 && !bad.is_null() {
-        // SAFETY: the program gives room for a pointer.
-        unsafe { bad.write(next) };
+        })
     }
-    result
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use doorbell_soft::SoftDevice;
 use libc::c_int;
 
 use crate::abi::{ibv_recv_wr, ibv_sge};
-use crate::border::{Errno, INVALID};
+use crate::border::{Errno, INVALID, code};
 use crate::scatter::{Owner, Scatter};
 
 /// The requests that are passed to the device at once.
@@ -27,6 +27,25 @@ pub(crate) unsafe fn pieces<'a>(list: *const ibv_sge, count: c_int) -> Result<&'
     }
     // SAFETY: as the caller says; both types have the same fields in the same places.
     Ok(unsafe { std::slice::from_raw_parts(list.cast::<Sge>(), count) })
+}
+
+/// Runs a call on a list of requests, which moves the pointer on. If it fails, the program learns
+/// the first request that was not taken.
+///
+/// # Safety
+/// `bad` is NULL or has room for a pointer.
+pub(crate) unsafe fn on_list<T>(
+    first: *mut T,
+    bad: *mut *mut T,
+    call: impl FnOnce(&mut *mut T) -> Result<(), Errno>,
+) -> c_int {
+    let mut next = first;
+    let result = code(|| call(&mut next));
+    if result != 0 && !bad.is_null() {
+        // SAFETY: as the caller says.
+        unsafe { bad.write(next) };
+    }
+    result
 }
 
 /// A receive queue of the program: what its receives need beside a call of the device.

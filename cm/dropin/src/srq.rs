@@ -15,7 +15,7 @@ use crate::border::{
 use crate::context::context;
 use crate::memory::Pd;
 use crate::progress::{Known, Progress};
-use crate::requests::Queue;
+use crate::requests::{Queue, on_list};
 use crate::scatter::{Owner, PIECES_MAX};
 use crate::xrc::XrcPart;
 
@@ -182,11 +182,10 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    let mut next = first;
-    let result = code(|| {
-        // SAFETY: the program's queue and list; it keeps the buffers, by the contract of
-        // `ibv_post_srq_recv`.
-        unsafe {
+    // SAFETY: the program's queue and list; it keeps the buffers, by the contract of
+    // `ibv_post_srq_recv`.
+    unsafe {
+        on_list(first, bad, |next| {
             let Srq { srq, sge, progress, .. } = &object::<Srq>(at)?.own;
             let queue = Queue {
                 device: &object::<Pd>((*at).pd)?.own.device,
@@ -194,12 +193,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
                 owner: Owner::Srq(srq.id()),
                 pieces_max: *sge,
             };
-            queue.post(&mut next, |list| srq.post(list))
-        }
-    });
-    if result != 0 && !bad.is_null() {
-        // SAFETY: the program gives room for a pointer.
-        unsafe { bad.write(next) };
+            queue.post(next, |list| srq.post(list))
+        })
     }
-    result
 }

@@ -20,7 +20,7 @@ use crate::context::context;
 use crate::cq::cq_at;
 use crate::memory::Pd;
 use crate::progress::Progress;
-use crate::requests::Queue;
+use crate::requests::{Queue, on_list};
 use crate::scatter::{Owner, PIECES_MAX};
 
 /// A work queue.
@@ -154,11 +154,10 @@ unsafe extern "C" fn post_recv(
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    let mut next = first;
-    let result = code(|| {
-        // SAFETY: the program's queue and list; it keeps the buffers, by the contract of
-        // `ibv_post_wq_recv`.
-        unsafe {
+    // SAFETY: the program's queue and list; it keeps the buffers, by the contract of
+    // `ibv_post_wq_recv`.
+    unsafe {
+        on_list(first, bad, |next| {
             let Wq { wq, sge, progress, .. } = &object::<Wq>(at)?.own;
             let queue = Queue {
                 device: &object::<Pd>((*at).pd)?.own.device,
@@ -167,14 +166,9 @@ unsafe extern "C" fn post_recv(
                 owner: Owner::Qp(wq.num()),
                 pieces_max: *sge,
             };
-            queue.post(&mut next, |list| wq.post(list))
-        }
-    });
-    if result != 0 && !bad.is_null() {
-        // SAFETY: the program gives room for a pointer.
-        unsafe { bad.write(next) };
+            queue.post(next, |list| wq.post(list))
+        })
     }
-    result
 }
 
 /// `create_rwq_ind_table` of a context.
