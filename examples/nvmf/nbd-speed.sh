@@ -8,7 +8,7 @@
 
 rounds=${1:-9} seconds=${2:-1} depth=${3:-32} folder=${4:-/dev/shm}
 nvmf=${NVMF:-target/release/nvmf}
-work=$(mktemp -d "$folder/nbd-speed.XXXXXX")
+work=$(mktemp -d -p "$folder")
 trap 'kill $target $gateway $qemu 2> /dev/null; rm -rf "$work"' EXIT
 
 must() {

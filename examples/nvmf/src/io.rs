@@ -122,9 +122,9 @@ impl Io {
 
     /// The one transfer of a file that it is, if it is one. `data` is where its bytes will be.
     pub fn transfer(&self, data: &[u8]) -> Option<Transfer> {
-        let (true, Some(file)) = (self.others.is_empty(), self.space.store().file()) else {
+        if !self.others.is_empty() {
             return None;
-        };
+        }
         let (at, len) = (self.at, self.data_len());
         let how = match self.op {
             Op::Read => Move::Read,
@@ -132,7 +132,8 @@ impl Io {
             Op::Flush => Move::Flush,
             _ => return None,
         };
-        Some(Transfer { file: file.descriptor(at, data.get(..len)?)?, how, at, len })
+        let file = self.space.store().descriptor(at, data.get(..len)?)?;
+        Some(Transfer { file, how, at, len })
     }
 
     /// How it ended as a transfer that moved that many bytes. `None` if it must be done again.

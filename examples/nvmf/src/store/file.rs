@@ -61,7 +61,7 @@ impl File {
             Some(false) => ALIGNED_MORE,
             _ => ALIGNED,
         };
-        let quick = fstatfs(&plain).is_ok_and(|stat| stat.f_type as i64 == TMPFS);
+        let quick = fstatfs(&plain).is_ok_and(|stat| stat.f_type == TMPFS);
         Ok(File { direct, plain, aligned, quick, len })
     }
 
@@ -77,12 +77,6 @@ impl File {
             Some(direct) if odd.is_multiple_of(self.aligned) => direct,
             _ => &self.plain,
         }
-    }
-
-    /// The same as a number, for io_uring; `None` behind the end.
-    pub fn descriptor(&self, at: u64, bytes: &[u8]) -> Option<RawFd> {
-        self.check(at, bytes.len() as u64).ok()?;
-        Some(self.for_transfer(at, bytes).as_raw_fd())
     }
 
     fn check(&self, at: u64, len: u64) -> io::Result<()> {
@@ -122,8 +116,9 @@ impl Store for File {
         self.len
     }
 
-    fn file(&self) -> Option<&File> {
-        Some(self)
+    fn descriptor(&self, at: u64, bytes: &[u8]) -> Option<RawFd> {
+        self.check(at, bytes.len() as u64).ok()?;
+        Some(self.for_transfer(at, bytes).as_raw_fd())
     }
 
     fn is_quick(&self) -> bool {

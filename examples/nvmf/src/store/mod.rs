@@ -6,6 +6,7 @@ mod memory;
 mod ring;
 
 use std::io;
+use std::os::fd::RawFd;
 
 pub use file::File;
 pub use jobs::Jobs;
@@ -25,8 +26,9 @@ pub trait Store: Send + Sync {
     /// True if its calls return in less time than a switch to another thread takes.
     fn is_quick(&self) -> bool;
 
-    /// The file under it, for transfers by io_uring.
-    fn file(&self) -> Option<&File> {
+    /// The descriptor of the file under it, for a transfer of those bytes by io_uring; `None`
+    /// without a file, or behind its end.
+    fn descriptor(&self, _at: u64, _bytes: &[u8]) -> Option<RawFd> {
         None
     }
 
