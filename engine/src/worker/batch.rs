@@ -78,14 +78,18 @@ impl Batch {
     pub(super) fn add<P: Provider>(
         &mut self,
         peer: &mut Peer<P>,
-        mut wr: SendWr<'static>,
+        wr: SendWr<'static>,
         held: Held,
     ) -> bool {
         self.reads |= !wr.flags.contains(SendFlags::INLINE);
         self.holds |= !held.is_nothing();
-        peer.sq.take(&mut wr);
-        peer.sq.close_budget();
+        // It gets its number where it stays: a copy of it would wait for the stores that write it,
+        // and they queue behind the last doorbell.
         self.list.put(wr);
+        if let Some(wr) = self.list.last_mut() {
+            peer.sq.take(wr);
+        }
+        peer.sq.close_budget();
         self.held.put(held);
         self.list.is_full()
     }

@@ -82,7 +82,9 @@ impl<P: Provider> Sender<P> {
         }
     }
 
-    /// A request with one piece goes out with what else waits for that peer.
+    /// A request with one piece goes out with what else waits for that peer. Inlined, so that the
+    /// request is made in the batch, see [`super::batch::request`].
+    #[inline(always)]
     fn request_in_batch(
         &mut self,
         slot: u32,
