@@ -33,7 +33,9 @@ impl Aim {
 /// An aim of a contest.
 #[derive(Clone, Debug, PartialEq)]
 struct Rule {
-    /// Our entry's batch.
+    /// Our entry.
+    ours: Peer,
+    /// Its batch.
     batch: Option<u32>,
     /// The best of these counts.
     theirs: &'static [Peer],
@@ -57,8 +59,13 @@ const MEMCPY: &[Peer] = &[Peer::Memcpy];
 
 /// The aims of a test at a size.
 fn rules(test: Test, size: u32) -> Vec<Rule> {
-    let rule = |theirs, aim| Rule { batch: None, theirs, aim, by_mean: false };
+    let rule =
+        |theirs, aim| Rule { ours: Peer::Doorbell, batch: None, theirs, aim, by_mean: false };
     let batch = |batch, theirs, aim| Rule { batch: Some(batch), ..rule(theirs, aim) };
+    // Where their program neither writes nor reads the payload, ours is judged both ways.
+    let both = |theirs, aim| {
+        [Peer::Doorbell, Peer::Untouched].map(|ours| Rule { ours, ..batch(16, theirs, aim) })
+    };
     let mut rules = Vec::new();
     match test {
         Test::Latency => {
@@ -87,10 +94,10 @@ fn rules(test: Test, size: u32) -> Vec<Rule> {
             rules.extend(one.map(|bound| batch(1, UCT, Aim::AtLeast(bound))));
             rules.extend(many.map(|bound| batch(16, UCT, Aim::AtLeast(bound))));
             if size >= 1024 {
-                rules.push(batch(16, TAG_OR_AM, Aim::AtLeast(2.0)));
+                rules.extend(both(TAG_OR_AM, Aim::AtLeast(2.0)));
             }
             if size >= 64 << 10 {
-                rules.push(batch(16, MEMCPY, Aim::AtLeast(0.85)));
+                rules.extend(both(MEMCPY, Aim::AtLeast(0.85)));
             }
             rules.push(batch(16, ICEORYX2, Aim::AtLeast(1.0)));
         }
@@ -155,7 +162,7 @@ pub(crate) fn judge(outcome: &Outcome) -> Vec<Judged> {
 fn judge_one(outcome: &Outcome, rule: &Rule) -> Option<Judged> {
     let (test, by_mean) = (outcome.test, rule.by_mean);
     let of = |figure: &Figure| if by_mean { figure.mean_ns } else { figure.main(test) };
-    let ours = outcome.place(Peer::Doorbell, rule.batch)?;
+    let ours = outcome.place(rule.ours, rule.batch)?;
     let places = rule.theirs.iter().filter_map(|peer| outcome.place(*peer, None));
     let medians = places.filter_map(|place| Some((place, outcome.median(place, of)?)));
     // By the median, because the best of a few rounds is luck.
@@ -193,7 +200,7 @@ mod tests {
                 let has = |peer, batch| {
                     contest.entries.iter().any(|it| it.peer == peer && it.batch == batch)
                 };
-                assert!(has(Peer::Doorbell, rule.batch), "{contest}");
+                assert!(has(rule.ours, rule.batch), "{contest}");
                 assert!(rule.theirs.iter().any(|peer| has(*peer, None)), "{contest}: {rule:?}");
             }
         }
@@ -216,7 +223,7 @@ mod tests {
             };
             assert_eq!(tag, expected, "{size}");
             let memcpy = bound(Test::Rate, size, MEMCPY);
-            assert_eq!(memcpy.len(), usize::from(size >= 65_536), "{size}");
+            assert_eq!(memcpy.len(), 2 * usize::from(size >= 65_536), "{size}");
             assert_eq!(bound(Test::Latency, size, LIBFABRIC), [Aim::AtMost(1.0)]);
         }
         assert_eq!(bound(Test::Latency, 208, UCT), [Aim::AtMost(1.0)]);
