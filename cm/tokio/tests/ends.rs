@@ -135,9 +135,11 @@ async fn what_was_sent_before_the_end_arrives() {
     let pair = pair_with(&Options { drain: LONG, ..options(8) }).await;
     let Pair { client, connection, seen, .. } = &pair;
     seen.hold.store(true, Ordering::SeqCst);
-    // The peer has promised receives for more.
+    // The peer has promised receives for more. It takes the first message, and nothing after it
+    // while its thread stays there: otherwise it could take all of them at once.
     for number in 0..4_u64 {
         within(connection.send(&number.to_le_bytes())).await.unwrap();
+        until(|| seen.held.load(Ordering::SeqCst)).await;
     }
     let close = tokio::spawn(client.clone().close());
     tokio::time::sleep(Duration::from_millis(50)).await;
