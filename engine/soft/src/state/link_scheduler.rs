@@ -284,8 +284,7 @@ impl Links {
             self.end_idle(index as usize);
             return Some(index as usize);
         }
-        if looks.wrapping_sub(since) >= IDLE_AFTER {
-            scheduler.resting.swap_remove(at);
+        if looks.wrapping_sub(since) >= IDLE_AFTER && scheduler.resting.swap_pop(at).is_some() {
             scheduler.idle.put(index);
         }
         None
