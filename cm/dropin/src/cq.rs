@@ -56,7 +56,8 @@ impl Noun for Cq {
 /// # Safety
 /// As for [`object`].
 pub(crate) unsafe fn cq_at<'a>(at: *mut ibv_cq) -> Result<&'a Object<Cq>, Errno> {
-    // SAFETY: as the caller says; it lies at the front of what was given.
+    // SAFETY: as the caller says. The plain structure is the first field of the extended one,
+    // which the program was given.
     unsafe { object::<Cq>(at.cast()) }
 }
 

@@ -12,8 +12,8 @@ use crate::border::{ABSENT, Errno, Noun, Object, code, given, object, pointer, t
 use crate::context::context;
 use crate::memory::Pd;
 
-/// A thread domain. It is a promise of the program, of which this library makes no use: its own
-/// thread polls too.
+/// A thread domain. The program promises that one thread alone uses its objects. This library gains
+/// nothing by that, because its own thread polls them too.
 struct Td {
     users: Arc<()>,
 }

@@ -24,11 +24,11 @@ impl Pages {
         (at != libc::MAP_FAILED).then_some(Pages { at, length })
     }
 
-    /// Puts the pages at an address, in place of what is there. Makes no other call.
+    /// Moves the pages to that address with one system call. They replace the pages there.
     ///
     /// # Safety
-    /// There are pages of the same length and with the same bytes, for a thread that does not
-    /// write meanwhile.
+    /// The pages at that address have the same length and the same bytes, and no thread writes to
+    /// them meanwhile.
     pub(crate) unsafe fn move_to(self, start: usize) {
         let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let to = start as *mut c_void;

@@ -64,7 +64,8 @@ impl Noun for Qp {
 /// # Safety
 /// As for [`object`].
 pub(crate) unsafe fn qp_at<'a>(at: *mut ibv_qp) -> Result<&'a Object<Qp>, Errno> {
-    // SAFETY: as the caller says; it lies at the front of what was given.
+    // SAFETY: as the caller says. The plain structure is the first field of the extended one,
+    // which the program was given.
     unsafe { object::<Qp>(at.cast()) }
 }
 

@@ -40,7 +40,7 @@ const RECOVERY_MAX: usize = 4000;
 /// Messages of the feed that are kept, unless it is said otherwise: 2.5 MB.
 pub const FEED_KEPT: usize = 1 << 16;
 
-/// A standby says how many records it has taken after so many.
+/// Each time that a standby has taken this many records, it says how many it has taken in all.
 const TELL: u64 = SLOTS / 4;
 
 /// What the exchange has done.

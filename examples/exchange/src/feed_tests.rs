@@ -63,10 +63,10 @@ impl Market {
         }
     }
 
-    /// Gives the client the oldest packets on their way, all but so many, and a piece of a
+    /// Gives the client the oldest packets until `left` are under way, and then a piece of a
     /// snapshot.
-    fn deliver(&mut self, but: usize) {
-        while self.under_way.len() > but {
+    fn deliver(&mut self, left: usize) {
+        while self.under_way.len() > left {
             self.client.packet(&self.under_way.remove(0), |_, _, _| ());
         }
         if let Some(piece) = self.pieces.pop_front() {

@@ -26,7 +26,7 @@ pub struct Measure {
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 5)]
     pub seconds: u64,
-    /// The client takes each order of so many that become the best of their side.
+    /// Of the orders that become the best of their side, the client takes one in this number.
     #[arg(long, default_value_t = 16)]
     pub take: u64,
     /// Of the flow, and of its times.

@@ -116,7 +116,7 @@ impl Log {
         }
     }
 
-    /// The standby has taken so many records.
+    /// The standby has taken `count` records.
     pub fn taken(&mut self, peer: PeerId, count: u64) {
         if let Some(standby) = self.standby.as_mut().filter(|standby| standby.peer == peer) {
             standby.taken = count.clamp(standby.taken, standby.ended);

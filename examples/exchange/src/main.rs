@@ -53,7 +53,7 @@ struct Trade {
     /// How many a second, as a Poisson process.
     #[arg(long, default_value_t = 20_000)]
     rate: u64,
-    /// Take each order of so many that become the best of their side; 0: none.
+    /// Of the orders that become the best of their side, take one in this number; 0: none.
     #[arg(long, default_value_t = 0)]
     take: u64,
     /// Datagrams in a thousand to drop, on each line.

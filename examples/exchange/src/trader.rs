@@ -33,7 +33,7 @@ pub struct Plan {
     pub symbols: u16,
     /// What it sends of its own accord.
     pub load: Load,
-    /// It takes each order of so many that become the best of their side; 0: none.
+    /// Of the orders that become the best of their side, it takes one in `take`; 0: none.
     pub take: u64,
     /// Datagrams in a thousand that it drops, on each line.
     pub drop: u32,

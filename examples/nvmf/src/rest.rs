@@ -17,7 +17,7 @@ const CROWDED: Duration = Duration::from_micros(200);
 
 /// What to do after an empty turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+enum Step {
     /// The next turn.
     Spin,
     /// Let others run, then the next turn.
@@ -45,8 +45,28 @@ impl Rest {
         self.empty = 0;
     }
 
+    /// A turn was empty: spins, lets others run, or calls `sleep`, which ends after `limit` unless
+    /// something comes. True if it has slept.
+    pub(crate) fn after_empty<E>(
+        &mut self,
+        limit: Duration,
+        sleep: impl FnOnce() -> Result<(), E>,
+    ) -> Result<bool, E> {
+        match self.next() {
+            Step::Spin => std::hint::spin_loop(),
+            Step::Yield => self.let_run(),
+            Step::Sleep => {
+                let begun = Instant::now();
+                sleep()?;
+                self.slept(begun.elapsed() < limit);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// A turn was empty.
-    pub(crate) fn next(&mut self) -> Step {
+    fn next(&mut self) -> Step {
         self.empty += 1;
         match self.empty {
             empty if empty > self.spins => Step::Sleep,
@@ -56,7 +76,7 @@ impl Rest {
     }
 
     /// Lets others run.
-    pub(crate) fn let_run(&mut self) {
+    fn let_run(&mut self) {
         let begun = Instant::now();
         thread::yield_now();
         if begun.elapsed() > CROWDED {
@@ -72,7 +92,7 @@ impl Rest {
 
     /// A sleep has ended, because something came or because its time was over. A loop that is
     /// woken again and again spins longer.
-    pub(crate) fn slept(&mut self, woken: bool) {
+    fn slept(&mut self, woken: bool) {
         self.empty = 0;
         let spins = if woken { self.spins.saturating_mul(4) } else { self.spins / 2 };
         self.spins = spins.max(SPINS).min(self.most);

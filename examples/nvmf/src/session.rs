@@ -268,7 +268,7 @@ impl Session {
         if connect.queue != self.queue {
             return Err(Refusal::field(42));
         }
-        // The queue pair was made for so many commands.
+        // The queue pair was made for `depth` commands.
         if connect.depth > self.depth {
             return Err(Refusal::field(44));
         }

@@ -250,7 +250,8 @@ impl Trips for Party {
 }
 
 impl Stream for Party {
-    /// Each doorbell posts half of what may be outstanding; the other half is in flight.
+    /// Posts half of the requests that may be outstanding, with one doorbell. The other half is in
+    /// flight meanwhile.
     #[inline(always)]
     fn send(&mut self) -> Result<u64, Failure> {
         let batch = self.memory.slots / 2;

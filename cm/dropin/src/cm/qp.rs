@@ -83,7 +83,7 @@ unsafe fn add_queues(at: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr) -> Result
     Ok(())
 }
 
-/// Destroys the completion queues that the library has made, as far as nothing uses them.
+/// Destroys those completion queues of the library's own that nothing uses.
 ///
 /// # Safety
 /// The id is alive.

@@ -106,7 +106,7 @@ pub(crate) fn any() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-/// A connected pair; the client has so many jobs.
+/// A connected pair, whose client has `jobs` jobs.
 pub(crate) async fn pair(jobs: u32) -> Pair {
     pair_with(&options(jobs)).await
 }

@@ -72,7 +72,7 @@ impl<const N: usize> Bits<N> {
         bytes.len() >= N && bytes.iter().zip(&self.value).zip(&self.mask).all(same)
     }
 
-    /// Sets the bytes from `at` on, as far as there are so many.
+    /// Sets `M` bytes, the first at `at`. Sets none if one of them is beyond the last.
     pub fn set<const M: usize>(&mut self, at: usize, value: [u8; M], mask: [u8; M]) {
         for (to, from) in [(&mut self.value, value), (&mut self.mask, mask)] {
             if let Some(to) = to.get_mut(at..at + M) {

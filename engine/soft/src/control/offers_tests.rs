@@ -81,7 +81,7 @@ fn offers_go_when_their_makers_leave() {
     assert!(!is_ready(&rendezvous(&two).watch), "somebody waits for what is gone");
 }
 
-/// The bound, and who gives way.
+/// A full table refuses a new offer until one of its offers has ended.
 #[test]
 fn offers_are_bounded_and_those_that_ended_give_way() {
     if !is_alone("offers_are_bounded_and_those_that_ended_give_way") {

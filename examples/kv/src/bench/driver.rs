@@ -13,7 +13,8 @@ use crate::caller::Caller;
 use crate::client::{Client, Counts, How, Outcome};
 use crate::message::{Call, Op};
 
-/// One operation of so many has its latency taken, because reading the clock takes time.
+/// The driver measures the latency of one operation in eight, because reading the clock takes
+/// time.
 const SAMPLE: u64 = 8;
 
 /// What the clients share: the number of the stage that they are in. Stage 0 loads; each later one

@@ -80,8 +80,8 @@ impl Handler<Device> for Party {
     }
 }
 
-/// A worker, its side (0: clients), and the rate of its clock against the virtual time: one part in
-/// so many, slower or faster.
+/// A worker, its side (0: clients), and how its clock differs from the virtual time: by one part in
+/// that number, slower or faster.
 pub(crate) struct Desk {
     pub(crate) worker: Worker<Device, Party>,
     intake: Intake<Device>,

@@ -11,7 +11,7 @@ use super::disk::{Disk, Done, Op, Part};
 use super::handshake::shake;
 use super::socket::{Stream, is_later};
 use super::wire::{FLAG_FUA, FLAG_NO_HOLE, Kind, REQUEST_BYTES, Request, errno, simple_reply};
-use crate::rest::{Rest, Step};
+use crate::rest::Rest;
 use crate::wire::BLOCK_BYTES;
 use crate::wire::status::Status;
 
@@ -124,20 +124,15 @@ impl<F: Fabric> Connection<'_, F> {
                 rest.worked();
                 continue;
             }
-            match rest.next() {
-                Step::Spin => std::hint::spin_loop(),
-                Step::Yield => rest.let_run(),
-                Step::Sleep => {
-                    self.quiet = 0;
-                    let begun = Instant::now();
-                    if self.disk.is_idle() {
-                        self.stream.wait(!self.output.is_empty(), IDLE)?;
-                    } else {
-                        self.disk.sleep(SLEEP)?;
-                    }
-                    rest.slept(begun.elapsed() < SLEEP);
+            rest.after_empty(SLEEP, || {
+                self.quiet = 0;
+                if self.disk.is_idle() {
+                    self.stream.wait(!self.output.is_empty(), IDLE)?;
+                } else {
+                    self.disk.sleep(SLEEP)?;
                 }
-            }
+                Ok::<(), Failure>(())
+            })?;
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use doorbell::{
 
 use super::backing::Backing;
 use super::queue::{End, Queue};
-use crate::rest::{Rest, Step};
+use crate::rest::Rest;
 use crate::session::Session;
 use crate::subsystem::{Counters, Subsystem};
 use crate::wire::CAPSULE_BYTES;
@@ -109,15 +109,8 @@ impl<F: Fabric> Worker<F> {
                 rest.worked();
                 continue;
             }
-            match rest.next() {
-                Step::Spin => std::hint::spin_loop(),
-                Step::Yield => rest.let_run(),
-                Step::Sleep => {
-                    let begun = Instant::now();
-                    self.sleep()?;
-                    rest.slept(begun.elapsed() < SLEEP);
-                    turns = CLOCK;
-                }
+            if rest.after_empty(SLEEP, || self.sleep())? {
+                turns = CLOCK;
             }
         }
         let keys: Vec<IdKey> = self.queues.keys().copied().collect();
