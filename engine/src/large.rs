@@ -282,6 +282,9 @@ impl Large {
         // Other messages may wait only for a turn that allows more. They come first, so that a long
         // message does not keep them waiting.
         for other in (index + 1..self.places.len()).chain(0..=index) {
+            if self.posted == (out.turn(), IN_TURN) {
+                break;
+            }
             self.ask(out, other);
         }
         failure.unwrap_or_else(|| self.finish(out, index))

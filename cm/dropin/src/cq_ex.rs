@@ -153,7 +153,8 @@ unsafe extern "C" fn end_poll(at: *mut ibv_cq_ex) {
     // SAFETY: the program's queue.
     if let Ok(cq) = unsafe { cq_at(at.cast()) } {
         *lock(&cq.own.current.wc) = None;
-        cq.own.current.ended.notify_one();
+        // All of them: one that finds nothing ends its poll at once, and tells nobody.
+        cq.own.current.ended.notify_all();
     }
 }
 

@@ -112,11 +112,17 @@ unsafe extern "C" fn before() {
             unsafe { libc::madvise(range.start as *mut _, length, libc::MADV_DONTFORK) };
             continue;
         };
-        // SAFETY: both are as long, and mapped.
-        unsafe { ptr::copy_nonoverlapping(range.start as *const u8, pages.at.cast(), length) };
         copies.push((range.start, pages));
     }
     *ranges.copies() = copies;
+    // Nothing allocates from here on: the heap may lie in a range, and the child would find its
+    // pages in different states.
+    for (start, pages) in ranges.copies().iter() {
+        // SAFETY: both are as long, and mapped.
+        unsafe {
+            ptr::copy_nonoverlapping(*start as *const u8, pages.at.cast::<u8>(), pages.length);
+        }
+    }
     std::mem::forget(ranges);
 }
 

@@ -12,7 +12,7 @@ use crate::border::zeroed;
 /// Pages that nobody knows yet; unmapped when dropped.
 pub(crate) struct Pages {
     pub(crate) at: *mut c_void,
-    length: usize,
+    pub(crate) length: usize,
 }
 
 impl Pages {

@@ -233,12 +233,12 @@ pub(crate) unsafe fn create_by(
         qp_context: attr.qp_context,
         pd: at,
         send_cq: attr.send_cq,
-        recv_cq: attr.recv_cq,
+        recv_cq: if kind == QpType::XrcSend { std::ptr::null_mut() } else { attr.recv_cq },
         srq: attr.srq,
         qp_type: attr.qp_type,
         ..zeroed()
     };
-    for cq in [attr.send_cq, attr.recv_cq].into_iter().filter(|cq| !cq.is_null()) {
+    for cq in [base.send_cq, base.recv_cq].into_iter().filter(|cq| !cq.is_null()) {
         // SAFETY: as the caller says.
         unsafe { cq_at(cq) }?.own.users.fetch_add(1, Ordering::SeqCst);
     }

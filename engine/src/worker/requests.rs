@@ -106,7 +106,8 @@ impl Requests {
     /// request in flight: at most `Config::requests`.
     pub(super) fn touch(&self, piece: &Piece, touch: Touch) -> bool {
         let bytes = Span::of(piece);
-        if self.gathered == 0 && !self.firsts.iter().any(|first| first.overlaps(&bytes)) {
+        let no_first = || !self.firsts.iter().any(|first| first.overlaps(&bytes));
+        if self.pending() == 0 || (self.gathered == 0 && no_first()) {
             return false;
         }
         let touches = |pending: &Pending| {

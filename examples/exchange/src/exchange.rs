@@ -290,8 +290,7 @@ impl Exchange {
     /// Sends what peers have asked for of the feed, as far as there is room.
     fn fill_gaps<P: Provider>(&mut self, out: &mut Outbox<'_, P>) {
         self.snapshots.send(out);
-        for _ in 0..self.gaps.len() {
-            let (peer, request) = self.gaps.swap_remove(0);
+        for (peer, request) in std::mem::take(&mut self.gaps) {
             if !self.send_again(peer, &request, out) {
                 self.gaps.push((peer, request));
             }

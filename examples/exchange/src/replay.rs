@@ -111,7 +111,11 @@ impl Replay {
                     let sent = to.is_some_and(|to| {
                         out.send_to(*to, &packet.payload, Some(line.into())).is_ok()
                     });
-                    self.replayed.unsent += u64::from(!sent);
+                    if !sent {
+                        self.replayed.unsent += 1;
+                        self.next += 1;
+                        continue;
+                    }
                 }
                 Kind::Order(user) => {
                     let known = self.users.iter().find(|known| known.number == user);

@@ -33,6 +33,8 @@ fn command(program: &str, args: &[&str]) -> Option<Command> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_doorbell"));
     command.env("DOORBELL_DROPIN", library()).env("DOORBELL_EXPLAIN", "1");
     command.args(["run", "--", program]).args(args).stdin(Stdio::null());
+    // A program that ends badly may leave a file where it runs.
+    command.current_dir(env!("CARGO_TARGET_TMPDIR"));
     Some(command)
 }
 
@@ -69,6 +71,11 @@ impl Pair<'_> {
     /// Runs a server and a client that exchange their parameters over a TCP port. Returns what the
     /// client printed.
     pub(crate) fn run(&self) -> Option<String> {
+        self.run_both().map(|(client, _)| client)
+    }
+
+    /// The same; returns what the client and the server printed.
+    pub(crate) fn run_both(&self) -> Option<(String, String)> {
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let port = free_port();
         let number = port.to_string();
@@ -78,8 +85,7 @@ impl Pair<'_> {
         let client = command(self.program, &client_args)?;
         server.wait_for(|| listens(port));
         let text = Side::start(client).end().success();
-        server.end().success();
-        Some(text)
+        Some((text, server.end().success()))
     }
 }
 

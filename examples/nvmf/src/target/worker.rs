@@ -247,7 +247,13 @@ impl<F: Fabric> Worker<F> {
         let backing = &mut self.backing;
         let mut queue = Queue::new(&self.fabric, id, session, usize::from(request.depth), backing)?;
         let answer = accept_bytes(request.depth);
-        queue.id().accept(&ConnParam { private_data: &answer, ..ConnParam::default() })?;
+        let accepted =
+            queue.id().accept(&ConnParam { private_data: &answer, ..ConnParam::default() });
+        if let Err(error) = accepted {
+            // Its buffers are registered with the backing.
+            queue.close(&End::Gone, &mut self.refill, &mut self.backing);
+            return Err(error);
+        }
         Ok(queue)
     }
 
