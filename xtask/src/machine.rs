@@ -2,13 +2,13 @@
 //! rxe0, for the time of one script.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, id};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::Outcome;
 use crate::args::quoted;
-use crate::exec::{Limit, Sink, stream};
+use crate::exec::{Ended, Limit, Sink, stream};
 use crate::place;
 use crate::setup::Parts;
 
@@ -105,12 +105,14 @@ impl Job<'_> {
     pub(crate) fn run(&self, parts: &Parts, stop: &dyn Fn() -> bool) -> Outcome<(u8, String)> {
         let script = self.shared.folder.join(format!("{}.sh", self.role));
         place::write(&script, &self.script())?;
-        let mut vng = parts.vng();
-        self.machine.describe(&mut vng);
-        vng.arg("--rwdir").arg(place::vm_out());
-        vng.args(["--", "/bin/bash"]).arg(&script);
-        let ended = stream(&mut vng, self.sink, self.machine.limit, stop)?;
-        let up = self.shared.has(&format!("{}.up", self.role));
+        let is_up = || self.shared.has(&format!("{}.up", self.role));
+        let mut ended = self.boot(parts, &script, stop)?;
+        if ended.status.is_some() && !is_up() && ended.text.is_empty() {
+            // The kernel ended before it ran anything: an emulated one may do so on a busy host.
+            println!("      the {} machine ended as it started: it starts again", self.role);
+            ended = self.boot(parts, &script, stop)?;
+        }
+        let up = is_up();
         if let Some(code) = self.shared.exit_code(&format!("{}.exit", self.role)) {
             return Ok((code, ended.text));
         }
@@ -121,6 +123,14 @@ impl Job<'_> {
             (Some(_), false) => format!("the {} machine did not come up", self.role),
         };
         Err(if ended.text.is_empty() { why } else { format!("{why}\n{}", ended.text) })
+    }
+
+    fn boot(&self, parts: &Parts, script: &Path, stop: &dyn Fn() -> bool) -> Outcome<Ended> {
+        let mut vng = parts.vng();
+        self.machine.describe(&mut vng);
+        vng.arg("--rwdir").arg(place::vm_out());
+        vng.args(["--", "/bin/bash"]).arg(script);
+        stream(&mut vng, self.sink, self.machine.limit, stop)
     }
 
     fn script(&self) -> String {
