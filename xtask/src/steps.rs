@@ -72,6 +72,12 @@ pub(crate) const STEPS: &[Step] = &[
     step("tidy", "the rules no lint knows hold", &[], Work::Own(tidy::check)),
     step("build", "everything builds", &[], Work::Build(&["test", "--workspace", "--no-run"])),
     step(
+        "build-machines",
+        "what the virtual machines run builds",
+        &[Need::Verbs],
+        Work::Own(suite::build),
+    ),
+    step(
         "vm",
         "conformance and real peers on a kernel's RDMA device",
         &[Need::Verbs],

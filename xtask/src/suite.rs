@@ -1,5 +1,9 @@
 //! The steps in the virtual machine: build the programs outside, run a script of `xtask/vm` inside.
 
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::Outcome;
@@ -8,7 +12,7 @@ use crate::count::Count;
 use crate::exec::{Sink, capture};
 use crate::machine::{Job, Machine, Shared};
 use crate::members::members;
-use crate::place::cargo;
+use crate::place::{self, cargo};
 use crate::report::Report;
 use crate::{setup, vm};
 
@@ -22,7 +26,7 @@ enum Program {
 
 /// The packages that cargo is told to build together: together they agree on the features of what
 /// they share, and so it is built once.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 enum Packages {
     /// All.
     All,
@@ -52,6 +56,8 @@ const RXE: &[Program] = &[
 ];
 const CONFORMANCE: Program = Program::Test("conformance");
 
+const NVMF: &[Program] = &[Program::Bin("nvmf")];
+
 /// The programs of two machines.
 const WIRE: &[Program] = &[Program::Bin("echo"), Program::Bin("interop")];
 
@@ -64,6 +70,10 @@ const NUMA: &[Program] = &[
     Program::Bin("tune"),
     Program::Bin("doorbell-bench"),
 ];
+
+/// Which packages each list is built with.
+const PROGRAMS: &[(Packages, &[Program])] =
+    &[(Packages::Verbs, RXE), (Packages::Verbs, NVMF), (Packages::All, NUMA)];
 
 /// A machine that prints nothing for this long hangs. Each test prints, and ends sooner by itself.
 const SILENCE: Duration = Duration::from_secs(1200);
@@ -81,9 +91,8 @@ pub(crate) fn check() -> Outcome<Report> {
 
 /// The kernel's NVMe initiator with the target.
 pub(crate) fn nvmf() -> Outcome<Report> {
-    let (programs, packages) = (&[Program::Bin("nvmf")], Packages::Verbs);
     let machine = Machine { hugepages: 0, ..vm::usual(SILENCE) };
-    Suite { script: "nvmf.sh", programs, packages, machine }.run()
+    Suite { script: "nvmf.sh", programs: NVMF, packages: Packages::Verbs, machine }.run()
 }
 
 /// Placement and limits on a machine with two nodes.
@@ -132,17 +141,63 @@ impl Report {
     }
 }
 
-/// Builds programs; returns the variables that name them to a script. One that cannot be built is
-/// one failure; everything that does not need it still runs.
+/// Builds the programs of all machines. It is a step of its own, because no other build may run at
+/// that time: both would put their programs, with other features, in the same place.
+pub(crate) fn build() -> Outcome<Report> {
+    let mut report = Report::default();
+    for (packages, programs) in PROGRAMS {
+        let part = built(programs, *packages).0;
+        report.count += if part.count.failed > 0 { part.count } else { Count::one(true) };
+        report.text.push_str(&part.text);
+    }
+    Ok(report)
+}
+
+/// Where the built programs are, and what cargo said when one is missing.
+type Ready = (BTreeMap<&'static str, String>, String);
+
+/// The programs, built at the first call. Each has a copy of its own, which no later build
+/// replaces.
+fn ready(packages: Packages) -> &'static Ready {
+    static ALL: OnceLock<Ready> = OnceLock::new();
+    static VERBS: OnceLock<Ready> = OnceLock::new();
+    let (once, folder) = match packages {
+        Packages::All => (&ALL, "all"),
+        Packages::Verbs => (&VERBS, "verbs"),
+    };
+    once.get_or_init(|| {
+        let all = PROGRAMS.iter().filter(|(of, _)| *of == packages);
+        let programs: Vec<&Program> = all.flat_map(|(_, programs)| *programs).collect();
+        let folder = place::state().join("programs").join(folder);
+        copies(&programs, packages, &folder).unwrap_or_else(|it| (BTreeMap::new(), it))
+    })
+}
+
+fn copies(programs: &[&'static Program], packages: Packages, folder: &Path) -> Outcome<Ready> {
+    let (messages, words) = messages(programs, packages)?;
+    place::make(folder)?;
+    let mut paths = BTreeMap::new();
+    for program in programs {
+        let Some(path) = executable(&messages, program) else { continue };
+        let copy = folder.join(program.name());
+        let failed = |cause| format!("cannot copy {path} to {}: {cause}", copy.display());
+        fs::copy(&path, &copy).map_err(failed)?;
+        paths.insert(program.name(), copy.display().to_string());
+    }
+    Ok((paths, words))
+}
+
+/// The variables that name programs to a script. One that could not be built is one failure;
+/// everything that does not need it still runs.
 fn built(programs: &[Program], packages: Packages) -> (Report, String) {
-    let mut report = Report { count: Count::default(), text: String::new() };
+    let mut report = Report::default();
     let mut variables = String::new();
-    let (messages, words) = messages(programs, packages).unwrap_or_else(|it| (String::new(), it));
+    let (paths, words) = ready(packages);
     for program in programs {
         let name = program.name();
-        if let Some(path) = executable(&messages, program) {
+        if let Some(path) = paths.get(name) {
             let variable = name.to_uppercase().replace('-', "_");
-            variables.push_str(&format!("{variable}={} ", quoted(&path)));
+            variables.push_str(&format!("{variable}={} ", quoted(path)));
         } else {
             report.count += Count::one(false);
             report.text.push_str(&format!("the program `{name}` is missing\n"));
@@ -156,17 +211,17 @@ fn built(programs: &[Program], packages: Packages) -> (Report, String) {
 
 /// The conformance suite, built for any device; its path.
 pub(crate) fn conformance() -> Outcome<String> {
-    let (messages, words) = messages(&[CONFORMANCE], Packages::Verbs)?;
-    executable(&messages, &CONFORMANCE)
-        .ok_or_else(|| format!("the conformance suite is missing, cargo says:\n{words}"))
+    let (paths, words) = ready(Packages::Verbs);
+    let path = paths.get(CONFORMANCE.name());
+    path.cloned().ok_or_else(|| format!("the conformance suite is missing, cargo says:\n{words}"))
 }
 
 /// Builds programs; returns cargo's messages, and what it said besides.
-fn messages(programs: &[Program], packages: Packages) -> Outcome<(String, String)> {
+fn messages(programs: &[&'static Program], packages: Packages) -> Outcome<(String, String)> {
     let mut text = String::new();
     for command in [["test", "--no-run", "--no-fail-fast"].as_slice(), &["build", "--keep-going"]] {
-        let kind = |program: &&Program| program.is_test() == (command[0] == "test");
-        let options = programs.iter().filter(kind).flat_map(Program::option);
+        let kind = |program: &&&Program| program.is_test() == (command[0] == "test");
+        let options = programs.iter().filter(kind).flat_map(|program| program.option());
         let options: Vec<&str> = options.collect();
         if options.is_empty() {
             continue;
@@ -241,9 +296,19 @@ mod tests {
     }
 
     #[test]
+    fn every_program_of_a_machine_is_built() {
+        let listed = |packages, program: &Program| {
+            let mut all = PROGRAMS.iter().filter(|(of, _)| *of == packages);
+            all.any(|(_, programs)| programs.iter().any(|it| it.name() == program.name()))
+        };
+        assert!(WIRE.iter().chain([&CONFORMANCE]).all(|it| listed(Packages::Verbs, it)));
+    }
+
+    #[test]
     fn a_missing_program_says_so() {
-        let (report, variables) = built(&[Program::Bin("none-such")], Packages::All);
-        assert_eq!((report.count.failed, variables.as_str()), (1, ""));
-        assert!(report.text.contains("no bin target named `none-such`"), "{}", report.text);
+        const NONE: &Program = &Program::Bin("none-such");
+        let (messages, words) = messages(&[NONE], Packages::All).expect("cargo runs");
+        assert_eq!(executable(&messages, NONE), None);
+        assert!(words.contains("no bin target named `none-such`"), "{words}");
     }
 }
