@@ -1,6 +1,6 @@
 //! The device under both worlds, and the mistakes that can be planted in it and in the wire.
 
-use doorbell::alloc::Mapping;
+use doorbell::alloc::{Ask, MapRequest, Mapping};
 use doorbell::error::{Code, SetupError};
 use doorbell::provider::fault::{Fault, FaultCq, FaultQp, Plant};
 use doorbell::provider::trace::Trace;
@@ -59,9 +59,11 @@ pub const PLANTS: &[(&str, Planted)] = &[
     ("wrong-sender", Planted::Wire(Mistake::WrongSender)),
 ];
 
-/// Memory for a wire and for what uses it.
+/// Memory for a wire and for what uses it. A simulation touches little of it, so most pages are
+/// never obtained.
 pub(super) fn memory(bytes: usize) -> Result<Mapping, SetupError> {
-    Mapping::plain(bytes).map_err(|error| {
+    let request = MapRequest::new(bytes).pages(Ask::Plain).lock(false).prefault(false);
+    request.map().map_err(|error| {
         SetupError::new(Code::NoMemory, format!("{bytes} bytes"), format!("{error}"))
     })
 }
