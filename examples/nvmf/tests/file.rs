@@ -19,7 +19,8 @@ use doorbell_nvmf::store::{File, Move, Ring, Store, Transfer};
 use doorbell_nvmf::wire::command::{Command, opcode};
 use folder::Folder;
 
-/// A folder, and a file that is made in it. It is on a disk, because no ring serves files in memory.
+/// A folder, and a file that is made in it. It is on a disk, because no ring serves files in
+/// memory.
 fn scratch(name: &str, bytes: u64) -> (Folder, File) {
     let folder = Folder::on_disk(name);
     let file = File::open(Path::new(&folder.file("disk")), Some(bytes)).unwrap();
