@@ -34,7 +34,7 @@ const DURATION: &[&str] = &["-D", "1"];
 
 const PROGRAMS: &[Line] = &[
     ("ib_send_bw", &[R, EVENTS, QPS, SRQ, INLINE, MODERATION, BOTH_WAYS, DURATION]),
-    ("ib_write_bw", &[R, EVENTS, QPS, INLINE, MODERATION, BOTH_WAYS, DURATION]),
+    ("ib_write_bw", &[R, QPS, INLINE, MODERATION, BOTH_WAYS, DURATION]),
     ("ib_read_bw", &[R, EVENTS, QPS, MODERATION, BOTH_WAYS, DURATION]),
     ("ib_atomic_bw", &[R, EVENTS, QPS, MODERATION, BOTH_WAYS, DURATION]),
     ("ib_send_lat", &[R, EVENTS, INLINE, DURATION]),
