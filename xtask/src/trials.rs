@@ -22,8 +22,8 @@ const COMPARED: [&str; 2] = ["latency --size 64", "rate --size 64 --batch 16"];
 /// The exit code of a comparison in which a figure is slower.
 const SLOWER: u8 = 4;
 
-/// What the rate has to keep, and the time of a try. Beyond the best rate messages wait for longer and
-/// longer, so the half of them that counts is soon far above the limit, near and far.
+/// What the rate has to keep, and the time of a try. Beyond the best rate messages wait for longer
+/// and longer, so the half of them that counts is soon far above the limit, near and far.
 const LOAD: &str = "load --size 64 --slo p50=10us --duration 0.2";
 
 /// Searches, and passes of the sweep between them.

@@ -1,5 +1,5 @@
-//! The aims, whether a run met them, and what the machine allows: a message whose every byte one core
-//! writes and the other reads takes at least as long as to copy lines that the other core has just
+//! The aims, whether a run met them, and what the machine allows: a message whose every byte one
+//! core writes and the other reads takes at least as long as to copy lines that the other core has just
 //! written. An aim beyond that limit stays an aim, and is missed; the table says so beside it.
 
 use serde::Serialize;

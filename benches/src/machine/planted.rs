@@ -1,5 +1,5 @@
-//! A build that is a tenth slower, for the trials of `compare` (`cargo xtask trials`): the side that
-//! measures waits now and then for a tenth of the time since it last did. A wait for a fixed time
+//! A build that is a tenth slower, for the trials of `compare` (`cargo xtask trials`): the side
+//! that measures waits now and then for a tenth of the time since it last did. A wait for a fixed time
 //! would be a tenth near and less far. Other builds have none of it.
 
 use crate::machine::clock;
@@ -7,8 +7,8 @@ use crate::machine::clock;
 /// True in a build with that variable.
 const IS_ON: bool = option_env!("DOORBELL_BENCH_PLANTED").is_some();
 
-/// Calls between two waits: looking at the clock takes a part of a round trip itself. A stream calls
-/// once in a thousand messages, because its queue would hide a short wait.
+/// Calls between two waits: looking at the clock takes a part of a round trip itself. A stream
+/// calls once in a thousand messages, because its queue would hide a short wait.
 const EVERY: u32 = 64;
 
 /// A wait is the time since the last one, divided by this.

@@ -28,8 +28,8 @@ use crate::side::numbers;
 /// The part of the messages that may find no room where an objective is kept.
 const UNSENT_MOST: f64 = 0.01;
 
-/// If other programs take the core more often, in times a second, what is too slow may be theirs. The
-/// kernel's own threads stay far below this.
+/// If other programs take the core more often, in times a second, what is too slow may be theirs.
+/// The kernel's own threads stay far below this.
 pub(crate) const SWITCHES_MOST: f64 = 30.0;
 
 /// How often a try may be repeated because other programs took the core.

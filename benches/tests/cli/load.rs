@@ -172,8 +172,8 @@ fn a_search_ends_at_the_highest_rate_that_keeps_the_objective() {
     let best = tries.iter().find(|of| of["slo"]["best"] == true).unwrap();
     assert_eq!(best["slo"]["kept"], true, "{document:#}");
     positive(best, "/rtt_ns/p50");
-    // More than half of its five tries kept it, and fewer of those of a higher rate, unless there is
-    // none.
+    // More than half of its five tries kept it, and fewer of those of a higher rate, unless there
+    // is none.
     let count = |at: f64, kept: bool| {
         tries.iter().filter(|of| rate(of) == at && of["slo"]["kept"] == kept).count()
     };
