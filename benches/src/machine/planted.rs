@@ -1,6 +1,6 @@
 //! A build that is a tenth slower, for the trials of `compare` (`cargo xtask trials`): the side
-//! that measures waits now and then for a tenth of the time since it last did. A wait for a fixed time
-//! would be a tenth near and less far. Other builds have none of it.
+//! that measures waits now and then for a tenth of the time since it last did. A wait for a fixed
+//! time would be a tenth near and less far. Other builds have none of it.
 
 use crate::machine::clock;
 
