@@ -137,6 +137,7 @@ impl DomainState {
         if taken > 0 && taken == out.len() {
             return taken;
         }
+        let out = out.get_mut(taken..).unwrap_or_default();
         let sink = &mut Queued { budget: SHARED_BUDGET };
         match if out.is_empty() { Work::All } else { self.work() } {
             Work::Nothing => return taken,
@@ -144,13 +145,18 @@ impl DomainState {
                 if let Some(link) = self.links.only() {
                     self.transport.take_ack(link, sink);
                 }
+                let acked = self.transport.take_completions(index, out);
+                // A poll that finds nothing has looked at everything: a program that has armed its
+                // queue sleeps then, and nobody wakes it for a message that is there already.
+                if taken + acked > 0 {
+                    return taken + acked;
+                }
             }
-            Work::All => {
-                self.progress(sink);
-                self.attend_overruns();
-            }
+            Work::All => {}
         }
-        taken + self.transport.take_completions(index, out.get_mut(taken..).unwrap_or_default())
+        self.progress(sink);
+        self.attend_overruns();
+        taken + self.transport.take_completions(index, out)
     }
 
     /// What a poll of the shared domain has to do, as far as a few words tell. If there are several
