@@ -37,6 +37,8 @@ mod place;
 mod rendezvous;
 #[cfg(test)]
 mod rendezvous_tests;
+#[cfg(test)]
+mod shared_poll_tests;
 mod sidr;
 mod spare;
 mod sys;

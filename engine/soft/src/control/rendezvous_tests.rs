@@ -32,16 +32,7 @@ impl Side {
         let device = SoftDevice::open().unwrap();
         device.connect_by_number().unwrap();
         let (cq, poller) = device.create_cq(16, Sharing::Shared).unwrap();
-        let attr = QpAttr {
-            kind,
-            send_cq: &cq,
-            recv_cq: &cq,
-            srq: None,
-            caps: CAPS,
-            signal_all: true,
-            ex: QpAttrEx::default(),
-        };
-        let qp = Fabric::create_qp(&device, &attr).unwrap();
+        let qp = queue_pair(&device, kind, [&cq, &cq]);
         let gid = device.query_gid(1, 0).unwrap();
         Side { device, qp, poller, gid }
     }
@@ -82,6 +73,20 @@ impl Side {
         let mut wc = [Wc::default()];
         (self.poller.poll(&mut wc) == 1).then(|| wc[0])
     }
+}
+
+/// A queue pair that signals all its sends, with a queue for them and one for its receives.
+pub(super) fn queue_pair(device: &SoftDevice, kind: QpType, cqs: [&SoftCq; 2]) -> SoftQp {
+    let attr = QpAttr {
+        kind,
+        send_cq: cqs[0],
+        recv_cq: cqs[1],
+        srq: None,
+        caps: CAPS,
+        signal_all: true,
+        ex: QpAttrEx::default(),
+    };
+    Fabric::create_qp(device, &attr).unwrap()
 }
 
 /// The next completion of the first; the other side is polled meanwhile.
@@ -157,16 +162,7 @@ fn both_sides_may_come_at_once() {
 fn a_device_connects_to_itself() {
     let mut one = Side::new(QpType::Rc);
     let (cq, poller) = one.device.create_cq(16, Sharing::Shared).unwrap();
-    let attr = QpAttr {
-        kind: QpType::Rc,
-        send_cq: &cq,
-        recv_cq: &cq,
-        srq: None,
-        caps: CAPS,
-        signal_all: true,
-        ex: QpAttrEx::default(),
-    };
-    let qp = Fabric::create_qp(&one.device, &attr).unwrap();
+    let qp = queue_pair(&one.device, QpType::Rc, [&cq, &cq]);
     let mut two = Side { device: one.device.clone(), qp, poller, gid: one.gid };
     one.connect(two.name()).unwrap();
     two.connect(one.name()).unwrap();

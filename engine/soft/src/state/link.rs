@@ -255,12 +255,14 @@ impl Link {
         self.slow_poll || self.rx.ack_is_due() || !self.rx.caught_up()
     }
 
-    /// True if the peer has said in its own line that it has taken something. While a completion is
-    /// awaited, this waits for that a little. The peer writes the slot next, and a look there would
-    /// take its lines away.
+    /// True if a completion is due, or the peer has said in its own line that it has taken
+    /// something. While a completion is awaited, this waits for that a little. The peer writes the
+    /// slot next, and a look there would take its lines away.
     #[inline(always)]
-    pub(crate) fn await_ack(&self) -> bool {
-        !self.signaled.is_empty() && (0..AWAIT_ACK).any(|_| self.tx.has_new_taken())
+    pub(crate) fn await_ack(&mut self) -> bool {
+        let Some(first) = self.signaled.first() else { return false };
+        // A post may have read the acknowledgement, and has completed nothing.
+        self.acked() >= first.end || (0..AWAIT_ACK).any(|_| self.tx.has_new_taken())
     }
 
     /// True if a record, a refusal or a response has come. (An idle link waits for no completion
