@@ -125,7 +125,7 @@ impl Own {
         }
     }
 
-    /// Polls once; the numbers of what has completed.
+    /// Polls once. Returns the numbers of the requests that have completed.
     fn poll(&self) -> Vec<u64> {
         let mut found = [(); 4].map(|()| ibv_wc::default());
         let count = unsafe { poll_cq(self.cq as *mut ibv_cq, 4, found.as_mut_ptr()) };

@@ -237,7 +237,8 @@ unsafe extern "C" fn set_sge_list(at: *mut ibv_qp_ex, count: usize, list: *const
     }
 }
 
-/// Ends a post: all of it goes to the device, in one list.
+/// Ends a post: its requests go to the device, in order. The first that the device refuses ends it;
+/// those before it were posted.
 unsafe extern "C" fn complete(at: *mut ibv_qp_ex) -> c_int {
     code(|| {
         // SAFETY: the program's queue pair.
@@ -247,13 +248,13 @@ unsafe extern "C" fn complete(at: *mut ibv_qp_ex) -> c_int {
         if let Err(errno) = inner.may_send() {
             building.fail(errno);
         }
-        building.complete(|list| {
+        let posted = building.complete(|list| {
             // SAFETY: the program keeps the buffers, by the contract of `ibv_wr_complete`; inline
             // bytes are copied during the call.
             let posted = unsafe { post_list(&qp.own, &mut inner, list) };
             posted.map_err(|PostError { cause, .. }| Errno::from(cause))
-        })?;
+        });
         qp.own.after_post(inner);
-        Ok(())
+        posted
     })
 }

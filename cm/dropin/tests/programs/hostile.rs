@@ -9,6 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell_soft::LINK_BYTES;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::links::{DATA, HEAD, LINES, RESPONSES, shared, talks};
 use crate::pairs::{HERE, Meets, PORT, free_port, started, turn, with_port};
@@ -19,30 +21,19 @@ const ROUNDS: u64 = 8;
 /// How long a round writes.
 const ATTACK: Duration = Duration::from_millis(40);
 
-/// Random numbers; equal seeds give equal ones.
-struct Dice(u64);
-
-impl Dice {
-    fn any(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.any() % bound
-    }
+/// A random number below a bound.
+fn below(dice: &mut ChaCha8Rng, bound: u64) -> u64 {
+    dice.next_u64() % bound
 }
 
 /// A word to write to: often one that both sides read now.
-fn place(length: u64, dice: &mut Dice) -> u64 {
-    let word = |dice: &mut Dice, from: u64, bytes: u64| from + dice.below(bytes / 8) * 8;
+fn place(length: u64, dice: &mut ChaCha8Rng) -> u64 {
+    let word = |dice: &mut ChaCha8Rng, from: u64, bytes: u64| from + below(dice, bytes / 8) * 8;
     if length != LINK_BYTES.next_multiple_of(4096) as u64 {
         return word(dice, 0, length);
     }
-    let side = dice.below(2);
-    let direction = match dice.below(4) {
+    let side = below(dice, 2);
+    let direction = match below(dice, 4) {
         0 => return word(dice, 0, length),
         1 => return word(dice, 0, HEAD),
         2 => RESPONSES + side * (LINES + DATA[1]),
@@ -53,17 +44,17 @@ fn place(length: u64, dice: &mut Dice) -> u64 {
 }
 
 /// Changes one word: to anything, to something small, by a bit, by a step, or to another word.
-fn scribble(file: &File, dice: &mut Dice) {
+fn scribble(file: &File, dice: &mut ChaCha8Rng) {
     let length = file.metadata().unwrap().len();
     let (at, from) = (place(length, dice), place(length, dice));
     let mut bytes = [0; 8];
     let mut read = |at| file.read_exact_at(&mut bytes, at).map(|()| u64::from_le_bytes(bytes));
     let (Ok(word), Ok(other)) = (read(at), read(from)) else { return };
-    let new = match dice.below(5) {
-        0 => dice.any(),
-        1 => dice.below(300),
-        2 => word ^ 1 << dice.below(64),
-        3 => word.wrapping_add(dice.below(64) * 8),
+    let new = match below(dice, 5) {
+        0 => dice.next_u64(),
+        1 => below(dice, 300),
+        2 => word ^ 1 << below(dice, 64),
+        3 => word.wrapping_add(below(dice, 64) * 8),
         _ => other,
     };
     file.write_all_at(&new.to_le_bytes(), at).unwrap();
@@ -71,7 +62,7 @@ fn scribble(file: &File, dice: &mut Dice) {
 
 /// Writes to what those two share, until one of them has ended or the time is over.
 fn attack(sides: [&Side; 2], seed: u64) {
-    let mut dice = Dice(seed);
+    let mut dice = ChaCha8Rng::seed_from_u64(seed);
     let files = shared(sides[1].id());
     let until = Instant::now() + ATTACK;
     while Instant::now() < until && sides.iter().all(|side| side.has_ended().is_none()) {

@@ -5,6 +5,9 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
 use crate::links::talks;
 use crate::pairs::{HERE, Meets, PORT, Sides, free_port, soft_sockets, started, turn, with_port};
 use crate::side::{LIMIT, PAUSE, Side};
@@ -22,21 +25,17 @@ fn rounds() -> u64 {
 }
 
 /// Random moments.
-struct Moments(u64);
+struct Moments(ChaCha8Rng);
 
 impl Moments {
     fn new() -> Moments {
-        let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64 | 1;
+        let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
         println!("seed {seed}");
-        Moments(seed)
+        Moments(ChaCha8Rng::seed_from_u64(seed))
     }
 
     fn next(&mut self) -> Duration {
-        // xorshift
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        Duration::from_millis(self.0 % LATEST_MS)
+        Duration::from_millis(self.0.next_u64() % LATEST_MS)
     }
 }
 

@@ -66,7 +66,7 @@ impl Transport {
     /// What each poll of the shared domain does at its end: the next may be long in coming.
     #[inline(always)]
     fn end_thorough<S: Sink>(&mut self, link: &mut Link, came: bool, sink: &mut S) {
-        // A reply may carry the acknowledgement of what it replies to.
+        // The message that has come may acknowledge sends of this side.
         if came && !link.signaled.is_empty() {
             self.complete(link, sink);
         }
