@@ -13,8 +13,9 @@ const SPINS: u32 = 64;
 
 /// A yield that lasts this long has met others that need the processor.
 const CROWDED: Duration = Duration::from_micros(200);
-/// Sleeps without a yield before them after such a yield, at least and at most. A thread that has
-/// given its turn away may get it back milliseconds later; one that sleeps is woken sooner.
+/// After such a yield the loop sleeps this many times before it yields again, at least and at most.
+/// A thread that has given its turn away may get it back milliseconds later; one that sleeps is
+/// woken sooner.
 const AVOIDED: u32 = 16;
 const AVOIDED_MOST: u32 = 1 << 12;
 
