@@ -1,5 +1,5 @@
-//! A poll of the shared domain that finds nothing has looked at everything: a program that has armed
-//! its queue sleeps then.
+//! A poll of the shared domain that finds nothing has looked at everything: a program that has
+//! armed its queue sleeps then.
 
 use doorbell_seam::provider::{Poller, Provider, QpType, Sharing};
 use doorbell_seam::wc::Wc;
