@@ -1,6 +1,7 @@
 //! Completion queues of Layer 0, which ids may share.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -187,11 +188,26 @@ impl<F: Fabric> CompletionQueue<F> {
     /// # Errors
     /// The system's error; `NotSupported` if the device cannot wake anyone.
     pub fn wait(&self, limit: Option<Duration>) -> Result<bool, CmError> {
+        self.wait_beside(None, limit)
+    }
+
+    /// The same, but `other` also ends the wait when it is readable: a socket or another thing that
+    /// the caller waits for at the same time. Then the queue stays armed.
+    ///
+    /// # Errors
+    /// As for [`CompletionQueue::wait`].
+    pub fn wait_beside(
+        &self,
+        other: Option<BorrowedFd<'_>>,
+        limit: Option<Duration>,
+    ) -> Result<bool, CmError> {
         let asked = "wait for a completion";
         let fds = self.wake_fds().ok_or_else(|| {
             CmError::new(Code::NotSupported, asked, "nobody can be woken on this device")
         })?;
-        let fds = fds.all();
+        let [device, queue] = fds.all();
+        // The system ignores a negative number.
+        let fds = [device, queue, other.map_or(-1, |other| other.as_raw_fd())];
         let end = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -199,7 +215,7 @@ impl<F: Fabric> CompletionQueue<F> {
             if lock(&self.0.reader).poller.waker().woken() {
                 return Ok(true);
             }
-            if !ready {
+            if !ready || other.is_some() {
                 return Ok(false);
             }
         }

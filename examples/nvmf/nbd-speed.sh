@@ -7,7 +7,7 @@
 #   examples/nvmf/nbd-speed.sh [ROUNDS [SECONDS [DEPTH [FOLDER]]]]
 
 rounds=${1:-9} seconds=${2:-1} depth=${3:-32} folder=${4:-/dev/shm}
-nvmf=${NVMF:-target/release/nvmf}
+nvmf=${NVMF:-target/release/nvmf} ops='read write randread randwrite'
 work=$(mktemp -d -p "$folder")
 trap 'kill $target $gateway $qemu 2> /dev/null; rm -rf "$work"' EXIT
 
@@ -66,21 +66,21 @@ run() {
 }
 
 for ((round = 0; round < rounds; round++)); do
-    for op in randread randwrite; do
+    for op in $ops; do
         run ours $op
         run theirs $op
     done
 done > "$work/runs"
-sort -k 1,2 -k 3n "$work/runs" | awk -v depth="$depth" '
+sort -k 1,2 -k 3n "$work/runs" | awk -v depth="$depth" -v ops="$ops" '
     function median(key) { return value[key, int((n[key] + 1) / 2)] }
     { key = $1 " " $2; value[key, ++n[key]] = $3; cost[key] += $4 }
     END {
         print "| operation | depth | gateway, per s | qemu-nbd, per s | ratio | CPU each, us | ratio |"
         print "|---|---|---|---|---|---|---|"
-        split("randread randwrite", ops, " ")
-        for (i = 1; i <= 2; i++) {
-            a = ops[i] " ours"; b = ops[i] " theirs"
-            printf "| %s | %d | %d | %d | %.2f | %.1f, %.1f | %.2f |\n", ops[i], depth, median(a),
+        count = split(ops, op, " ")
+        for (i = 1; i <= count; i++) {
+            a = op[i] " ours"; b = op[i] " theirs"
+            printf "| %s | %d | %d | %d | %.2f | %.1f, %.1f | %.2f |\n", op[i], depth, median(a),
                 median(b), median(a) / median(b), cost[a] / n[a], cost[b] / n[b], cost[b] / cost[a]
         }
     }'

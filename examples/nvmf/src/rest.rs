@@ -11,9 +11,12 @@ const YIELD: u32 = 8;
 /// Empty turns before a sleep, at least.
 const SPINS: u32 = 64;
 
-/// A yield that lasts this long has met others that need the processor: a sleeper is woken sooner
-/// than a thread that yields again and again.
+/// A yield that lasts this long has met others that need the processor.
 const CROWDED: Duration = Duration::from_micros(200);
+/// Sleeps without a yield before them after such a yield, at least and at most. A thread that has
+/// given its turn away may get it back milliseconds later; one that sleeps is woken sooner.
+const AVOIDED: u32 = 16;
+const AVOIDED_MOST: u32 = 1 << 12;
 
 /// What to do after an empty turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +35,15 @@ pub(crate) struct Rest {
     empty: u32,
     spins: u32,
     most: u32,
+    /// Sleeps to come before the next yield, and how many the next crowded yield asks for.
+    avoid: u32,
+    avoided: u32,
 }
 
 impl Rest {
     /// A policy that spins for at most `most` empty turns.
     pub(crate) fn new(most: u32) -> Rest {
-        Rest { empty: 0, spins: most.min(SPINS), most }
+        Rest { empty: 0, spins: most.min(SPINS), most, avoid: 0, avoided: AVOIDED }
     }
 
     /// A turn has found work.
@@ -69,6 +75,8 @@ impl Rest {
     fn next(&mut self) -> Step {
         self.empty += 1;
         match self.empty {
+            YIELD.. if self.avoid > 0 => Step::Sleep,
+            _ if self.avoid > 0 => Step::Spin,
             empty if empty > self.spins => Step::Sleep,
             empty if empty % YIELD == 1 => Step::Yield,
             _ => Step::Spin,
@@ -79,21 +87,30 @@ impl Rest {
     fn let_run(&mut self) {
         let begun = Instant::now();
         thread::yield_now();
-        if begun.elapsed() > CROWDED {
-            self.crowded();
-        }
+        self.yielded(begun.elapsed() > CROWDED);
     }
 
-    /// Others need the processor: the next empty turn ends in a sleep.
-    fn crowded(&mut self) {
-        self.empty = self.spins;
-        self.spins = (self.spins / 2).max(SPINS).min(self.most);
+    /// A yield has ended. On a crowded processor the next empty turn ends in a sleep, and so do the
+    /// next times without work: twice as many whenever a yield finds it crowded again.
+    fn yielded(&mut self, crowded: bool) {
+        if crowded {
+            self.empty = YIELD;
+            self.avoid = self.avoided;
+            self.avoided = (self.avoided * 2).min(AVOIDED_MOST);
+            self.spins = self.most.min(SPINS);
+        } else {
+            self.avoided = AVOIDED;
+        }
     }
 
     /// A sleep has ended, because something came or because its time was over. A loop that is
     /// woken again and again spins longer.
     fn slept(&mut self, woken: bool) {
         self.empty = 0;
+        if self.avoid > 0 {
+            self.avoid -= 1;
+            return;
+        }
         let spins = if woken { self.spins.saturating_mul(4) } else { self.spins / 2 };
         self.spins = spins.max(SPINS).min(self.most);
     }
@@ -118,13 +135,27 @@ mod tests {
     }
 
     #[test]
-    fn a_crowded_processor_ends_the_spin() {
+    fn a_crowded_processor_ends_spins_for_a_while_and_for_longer_each_time() {
         let mut rest = Rest::new(1 << 13);
         (0..9).for_each(|_| rest.slept(true));
+        for avoided in [AVOIDED, AVOIDED * 2, AVOIDED * 4] {
+            rest.worked();
+            assert_eq!(rest.next(), Step::Yield);
+            rest.yielded(true);
+            assert_eq!(rest.next(), Step::Sleep);
+            rest.slept(true);
+            for _ in 1..avoided {
+                rest.worked();
+                assert_eq!((1..YIELD).filter(|_| rest.next() != Step::Spin).count(), 0);
+                assert_eq!(rest.next(), Step::Sleep);
+                rest.slept(true);
+            }
+        }
         rest.worked();
         assert_eq!(rest.next(), Step::Yield);
-        rest.crowded();
-        assert_eq!(rest.next(), Step::Sleep);
+        rest.yielded(false);
+        rest.worked();
+        assert_eq!((rest.avoided, spins(&mut rest)), (AVOIDED, SPINS));
     }
 
     #[test]

@@ -3,8 +3,11 @@
 
 mod bed;
 
+use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bed::Bed;
 use doorbell::soft::SoftDevice;
@@ -46,13 +49,13 @@ fn ring() -> Option<Jobs> {
 
 /// Waits for the next transfer that has ended.
 fn next(ring: &mut Jobs) -> (usize, Option<Buffer<SoftDevice>>, std::io::Result<usize>) {
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(60);
     loop {
         ring.submit().unwrap();
         if let Some(ended) = ring.take() {
             return ended;
         }
-        assert!(std::time::Instant::now() < end, "no transfer ends");
+        assert!(Instant::now() < end, "no transfer ends");
         std::thread::yield_now();
     }
 }
@@ -137,4 +140,16 @@ fn a_full_ring_and_a_short_buffer_give_the_job_back_and_an_end_waits() {
     assert!(!ring.is_empty());
     drop(ring);
     assert_eq!(file.len(), 1 << 20);
+}
+
+#[test]
+fn a_transfer_that_never_ends_does_not_hold_up_the_end_of_a_ring() {
+    let Some(mut ring) = ring() else { return };
+    let device = SoftDevice::open().unwrap();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let transfer = Transfer { file: reader.as_raw_fd(), how: Move::Read, at: 0, len: 64 };
+    ring.give(transfer, None, 5, Some(Buffer::new(&device, 4096).unwrap())).unwrap();
+    assert!(!ring.drain(Duration::from_millis(50)) && !ring.is_empty());
+    writer.write_all(&[3; 64]).unwrap();
+    assert!(ring.drain(Duration::from_secs(60)) && ring.is_empty());
 }

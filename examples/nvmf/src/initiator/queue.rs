@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use doorbell::error::Code;
@@ -271,16 +272,16 @@ impl<F: Fabric> Queue<F> {
                     return Err(Error::TimedOut(what));
                 }
                 self.look()?;
-                self.sleep(SLEEP)?;
+                self.sleep(None, SLEEP)?;
             }
         }
     }
 
-    /// Sleeps until a response may have come, or the time is over.
+    /// Sleeps until a response may have come, `other` is readable, or the time is over.
     ///
     /// # Errors
     /// As for [`Queue::poll`]; the system's error.
-    pub fn sleep(&mut self, limit: Duration) -> Result<(), Error> {
+    pub fn sleep(&mut self, other: Option<BorrowedFd<'_>>, limit: Duration) -> Result<(), Error> {
         self.flush()?;
         if self.cq.arm(false).is_err() {
             std::thread::sleep(limit.min(NAP));
@@ -289,7 +290,7 @@ impl<F: Fabric> Queue<F> {
         // A response that came before the queue was armed wakes nobody; the wait then only ends
         // what arming has begun.
         let early = self.receive();
-        self.cq.wait(Some(if early.is_some() { Duration::ZERO } else { limit }))?;
+        self.cq.wait_beside(other, Some(if early.is_some() { Duration::ZERO } else { limit }))?;
         self.early.extend(early);
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! One NBD client: its requests, cut into commands, and the replies.
 
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const INPUT: usize = 1 << 19;
 /// Bytes of replies that wait for the client before its requests do.
 const OUTPUT: usize = 4 << 20;
-/// Empty rounds with commands in flight before the loop sleeps until the target answers, at most,
-/// and how long it sleeps until it has to look whether the client has sent more.
+/// Empty rounds with commands in flight before the loop sleeps until the target answers or the
+/// client sends, at most, and how long it sleeps until it has to look whether the client takes more.
 const SPINS: u32 = 1 << 12;
 const SLEEP: Duration = Duration::from_millis(1);
 /// Rounds between two looks at a socket that had nothing, unless the client was answered: most
@@ -39,7 +40,7 @@ struct Pending {
     /// Parts without an answer; one more while parts are to be made.
     parts: usize,
     error: u32,
-    /// Bytes read, of a request of several parts.
+    /// Bytes read of a request of several parts. Those of another go straight into the output.
     data: Vec<u8>,
 }
 
@@ -129,12 +130,19 @@ impl<F: Fabric> Connection<'_, F> {
                 if self.disk.is_idle() {
                     self.stream.wait(!self.output.is_empty(), IDLE)?;
                 } else {
-                    self.disk.sleep(SLEEP)?;
+                    let client = self.hears().then_some(self.stream.as_fd());
+                    self.disk.sleep(client, SLEEP)?;
                 }
                 Ok::<(), Failure>(())
             })?;
         }
         Ok(())
+    }
+
+    /// True while the loop reads what the client sends.
+    fn hears(&self) -> bool {
+        let room = self.used > 0 || self.filled < INPUT;
+        room && !self.closing && self.output.len() <= OUTPUT
     }
 
     /// What the client has sent and nobody has parsed.
@@ -144,7 +152,7 @@ impl<F: Fabric> Connection<'_, F> {
 
     /// Reads what the client has sent.
     fn receive(&mut self) -> Result<bool, Failure> {
-        if self.closing || self.output.len() > OUTPUT {
+        if !self.hears() {
             return Ok(false);
         }
         if self.used == self.filled || self.filled == INPUT {
@@ -294,6 +302,10 @@ impl<F: Fabric> Connection<'_, F> {
                 if done.status == Status::CAPACITY { errno::ENOSPC } else { errno::EIO };
         } else if done.part.op == Op::Read {
             let (len, start) = (pending.request.len as usize, done.part.offset);
+            if done.part.len as usize == len {
+                let cookie = pending.request.cookie;
+                return self.reply_with(&done, cookie);
+            }
             pending.data.resize(len, 0);
             let to = pending.data.get_mut(start..start + done.part.len as usize);
             self.disk.read(&done, to.unwrap_or_default())?;
@@ -320,6 +332,19 @@ impl<F: Fabric> Connection<'_, F> {
         }
         *place = None;
         self.free.push(index);
+    }
+
+    /// Replies to a read of one part, without a copy of its bytes in between.
+    fn reply_with(&mut self, done: &Done, cookie: u64) -> Result<(), Failure> {
+        self.output.extend(simple_reply(0, cookie));
+        let start = self.output.len();
+        self.output.resize(start + done.part.len as usize, 0);
+        self.disk.read(done, self.output.get_mut(start..).unwrap_or_default())?;
+        if let Some(place) = self.pending.get_mut(done.part.request) {
+            *place = None;
+            self.free.push(done.part.request);
+        }
+        Ok(())
     }
 
     /// Sends replies.

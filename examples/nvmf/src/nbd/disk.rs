@@ -1,8 +1,9 @@
 //! A namespace of a target as a client's connection uses it: a controller with one I/O queue. Lost
 //! connections are made again, and what was in flight is sent again.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -84,7 +85,9 @@ pub(super) struct Disk<'a, F: Fabric> {
     link: Link<F>,
     /// Blocks of the namespace; a namespace that has another number after a reconnect is another.
     blocks: u64,
-    flying: HashMap<Tag, Part>,
+    /// Parts in flight, by the number of their tag, and how many they are.
+    flying: Vec<Option<Part>>,
+    count: usize,
     /// Parts that a lost connection has left.
     again: VecDeque<Part>,
     /// The part that was answered last.
@@ -115,9 +118,9 @@ impl<'a, F: Fabric> Disk<'a, F> {
         patience: Duration,
     ) -> Result<Disk<'a, F>, Error> {
         let (link, blocks) = patiently(fabric, export, &host, stop, patience)?;
-        let (flying, again) = (HashMap::new(), VecDeque::new());
+        let (flying, again) = (Vec::new(), VecDeque::new());
         let fabric = fabric.clone();
-        Ok(Disk { fabric, export, host, stop, link, blocks, flying, again, open: None })
+        Ok(Disk { fabric, export, host, stop, link, blocks, flying, count: 0, again, open: None })
     }
 
     /// Bytes of the namespace.
@@ -141,14 +144,20 @@ impl<'a, F: Fabric> Disk<'a, F> {
 
     /// True if nothing is in flight.
     pub(super) fn is_idle(&self) -> bool {
-        self.flying.is_empty() && self.again.is_empty()
+        self.count == 0 && self.again.is_empty()
     }
 
     /// Sends a part, with the next poll. Call it while there is room.
     pub(super) fn submit(&mut self, part: Part) -> Result<(), Error> {
         match self.try_submit(&part) {
             Ok(tag) => {
-                self.flying.insert(tag, part);
+                if self.flying.len() <= tag.index() {
+                    self.flying.resize_with(tag.index() + 1, || None);
+                }
+                if let Some(place) = self.flying.get_mut(tag.index()) {
+                    *place = Some(part);
+                    self.count += 1;
+                }
                 Ok(())
             }
             Err(Error::Full) => {
@@ -200,7 +209,9 @@ impl<'a, F: Fabric> Disk<'a, F> {
         match self.link.queue.poll() {
             Ok(None) => Ok(None),
             Ok(Some((tag, response))) => {
-                let part = self.flying.remove(&tag).ok_or(Error::Unfit("a strange answer"))?;
+                let part = self.flying.get_mut(tag.index()).and_then(Option::take);
+                let part = part.ok_or(Error::Unfit("a strange answer"))?;
+                self.count -= 1;
                 self.open = Some(tag);
                 Ok(Some(Done { part, status: response.status, tag }))
             }
@@ -209,9 +220,13 @@ impl<'a, F: Fabric> Disk<'a, F> {
         }
     }
 
-    /// Sleeps until an answer may have come, or the time is over.
-    pub(super) fn sleep(&mut self, limit: Duration) -> Result<(), Error> {
-        match self.link.queue.sleep(limit) {
+    /// Sleeps until an answer may have come, `other` is readable, or the time is over.
+    pub(super) fn sleep(
+        &mut self,
+        other: Option<BorrowedFd<'_>>,
+        limit: Duration,
+    ) -> Result<(), Error> {
+        match self.link.queue.sleep(other, limit) {
             Err(error) if error.is_lost() => self.reconnect(),
             other => other,
         }
@@ -235,7 +250,8 @@ impl<'a, F: Fabric> Disk<'a, F> {
     /// it is done, and nobody has heard that it was.
     fn reconnect(&mut self) -> Result<(), Error> {
         self.open = None;
-        self.again.extend(self.flying.drain().map(|(_, part)| part));
+        self.again.extend(self.flying.drain(..).flatten());
+        self.count = 0;
         let patience = self.export.patience;
         let (link, blocks) = patiently(&self.fabric, self.export, &self.host, self.stop, patience)?;
         if blocks != self.blocks {

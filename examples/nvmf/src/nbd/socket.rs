@@ -130,9 +130,15 @@ impl Stream {
 
     /// Waits until bytes can be read, or written if `out`, or the time is over.
     pub(super) fn wait(&self, out: bool, limit: Duration) -> io::Result<()> {
+        wait(self.as_fd(), out, limit)
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Stream::Tcp(stream) => wait(stream.as_fd(), out, limit),
-            Stream::Unix(stream) => wait(stream.as_fd(), out, limit),
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
         }
     }
 }

@@ -2,17 +2,20 @@
 #![expect(unsafe_code, reason = "the kernel reads and writes buffers that this module keeps")]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::time::Duration;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::time::{Duration, Instant};
 
 use doorbell::{Buffer, Fabric};
 use io_uring::{IoUring, opcode, squeue, types};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Transfers that a ring holds at most.
 const ENTRIES: u32 = 1024;
 /// Queues whose buffers can be registered.
 const SETS: u16 = 128;
+/// How long the end of a ring waits for a transfer to end. The kernel gives most disks 30 s.
+const END: Duration = Duration::from_secs(60);
+/// Time between two looks whether transfers have ended, at the end of a ring.
+const LOOK: Duration = Duration::from_millis(1);
 /// Regions of a queue.
 pub const REGIONS: usize = 2;
 
@@ -52,8 +55,6 @@ pub struct Ring<F: Fabric, T> {
     /// By the number that a completion names.
     held: Vec<Option<(T, Option<Buffer<F>>)>>,
     free: Vec<usize>,
-    /// Transfers that the kernel has not taken yet.
-    unsent: usize,
     /// Sets of registered buffers that no queue has; none if the kernel registers no buffers.
     sets: Vec<u16>,
 }
@@ -72,7 +73,7 @@ impl<F: Fabric, T> Ring<F, T> {
             Err(_) => Vec::new(),
         };
         let held = (0..ENTRIES).map(|_| None).collect();
-        Ok(Ring { ring, held, free: (0..ENTRIES as usize).rev().collect(), unsent: 0, sets })
+        Ok(Ring { ring, held, free: (0..ENTRIES as usize).rev().collect(), sets })
     }
 
     /// Registers the regions that buffers are cut from, each by its address and length. Returns the
@@ -129,12 +130,11 @@ impl<F: Fabric, T> Ring<F, T> {
         let entry = entry(&transfer, index, start).user_data(place as u64);
         // SAFETY: the buffer has at least as many bytes as the transfer. It stays in `held` until
         // the completion comes, where nobody borrows it, and its bytes do not move with it. `drop`
-        // waits for all completions. An index of another buffer's region fails in the kernel.
+        // waits for all completions, or never frees it. An index of another buffer's region fails in the kernel.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         match (pushed, self.held.get_mut(place)) {
             (Ok(()), Some(slot)) => {
                 *slot = Some((job, buffer));
-                self.unsent += 1;
                 Ok(())
             }
             _ => {
@@ -149,15 +149,13 @@ impl<F: Fabric, T> Ring<F, T> {
     /// # Errors
     /// The system's error, except those that pass by themselves.
     pub fn submit(&mut self) -> io::Result<()> {
-        if self.unsent == 0 {
+        if self.ring.submission().is_empty() {
             return Ok(());
         }
         match self.ring.submit() {
-            Ok(count) => self.unsent = self.unsent.saturating_sub(count),
-            Err(error) if is_passing(&error) => {}
-            Err(error) => return Err(error),
+            Err(error) if !is_passing(&error) => Err(error),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// The next transfer that has ended, if there is one.
@@ -171,41 +169,44 @@ impl<F: Fabric, T> Ring<F, T> {
         Some((job, buffer, moved))
     }
 
+    /// Waits until all transfers have ended, and drops their jobs. False if none has ended for
+    /// `limit`, or if the kernel refuses them.
+    pub fn drain(&mut self, limit: Duration) -> bool {
+        let mut progress = Instant::now();
+        while !self.is_empty() {
+            let submitted = self.submit();
+            while self.take().is_some() {
+                progress = Instant::now();
+            }
+            if submitted.is_err() || progress.elapsed() > limit {
+                return false;
+            }
+            if !self.is_empty() {
+                std::thread::sleep(LOOK);
+            }
+        }
+        true
+    }
+
     /// True while it has no transfer.
     pub fn is_empty(&self) -> bool {
         self.free.len() == self.held.len()
     }
+}
 
-    /// Waits until a transfer has ended, one of the descriptors is readable, or the time is over.
-    ///
-    /// # Errors
-    /// The system's error.
-    pub fn wait(&self, fds: [RawFd; 2], limit: Duration) -> io::Result<()> {
-        // SAFETY: the caller's device keeps its descriptors open, and a number that is none only
-        // makes the call report an event.
-        // The ring keeps its own open.
-        let fds =
-            [fds[0], fds[1], self.ring.as_raw_fd()].map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
-        let mut entries = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let limit =
-            Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
-        match poll(&mut entries, Some(&limit)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+impl<F: Fabric, T> AsFd for Ring<F, T> {
+    /// Readable while a transfer has ended that nobody has taken.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring keeps its descriptor open as long as it lives, and this borrows it.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
     }
 }
 
 impl<F: Fabric, T> Drop for Ring<F, T> {
     fn drop(&mut self) {
-        while !self.is_empty() {
-            let waited = self.ring.submit_and_wait(1);
-            while self.take().is_some() {}
-            if waited.is_err_and(|error| !is_passing(&error)) {
-                // The kernel may still use the buffers: they stay for ever.
-                std::mem::forget(std::mem::take(&mut self.held));
-                return;
-            }
+        if !self.drain(END) {
+            // The kernel may still use the buffers: they stay for ever.
+            std::mem::forget(std::mem::take(&mut self.held));
         }
     }
 }

@@ -1,9 +1,7 @@
 //! How a poll loop carries out commands: at once, by io_uring, or by threads that may wait.
 
-use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use doorbell::{Buffer, CmError, Fabric, IdKey};
 
@@ -136,13 +134,9 @@ impl<F: Fabric> Backing<F> {
         self.waiting > 0
     }
 
-    /// Waits until a transfer has ended, a descriptor is readable, or the time is over. False, at
-    /// once, if there are no transfers.
-    pub(super) fn wait(&self, fds: [RawFd; 2], limit: Duration) -> io::Result<bool> {
-        match &self.ring {
-            Some(ring) if !ring.is_empty() => ring.wait(fds, limit).map(|()| true),
-            _ => Ok(false),
-        }
+    /// Becomes readable when a transfer has ended; none if there are no transfers.
+    pub(super) fn wakes(&self) -> Option<BorrowedFd<'_>> {
+        self.ring.as_ref().filter(|ring| !ring.is_empty()).map(AsFd::as_fd)
     }
 
     /// Registers the regions of a queue's buffers; see [`Ring::register`].

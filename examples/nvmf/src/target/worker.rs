@@ -131,10 +131,7 @@ impl<F: Fabric> Worker<F> {
         } else {
             SLEEP
         };
-        let fds = self.cq.wake_fds().map(|fds| fds.all());
-        let waited = fds.map_or(Ok(false), |fds| self.backing.wait(fds, limit));
-        let waited = waited.map_err(|error| CmError::from_io("wait for a file", &error))?;
-        self.cq.wait(Some(if waited { Duration::ZERO } else { limit }))?;
+        self.cq.wait_beside(self.backing.wakes(), Some(limit))?;
         Ok(())
     }
 
