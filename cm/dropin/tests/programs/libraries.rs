@@ -115,8 +115,11 @@ fn ranks_of_open_mpi_talk_over_ucx() {
         Command::new("cc").arg(&source).arg("-o").arg(&program).arg("-l:libmpi.so.40").output();
     let built = built.unwrap();
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    for ranks in ["2", "4"] {
-        let start = ["UCX_TLS=ud_v,self", "mpirun", "--allow-run-as-root", "--oversubscribe"];
+    // Each rank connects a queue pair to itself over `rc_v`.
+    let runs = [("rc_v", "2"), ("rc_v,self", "4"), ("ud_v,self", "2"), ("ud_v,self", "4")];
+    for (transports, ranks) in runs {
+        let transports = format!("UCX_TLS={transports}");
+        let start = [transports.as_str(), "mpirun", "--allow-run-as-root", "--oversubscribe"];
         let how = ["--mca", "pml", "ucx", "-np", ranks, program.to_str().unwrap()];
         let args = [&UCX[1..], &start, &how].concat();
         let Some(text) = run("env", &args) else { return };

@@ -163,14 +163,27 @@ pub(super) fn make(
     (process, directory): (i32, FileName),
     notifier: Option<OwnedFd>,
 ) -> Result<LinkShared, CmError> {
-    let memory = MapRequest::new(LINK_BYTES).pages(Ask::Plain).shared(true).map();
-    let memory = memory.map_err(|error| {
-        let asked = format!("{LINK_BYTES} bytes of shared memory for a connection");
-        CmError::new(Code::from_errno(error.errno()), asked, error.to_string())
-    })?;
+    let memory = memory_of_link()?;
     let map = remote_map(process, directory);
     let notifier = opened(notifier)?;
     Ok(LinkShared::new(memory, Side::Maker)?.with_remote_map(map).with_notifier(notifier))
+}
+
+/// Makes the memory of a link on which a queue pair of this device is its own peer.
+pub(super) fn make_loop(
+    (process, directory): (i32, FileName),
+    notifier: Option<Notifier>,
+) -> Result<LinkShared, CmError> {
+    let link = LinkShared::new(memory_of_link()?, Side::Both)?;
+    Ok(link.with_remote_map(remote_map(process, directory)).with_notifier(notifier))
+}
+
+fn memory_of_link() -> Result<Mapping, CmError> {
+    let memory = MapRequest::new(LINK_BYTES).pages(Ask::Plain).shared(true).map();
+    memory.map_err(|error| {
+        let asked = format!("{LINK_BYTES} bytes of shared memory for a connection");
+        CmError::new(Code::from_errno(error.errno()), asked, error.to_string())
+    })
 }
 
 /// Maps the memory of a link that such a device has made and sent, with its notifier.

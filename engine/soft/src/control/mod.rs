@@ -27,6 +27,8 @@ mod host;
 mod hostile;
 mod id;
 mod links;
+#[cfg(test)]
+mod loop_tests;
 mod neighbours;
 mod offers;
 #[cfg(test)]

@@ -8,6 +8,9 @@
 //!                                          ←     READY  its notifier
 //!   BYE, or the end of the socket, either way: the peer has left
 //! ```
+//! A queue pair that is its own peer needs none of this: its link has one side, which reads what it
+//! writes ([`Side::Both`](crate::Side::Both)).
+//!
 //! A GID names one device of one process, so a number need not be unique among processes. The first
 //! side does not wait: its queue pair works at once, and what it sends stays in the link until the
 //! other side has come. The name of the pair is an abstract socket, so only one side can have it.
@@ -138,11 +141,10 @@ impl Rendezvous {
     ) -> Result<(), CmError> {
         let asked = || format!("connect queue pair {} to {} of {}", qp.num(), to.1, to.0);
         let here = (self.gid, qp.num());
-        if here == to {
-            let answer = "a queue pair cannot be its own peer";
-            return Err(CmError::new(Code::NotSupported, asked(), answer));
-        }
         drop(self.take_out(qp.num()));
+        if here == to {
+            return self.connect_to_itself(qp, wiring);
+        }
         let name = pair_name(here, to);
         let until = Instant::now() + OFFER_LIMIT;
         loop {
@@ -164,6 +166,14 @@ impl Rendezvous {
             }
             std::thread::sleep(PAUSE);
         }
+    }
+
+    /// Connects a queue pair to itself: it reads what it writes, and no peer can leave.
+    fn connect_to_itself(&self, qp: &QpControl, wiring: &Wiring) -> Result<(), CmError> {
+        let link = Arc::new(links::make_loop(device_of(self.gid), qp.notifier())?);
+        qp.attach(&link);
+        qp.connect(&link, *wiring);
+        Ok(())
     }
 
     /// This side comes first: makes the link, and leaves an offer with the peer.

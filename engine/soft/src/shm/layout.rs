@@ -102,6 +102,8 @@ pub enum Side {
     Maker,
     /// The end that was given it.
     Taker,
+    /// The only end: it reads what it writes, for a queue pair that is its own peer.
+    Both,
 }
 
 impl Side {
@@ -110,6 +112,7 @@ impl Side {
         match self {
             Side::Maker => Side::Taker,
             Side::Taker => Side::Maker,
+            Side::Both => Side::Both,
         }
     }
 }
@@ -320,11 +323,13 @@ fn start(memory: &Mapping) -> Option<NonNull<u8>> {
     fits.then_some(base)
 }
 
-/// What a side writes, and what it reads: the maker writes the first of each pair.
+/// What a side writes, and what it reads: the maker writes the first of each pair, and a side that
+/// is both reads it too.
 fn out_and_in(side: Side, direction: impl Fn(usize) -> Direction) -> (Direction, Direction) {
     match side {
         Side::Maker => (direction(0), direction(1)),
         Side::Taker => (direction(1), direction(0)),
+        Side::Both => (direction(0), direction(0)),
     }
 }
 

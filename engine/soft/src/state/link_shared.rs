@@ -27,7 +27,7 @@ pub struct LinkShared {
 }
 
 impl LinkShared {
-    /// Takes memory of at least [`LINK_BYTES`] for a link. The maker's memory is all zero.
+    /// Takes memory of at least [`LINK_BYTES`] for a link. New memory is all zero.
     ///
     /// # Errors
     /// Memory that is too short or not aligned to two cache lines.
@@ -55,8 +55,10 @@ impl LinkShared {
         };
         let (out, input, header) = split(&memory, side).ok_or_else(too_short)?;
         let responses = split_responses(&memory, side).ok_or_else(too_short)?;
-        if side == Side::Maker {
-            header.users().store(2, Ordering::Relaxed);
+        match side {
+            Side::Maker => header.users().store(2, Ordering::Relaxed),
+            Side::Both => header.users().store(1, Ordering::Relaxed),
+            Side::Taker => {}
         }
         let peer_gone = AtomicBool::new(false);
         Ok(LinkShared {
@@ -112,7 +114,7 @@ impl LinkShared {
     pub(crate) fn directions(&self) -> [&Direction; 4] {
         let (out, input) = &self.responses;
         match self.side {
-            Side::Maker => [&self.out, &self.input, out, input],
+            Side::Maker | Side::Both => [&self.out, &self.input, out, input],
             Side::Taker => [&self.input, &self.out, input, out],
         }
     }
@@ -149,6 +151,11 @@ impl LinkShared {
     /// The peer's process is gone: its ends will never be given back.
     pub fn peer_gone(&self) {
         self.peer_gone.store(true, Ordering::Relaxed);
+    }
+
+    /// True if this side is its own peer.
+    pub(crate) fn is_loop(&self) -> bool {
+        self.side == Side::Both
     }
 
     pub(crate) fn is_unused(&self) -> bool {

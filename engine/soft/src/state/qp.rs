@@ -282,6 +282,12 @@ impl QpContext {
         }
     }
 
+    /// True if a request that ends before that position of the ring waits for its response.
+    pub(crate) fn awaits_response_before(&mut self, at: u64) -> bool {
+        let oldest = self.reads.oldest();
+        oldest.is_some_and(|read| self.sq.entry(read).end <= at)
+    }
+
     /// True if request `index`, or one before it, waits for its response.
     #[inline(always)]
     pub(crate) fn awaits_response(&self, index: u32) -> bool {

@@ -339,9 +339,7 @@ impl Transport {
             qp.link == link.index && qp.peer == refusal.qp && qp.state == State::Rts
         };
         if let Some(qp) = self.qps.iter_mut().find(sent_it) {
-            if let Some(read) = qp.reads.oldest()
-                && qp.sq.entry(read).end <= refusal.at
-            {
+            if qp.awaits_response_before(refusal.at) {
                 // Its response comes first.
                 link.deferred_refusal = Some(refusal);
                 return;
@@ -496,7 +494,9 @@ impl Resources {
         sink: &mut S,
     ) -> Outcome {
         // Earlier responses go first: a request that succeeded must not look as if it had failed.
-        if qp.pending_reads > 0 || !link.refuse(header.qp(), there) {
+        let (at, is_loop) = (link.rx.at, link.shared.is_loop());
+        let waits = qp.pending_reads > 0 || is_loop && qp.awaits_response_before(at);
+        if waits || !link.refuse(header.qp(), there) {
             return Outcome::Waits;
         }
         let taken = match (qp.assembly.take(), here) {
@@ -517,7 +517,11 @@ impl Resources {
         if let Some(kind) = kind {
             self.nic.raise(kind, Object::Qp(qp.num));
         }
-        self.fail_qp(qp, link.acked(), None);
+        match is_loop {
+            // It is the sender too, and reads no refusal once it has failed.
+            true => self.fail_qp(qp, at, Some(there)),
+            false => self.fail_qp(qp, link.acked(), None),
+        }
         Outcome::Done
     }
 }

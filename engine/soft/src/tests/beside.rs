@@ -90,7 +90,7 @@ fn an_empty_queue_delays_no_other(shared: bool, stuck: Side) {
     join(&mut near.qp, &mut far.qp, 7);
     let (from, to) = match stuck {
         Side::Maker => (&mut two, &mut one),
-        Side::Taker => (&mut one, &mut two),
+        Side::Taker | Side::Both => (&mut one, &mut two),
     };
     for n in 0..WAITING {
         from.fill(WAIT + n * SLOT, &pattern(n, length_of(n)));
@@ -107,7 +107,7 @@ fn an_empty_queue_delays_no_other(shared: bool, stuck: Side) {
     }
     let (from, to) = match stuck {
         Side::Maker => (&mut two, &mut one),
-        Side::Taker => (&mut one, &mut two),
+        Side::Taker | Side::Both => (&mut one, &mut two),
     };
     (0..WAITING).for_each(|n| to.recv(n as u64, LATE + n * SLOT, SLOT));
     let (sent, came) = gather(from, to, WAITING);
