@@ -53,6 +53,7 @@ use crate::tell::ending::{Ending, baseline, beside_baseline, lost, notes};
 use crate::tell::sheet::{Out, Sheet};
 use crate::tell::{results, table};
 use crate::traffic::row::Traffic;
+use crate::versus::turns::Turns;
 use crate::versus::verdict::Verdict;
 
 fn main() -> ExitCode {
@@ -169,12 +170,22 @@ fn connect(args: &ConnectArgs) -> Result<(), Failure> {
 
 /// Holds one run against another.
 fn compare(args: &CompareArgs) -> Result<(), Failure> {
-    let (before, after) = (versus::read(&args.before)?, versus::read(&args.after)?);
-    let verdict = Verdict::of(&before, &after, args.least / 100.0);
+    let least = args.least / 100.0;
+    let verdict = if args.command.is_empty() {
+        Verdict::of(&versus::read(&args.before)?, &versus::read(&args.after)?, least)
+    } else {
+        let programs = [args.before.as_path(), &args.after];
+        let sheet = args.json.as_deref().map(Sheet::open).transpose()?;
+        let turns = Turns { programs, command: &args.command, rounds: args.rounds, least };
+        let (verdict, rounds) = turns.run()?;
+        sheet.map(|sheet| sheet.write(&record::to_json(&rounds)?)).transpose()?;
+        verdict
+    };
     if let Some(file) = &args.csv {
         verdict.write_csv(file)?;
     }
     error::say(&verdict.text())?;
+    interrupt::check(verdict.rows.len(), "figures")?;
     verdict.exit()
 }
 
@@ -300,6 +311,8 @@ fn in_ranks(
         // Loads have two sides.
         plan.steps.retain(|step| step.request.test != Test::Load);
     }
+    // Those are of two sides. The command line says how the ranks measure.
+    plan.commands.clear();
     let (ending, ready) = match launch.rank {
         0 => match Ending::open(common, &plan, report) {
             Ok(ending) => (Some(ending), Ok(())),

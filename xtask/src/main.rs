@@ -30,6 +30,7 @@ mod steps;
 mod suite;
 mod tidy;
 mod toolchain;
+mod trials;
 mod unpack;
 mod unsafes;
 mod uses;
@@ -52,12 +53,15 @@ cargo xtask COMMAND
   compare --device NAME [--addr IP] [--rounds N] [--quick]
                                            an RDMA device beside perftest and cmtime; rxe0 is
                                            that of the virtual machine where there is none
+  trials [--compare] [--slo] [--count N]   whether the benchmark calls a slower build slower and the
+                                           same build no different, and finds the best rate
   sim [--seeds N [--first S]] [--seed S]   simulate the engine from seeds, or one again
   clauses [--record]                       write cm/CLAUSES.md; run the suite on both devices first
   recorded [FOLDER]                        how tune reads recorded machines, one in each folder of
                                            FOLDER, beside hwloc [those of hwloc's own tests]
   vm run [OPTIONS] -- CMD                  CMD in a virtual machine with the RDMA device rxe0
   vm pair [OPTIONS] -- SERVER ::: CLIENT   two machines on one wire, 192.168.78.1 and .2
+  vm ranks                                 ranks of the benchmark on two machines, by srun and mpirun
   setup                                    fetch all that the commands above need, and no more
 
 VM options
@@ -74,7 +78,7 @@ in it is a shell line.
 ";
 
 const COMMANDS: &[&str] =
-    &["test", "bench", "compare", "sim", "clauses", "recorded", "vm", "setup", "help"];
+    &["test", "bench", "compare", "trials", "sim", "clauses", "recorded", "vm", "setup", "help"];
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -86,6 +90,7 @@ fn main() -> ExitCode {
         "test" => ladder::run(rest),
         "bench" => bench::run(rest),
         "compare" => compare::run(rest),
+        "trials" => trials::run(rest),
         "sim" => sim::run(rest),
         "clauses" => clauses::run(rest),
         "recorded" => recorded::run(rest),

@@ -1,22 +1,30 @@
-//! `cargo xtask vm run` and `cargo xtask vm pair`.
+//! `cargo xtask vm run`, `cargo xtask vm pair` and `cargo xtask vm ranks`.
 
+use std::fs;
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Outcome;
 use crate::args::{Args, quoted, shell_line};
-use crate::exec::{Limit, Sink};
+use crate::exec::{self, Limit, Sink};
 use crate::machine::{Job, Machine, Port, Shared};
+use crate::packages::{self, Need};
+use crate::place::{cargo, target};
 use crate::setup;
+
+/// Both machines of `vm ranks` are ended after this time. An emulated one takes some minutes.
+const RANKS_LIMIT: Duration = Duration::from_secs(2400);
 
 /// Reads the rest of the command line and runs it.
 pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     match words.split_first() {
         Some((first, rest)) if first == "run" => run_one(rest),
         Some((first, rest)) if first == "pair" => run_pair(rest),
-        _ => Err("say `vm run -- CMD` or `vm pair -- SERVER ::: CLIENT`".to_owned()),
+        Some((first, rest)) if first == "ranks" => run_ranks(rest),
+        _ => Err("say `vm run -- CMD`, `vm pair -- SERVER ::: CLIENT` or `vm ranks`".to_owned()),
     }
 }
 
@@ -123,6 +131,36 @@ fn run_pair(words: &[String]) -> Outcome<u8> {
     let pair = Pair::new(|port| options.machine(port), &options.loss)?;
     let sinks = [Sink::Prefixed("server: "), Sink::Prefixed("client: ")];
     let [server, client] = pair.run([&shell_line(server), &shell_line(client)], sinks)?;
+    verdict(server.map(|(code, _)| code), client.map(|(code, _)| code))
+}
+
+/// The benchmark, in the folder that the machines share.
+const BENCH: &str = "doorbell-bench";
+
+/// Ranks of the benchmark on two machines, started by `srun` and by `mpirun`.
+fn run_ranks(words: &[String]) -> Outcome<u8> {
+    if !words.is_empty() {
+        return Err("`vm ranks` takes no words".to_owned());
+    }
+    packages::ensure(&[Need::Verbs, Need::Tests])?;
+    let mut build = cargo();
+    build.args(["build", "--quiet", "--package", BENCH, "--features", "verbs"]);
+    let built = build.status().map_err(|cause| format!("cannot start cargo: {cause}"))?;
+    if !built.success() {
+        return Ok(exec::code(built));
+    }
+    let limit = Limit::Total(RANKS_LIMIT);
+    let machine =
+        |port| Machine { memory_mib: 2048, hugepages: 0, limit, port, ..usual(RANKS_LIMIT) };
+    let pair = Pair::new(machine, "")?;
+    let copy = pair.shared.folder.join(BENCH);
+    fs::copy(target().join("debug").join(BENCH), &copy)
+        .map_err(|cause| format!("cannot copy {BENCH}: {cause}"))?;
+    let path = |path: &Path| quoted(&path.display().to_string());
+    let variables = format!("SHARED={} DOORBELL_BENCH={}", path(&pair.shared.folder), path(&copy));
+    let line = |side| format!("{variables} bash xtask/vm/ranks.sh {side}");
+    let sinks = [Sink::Prefixed("server: "), Sink::Prefixed("client: ")];
+    let [server, client] = pair.run([&line("server"), &line("client")], sinks)?;
     verdict(server.map(|(code, _)| code), client.map(|(code, _)| code))
 }
 

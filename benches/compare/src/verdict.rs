@@ -1,4 +1,6 @@
-//! The aims, and whether a run met them.
+//! The aims, whether a run met them, and what the machine allows: a message whose every byte one core
+//! writes and the other reads takes at least as long as to copy lines that the other core has just
+//! written. An aim beyond that limit stays an aim, and is missed; the table says so beside it.
 
 use serde::Serialize;
 
@@ -20,6 +22,15 @@ impl Aim {
             Aim::AtMost(bound) => ratio <= bound,
             Aim::AtLeast(bound) => ratio >= bound,
         }
+    }
+
+    /// True if the machine's limit misses the aim, and our figure is within that limit.
+    fn is_beyond(self, limit: f64, ours: f64) -> bool {
+        let is_within = match self {
+            Aim::AtMost(_) => ours >= limit,
+            Aim::AtLeast(_) => ours <= limit,
+        };
+        is_within && !self.is_met(limit)
     }
 
     pub(crate) fn text(self) -> String {
@@ -107,6 +118,21 @@ fn rules(test: Test, size: u32) -> Vec<Rule> {
     rules
 }
 
+/// What the machine can do at best for one of our entries. The bytes of the untouched one are not
+/// written anew for each message, so only a copy of the receiver's own holds it back.
+fn limit(ours: Peer) -> Option<Peer> {
+    match ours {
+        Peer::Doorbell => Some(Peer::Copy),
+        Peer::Untouched => Some(Peer::Memcpy),
+        _ => None,
+    }
+}
+
+/// True unless the limit would be held against itself.
+fn theirs_is_no_limit(rule: &Rule) -> bool {
+    limit(rule.ours).is_none_or(|limit| !rule.theirs.contains(&limit))
+}
+
 /// An aim with the figures of a run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Judged {
@@ -122,6 +148,10 @@ pub(crate) struct Judged {
     pub(crate) each: Vec<f64>,
     pub(crate) aim: Aim,
     pub(crate) met: bool,
+    /// The same ratio for what the machine can do at best, where that was measured.
+    pub(crate) limit: Option<f64>,
+    /// Even the limit misses the aim, and our figure is no better than the limit.
+    pub(crate) beyond_limit: bool,
     #[serde(skip)]
     is_time: bool,
 }
@@ -133,7 +163,16 @@ impl Judged {
     }
 
     pub(crate) fn verdict(&self) -> &'static str {
-        if self.met { "met" } else { "missed" }
+        match (self.met, self.beyond_limit) {
+            (true, _) => "met",
+            (false, false) => "**missed**",
+            (false, true) => "**missed**, beyond the limit",
+        }
+    }
+
+    /// The ratio of the machine's limit.
+    pub(crate) fn limit(&self) -> String {
+        self.limit.map_or_else(|| "-".to_owned(), |limit| format!("{limit:.2}"))
     }
 
     /// The ratio of each round.
@@ -172,6 +211,9 @@ fn judge_one(outcome: &Outcome, rule: &Rule) -> Option<Judged> {
     })?;
     let each = outcome.ratios(ours, theirs, of);
     let ratio = median(each.clone())?;
+    let limit = limit(rule.ours).and_then(|peer| outcome.place(peer, None));
+    let limit = limit.and_then(|limit| median(outcome.ratios(limit, theirs, of)));
+    let limit = limit.filter(|_| theirs_is_no_limit(rule));
     let names = [ours, theirs].map(|place| outcome.entries[place].name());
     let [ours_name, theirs_name] = names;
     Some(Judged {
@@ -183,6 +225,8 @@ fn judge_one(outcome: &Outcome, rule: &Rule) -> Option<Judged> {
         each,
         aim: rule.aim,
         met: rule.aim.is_met(ratio),
+        limit,
+        beyond_limit: limit.is_some_and(|limit| rule.aim.is_beyond(limit, ratio)),
         is_time: test.is_time(),
     })
 }
@@ -263,7 +307,31 @@ mod tests {
             let judged = judge(&made::outcome(Test::Latency, 512, &entries, &[&[ours, 180.0]]));
             judged[0].verdict()
         };
-        assert_eq!((verdict(180.0), verdict(181.0)), ("met", "missed"));
+        assert_eq!((verdict(180.0), verdict(181.0)), ("met", "**missed**"));
+    }
+
+    #[test]
+    fn an_aim_beyond_the_limit_of_the_machine_is_missed_and_said_to_be() {
+        let tag = Peer::Ucx { api: Api::Tag, cma: false };
+        let entries = [Peer::Doorbell, tag, Peer::Copy].map(Entry::new);
+        let judged = |figures: &[f64]| {
+            let outcome = made::outcome(Test::Latency, 16 << 10, &entries, &[figures]);
+            let judged = judge(&outcome).remove(0);
+            (judged.limit(), judged.verdict())
+        };
+        // At most 0.6 times theirs is wanted.
+        assert_eq!(
+            judged(&[900.0, 1000.0, 700.0]),
+            ("0.70".to_owned(), "**missed**, beyond the limit")
+        );
+        assert_eq!(judged(&[900.0, 1000.0, 500.0]), ("0.50".to_owned(), "**missed**"));
+        assert_eq!(judged(&[600.0, 1000.0, 700.0]), ("0.70".to_owned(), "met"));
+        // What ours undercuts is no limit.
+        assert_eq!(judged(&[650.0, 1000.0, 700.0]), ("0.70".to_owned(), "**missed**"));
+        let untouched =
+            [Entry { batch: Some(16), ..Entry::new(Peer::Untouched) }, Entry::new(Peer::Memcpy)];
+        let outcome = made::outcome(Test::Rate, 64 << 10, &untouched, &[&[3e5, 6e5]]);
+        assert_eq!(judge(&outcome)[0].limit(), "-", "memcpy is no limit of itself");
     }
 
     #[test]

@@ -45,7 +45,8 @@ pub(crate) enum Cmd {
     Connect(ConnectArgs),
     /// Many kinds of traffic, each in turn with a naive ring in shared memory
     Traffic(TrafficArgs),
-    /// Two runs, figure by figure: ratios, how sure they are, and a verdict in the last line
+    /// Two runs, or two builds in turn, figure by figure: ratios, how sure they are, and a verdict
+    /// in the last line
     Compare(CompareArgs),
     /// The usual latencies, rates and loads, as report.html and report.json
     Report(ReportArgs),
@@ -225,8 +226,9 @@ pub(crate) struct LoadArgs {
     #[command(flatten)]
     pub(crate) common: Common,
     /// Messages due each second, whether or not earlier ones are back, such as 500k or 1.5M;
-    /// several as 1k,1M, doubling as 10k..1M, and in steps as 1M..4M+1M. With --slo, where to
-    /// begin [default: with --slo 10k, with recorded arrivals their own]
+    /// several as 1k,1M, doubling as 10k..1M, and in steps as 1M..4M+1M. With --slo one rate is
+    /// where the search begins, and of several each is tried [default: with --slo 10k, with
+    /// recorded arrivals their own]
     #[arg(long, value_name = "R[,R]", value_delimiter = ',', value_parser = per_second)]
     pub(crate) rate: Vec<Span<f64>>,
     /// When messages are due: fixed is evenly, poisson is independently of each other, and the name
@@ -241,6 +243,10 @@ pub(crate) struct LoadArgs {
     /// p50, p90, p99, p99.9, p99.99 or max, and ns, us or ms
     #[arg(long, value_name = "p99.9=5us", value_parser = slo)]
     pub(crate) slo: Option<Slo>,
+    /// A rate keeps --slo if more than half of as many tries do
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "slo",
+        value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub(crate) tries: u32,
 }
 
 /// Options of `sweep`.
@@ -407,13 +413,26 @@ pub(crate) struct TrafficArgs {
 #[command(
     after_help = "A figure is slower or faster if the interval of the ratio leaves out 1 and \
 the ratio is\nbeyond --least and beyond the change of the floor. The exit code is 0 for no \
-difference and\nfaster, 4 for slower, and 3 if nothing could be compared."
+difference and\nfaster, 4 for slower, and 3 if nothing could be compared.\n\nTwo builds in turn, which \
+is surer than two files, because the machine changes:\n  doorbell-bench compare old/doorbell-bench \
+new/doorbell-bench -- latency --size 8,64"
 )]
 pub(crate) struct CompareArgs {
-    /// The JSON of the first run, which --json wrote
+    /// The JSON of the first run, which --json wrote; with COMMAND the first build of this program
     pub(crate) before: PathBuf,
-    /// The JSON of the second run
+    /// The JSON of the second run, or the second build
     pub(crate) after: PathBuf,
+    /// A test and its options, such as latency --size 8,64: both builds measure it in turn, in
+    /// rounds, for 0.2 s each figure unless it says --duration
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
+    /// Rounds of both builds; four times as many while the noise decides nothing
+    #[arg(long, value_name = "N", default_value_t = 16, requires = "command",
+        value_parser = clap::value_parser!(u32).range(11..=200))]
+    pub(crate) rounds: u32,
+    /// Write the figures of all rounds as JSON there
+    #[arg(long, value_name = "FILE", requires = "command")]
+    pub(crate) json: Option<PathBuf>,
     /// Differences below this count as none, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = LEAST, value_parser = percent)]
     pub(crate) least: f64,

@@ -44,8 +44,12 @@ pub(crate) struct Step {
     pub(crate) arrivals: Arrivals,
     /// Arrivals that are drawn follow from it.
     pub(crate) seed: u64,
-    /// Search for the highest rate that keeps this, from `rate` on.
+    /// What the rate has to keep.
     pub(crate) slo: Option<Slo>,
+    /// Search for the highest rate that keeps it, from `rate` on.
+    pub(crate) search: bool,
+    /// A rate keeps it if more than half of as many tries do.
+    pub(crate) tries: u32,
     /// Messages in flight, rising, for [`Test::Sweep`] and [`Test::Crowd`].
     pub(crate) depths: Vec<u32>,
     /// Time of each figure, over all of its rounds.
@@ -64,6 +68,8 @@ impl Step {
             arrivals: Arrivals::Fixed,
             seed: 1,
             slo: None,
+            search: false,
+            tries: 1,
             depths: Vec::new(),
             time: Duration::from_secs(2),
             rounds: 1,
@@ -82,7 +88,7 @@ impl Step {
 
     /// How long it takes, about, with warming up; for a search longer.
     pub(crate) fn time_about(&self) -> Duration {
-        self.time * 6 / 5 * if self.slo.is_some() { 20 } else { 1 }
+        self.time * 6 / 5 * if self.search { 25 } else { 1 }
     }
 
     /// Time of one piece.
@@ -174,13 +180,18 @@ pub(crate) fn load(args: &LoadArgs) -> Result<Plan, Failure> {
             }
         });
     }
+    let search = slo.is_some() && wanted.len() == 1;
+    // Of several rates each has its tries, in turn with those of the others.
+    let passes = if slo.is_some() && !search { args.tries } else { 1 };
     let each = |&size| {
-        let rates = wanted.iter();
+        let rates = (0..passes).flat_map(|_| wanted.iter());
         rates.map(move |&rate| Step {
             rate,
             arrivals: arrivals.clone(),
             seed: *seed,
             slo: *slo,
+            search,
+            tries: args.tries,
             ..step(common, Test::Load, size, 1)
         })
     };
@@ -189,7 +200,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<Plan, Failure> {
     let (list, mut rest) = (list(&sizes), rest(common));
     rest.push_str(&format!(" --arrivals {} --seed {seed}", arrivals.name()));
     if let Some(Slo { percentile, limit_ns }) = slo {
-        rest.push_str(&format!(" --slo {percentile}={limit_ns}ns"));
+        rest.push_str(&format!(" --slo {percentile}={limit_ns}ns --tries {}", args.tries));
     }
     let commands = vec![format!("doorbell-bench load --size {list} --rate {rates}{rest}")];
     Ok(Plan { steps, workers: 1, commands, check: false })

@@ -16,6 +16,8 @@ impl Floor {
     pub(crate) const NEAR: &str = "NEAR";
     /// Far before and after.
     pub(crate) const FAR: &str = "FAR";
+    /// The cores moved.
+    pub(crate) const MIX: &str = "MIX";
 
     /// The mean of both.
     pub(crate) fn ns(&self) -> f64 {
@@ -27,7 +29,7 @@ impl Floor {
         match (self.before_ns < NEAR_NS, self.after_ns < NEAR_NS) {
             (true, true) => Floor::NEAR,
             (false, false) => Floor::FAR,
-            _ => "MIX",
+            _ => Floor::MIX,
         }
     }
 }

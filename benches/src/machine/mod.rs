@@ -1,7 +1,7 @@
 //! The machine: what it is ([`Machine`]), its [`clock`], the [`floor`] between two cores, what a
 //! process may open and what memory it takes ([`limits`]), how many [`allocations`] a thread makes,
 //! its hardware [`counters`], other programs on its core ([`switches`]), Ctrl-C ([`interrupt`]);
-//! and the commit of the program.
+//! what makes a build slower for a trial ([`planted`]); and the commit of the program.
 
 pub(crate) mod allocations;
 pub(crate) mod clock;
@@ -9,6 +9,7 @@ pub(crate) mod counters;
 pub(crate) mod floor;
 pub(crate) mod interrupt;
 pub(crate) mod limits;
+pub(crate) mod planted;
 pub(crate) mod switches;
 
 use std::fs;

@@ -104,6 +104,7 @@ impl Streams {
                 session.turn()?;
                 if unlooked >= LOOK_EVERY {
                     unlooked = 0;
+                    session.planted.work();
                     if start.elapsed() >= time || interrupt::is_asked() {
                         return Ok(());
                     }

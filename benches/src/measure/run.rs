@@ -19,6 +19,7 @@ use crate::measure::outcome::{Outcome, Round};
 use crate::measure::record::{Figures, HalfRtt, Kept, Part, Placement, Record, SCHEMA, round};
 use crate::measure::search::Search;
 use crate::measure::sweep::Rounds;
+use crate::measure::tries;
 use crate::meet::line::Answer;
 use crate::meet::other::Other;
 use crate::meet::tally::Tally;
@@ -71,6 +72,9 @@ impl<F: Fabric> Bench<'_, F> {
             progress.done();
         }
         progress.finish();
+        if plan.iter().any(|step| step.slo.is_some() && !step.search) {
+            tries::mark_best(&mut records);
+        }
         Ok(records)
     }
 
@@ -90,7 +94,7 @@ impl<F: Fabric> Bench<'_, F> {
                 }
                 rounds.merge(&step.depths)
             }
-            _ if step.slo.is_some() => return self.search(step),
+            _ if step.search => return self.search(step),
             _ => {
                 let round = self.round(step)?;
                 // Of one piece, what there is counts; of several, some may have been cut short.
@@ -105,7 +109,7 @@ impl<F: Fabric> Bench<'_, F> {
 
     /// Searches for the highest rate that keeps the objective. Every try is a record.
     fn search(&mut self, step: &Step) -> Result<Vec<Record>, Failure> {
-        let (mut search, mut records) = (Search::from(step.rate), Vec::new());
+        let (mut search, mut records) = (Search::from(step.rate, step.tries), Vec::new());
         while let Some(rate) = search.next() {
             if interrupt::is_asked() {
                 break;
@@ -116,13 +120,7 @@ impl<F: Fabric> Bench<'_, F> {
             search.tell(found.iter().all(|record| record.figures.keeps_objective()));
             records.extend(found);
         }
-        let best = search.best().map(|rate| round(rate, 0));
-        for record in &mut records {
-            let is_best = record.figures.offered_per_second == best;
-            if let Some(slo) = &mut record.figures.slo {
-                slo.best = is_best && slo.kept;
-            }
-        }
+        tries::mark(records.iter_mut(), search.best().map(|rate| round(rate, 0)));
         Ok(records)
     }
 

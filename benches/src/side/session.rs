@@ -11,6 +11,7 @@ use crate::ask::request::Request;
 use crate::error::Failure;
 use crate::machine::allocations::allocations;
 use crate::machine::limits;
+use crate::machine::planted::Planted;
 use crate::meet::echoes::Echoes;
 use crate::meet::patience::{COLD_TURNS, PATIENCE};
 use crate::meet::tally::{Since, Tally};
@@ -37,6 +38,7 @@ pub(crate) struct Session<F: Fabric, O: Order = Stream> {
     seen: (u64, Instant),
     /// When counting began.
     since: Since,
+    pub(crate) planted: Planted,
 }
 
 impl<F: Fabric> Session<F> {
@@ -76,7 +78,8 @@ impl<F: Fabric, O: Order> Session<F, O> {
         }
         let seen = (0, Instant::now());
         let since = Since::now(worker.stats());
-        let mut session = Session { worker, dialer, tally, idle: 0, excluded: 0, seen, since };
+        let (idle, excluded, planted) = (0, 0, Planted::default());
+        let mut session = Session { worker, dialer, tally, idle, excluded, seen, since, planted };
         while session.worker.handler().peers.len() < config.peers as usize {
             session.turn()?;
         }
@@ -257,6 +260,7 @@ impl<F: Fabric> Echoes for Ping<'_, F> {
         while self.session.worker.handler().echoes == number {
             self.session.turn()?;
         }
+        self.session.planted.work();
         Ok(())
     }
 

@@ -134,6 +134,8 @@ impl Chart {
             let low = values().filter(|y| *y > 0.0).fold(high, f64::min);
             // Whole powers of ten, so that both ends have a label.
             let (low, high) = (10_f64.powf(low.log10().floor()), 10_f64.powf(high.log10().ceil()));
+            // Marks have their names above all points.
+            let high = if self.marks.is_empty() { high } else { 10.0 * high };
             self.draw_with(&mut svg, size, (low..high.max(10.0 * low) * 1.0001).log_scale())?;
         } else {
             self.draw_with(&mut svg, size, 0.0..(high * 1.1))?;
@@ -179,13 +181,17 @@ impl Chart {
             .y_label_formatter(&|y| short(*y))
             .draw()?;
         let dot = if (width, height) == (WIDE.0, WIDE.1) { 3 } else { 2 };
-        let floor = chart.y_range();
+        let (floor, pixel) = (chart.y_range(), (high - low) / f64::from(width));
+        let mut named = f64::NEG_INFINITY;
         for (x, what) in &self.marks {
             let line = [(*x, floor.start), (*x, floor.end)];
             chart.draw_series([DashedPathElement::new(line, 4, 4, MARK)])?;
-            // Along the line, because the next one may be near.
-            let along = font().transform(FontTransform::Rotate90);
-            chart.draw_series([Text::new(what.clone(), (*x, floor.end), along)])?;
+            // The name stands along the line. Where the last name is too near there is no room.
+            if (x - named) / pixel > 1.5 * f64::from(text) {
+                named = *x;
+                let along = font().transform(FontTransform::Rotate90);
+                chart.draw_series([Text::new(what.clone(), (*x, floor.end), along)])?;
+            }
         }
         for (n, series) in self.series.iter().enumerate() {
             let points = series.points.iter().copied().filter(|(_, y)| *y > 0.0);
@@ -315,6 +321,21 @@ mod tests {
         assert_eq!((many.every(WIDE.0, WIDE.2), many.every(NARROW.0, NARROW.2)), (1, 3));
         let svg = many.svg(NARROW, "narrow").unwrap();
         assert!(svg.contains("abcde03") && !svg.contains("abcde02"), "{svg}");
+    }
+
+    #[test]
+    fn names_of_marks_do_not_overlap_each_other_or_the_points() {
+        let mut marked = chart(true);
+        marked.marks = ["FAR", "MIX", "NEAR"]
+            .map(str::to_owned)
+            .into_iter()
+            .zip([0.5, 0.505, 0.8])
+            .map(|(what, x)| (x, what))
+            .collect();
+        let svg = marked.svg(WIDE, "wide").unwrap();
+        assert!(svg.contains("FAR") && svg.contains("NEAR") && !svg.contains("MIX"), "{svg}");
+        // The highest point is 5 000, and the names stand above 10 000.
+        assert!(svg.contains("100k"), "{svg}");
     }
 
     #[test]

@@ -36,6 +36,15 @@ pub(crate) fn percentiles(records: &[Record]) -> Chart {
     let places = ["p50", "p90", "p99", "p99.9", "p99.99", "max"].map(str::to_owned).to_vec();
     let floors: Vec<f64> =
         of(records, Test::Latency).filter_map(|record| record.placement.floor_ns).collect();
+    let mut caption =
+        "One message in flight, sent back in place by the other side's worker. Lower is \
+                       better"
+            .to_owned();
+    caption.push_str(if floors.is_empty() {
+        "."
+    } else {
+        "; the dashed line is the physical floor."
+    });
     if !floors.is_empty() {
         let floor = floors.iter().sum::<f64>() / floors.len() as f64;
         let points = in_order(places.iter().map(|_| floor));
@@ -44,9 +53,7 @@ pub(crate) fn percentiles(records: &[Record]) -> Chart {
     }
     Chart {
         title: "Half round trip".to_owned(),
-        caption: "One message in flight, sent back in place by the other side's worker. Lower is \
-                  better; the dashed line is the physical floor."
-            .to_owned(),
+        caption,
         x: "percentile".to_owned(),
         places,
         y: "half round trip, ns".to_owned(),
@@ -177,24 +184,36 @@ pub(crate) fn over_commits(runs: &[Value]) -> Chart {
         let commit = run["commit"].as_str().unwrap_or("unknown");
         commit.chars().take(COMMIT).collect::<String>()
     };
-    let mut series: Vec<Series> = Vec::new();
+    let (mut series, mut left_out): (Vec<Series>, usize) = (Vec::new(), 0);
     // Those of the last run: others are not measured any more.
-    for figure in runs.last().map_or(&[][..], |(_, figures)| figures).iter().take(COLOURS) {
+    for figure in runs.last().map_or(&[][..], |(_, figures)| figures) {
         let time = |figures: &[Figure]| figures.iter().find(|of| of.is_like(figure))?.time();
         let times: Vec<(f64, f64)> = runs
             .iter()
             .enumerate()
             .filter_map(|(n, (_, figures))| Some((n as f64, time(figures)?)))
             .collect();
+        // One dot is no line, and more lines than colours would be no help.
+        if times.len() < 2 || series.len() == COLOURS {
+            left_out += 1;
+            continue;
+        }
         let first = times.first().map_or(1.0, |(_, time)| *time);
         let points = times.into_iter().map(|(n, time)| (n, time / first)).collect();
         series.push(Series::new(figure.name.clone(), Look::Line, points));
     }
+    let mut caption =
+        "The time of a message beside that of the first run, run after run. Lower is \
+                       better. Whether a step is more than noise, doorbell-bench compare tells."
+            .to_owned();
+    if left_out > 0 {
+        caption.push_str(&format!(
+            " Not drawn: {left_out} figures, of the last run only or more than there are colours."
+        ));
+    }
     Chart {
         title: "Over commits".to_owned(),
-        caption: "The time of a message beside that of the first run, run after run. Lower is \
-                  better. Whether a step is more than noise, doorbell-bench compare tells."
-            .to_owned(),
+        caption,
         x: "commit".to_owned(),
         places: runs.iter().map(|(run, _)| commit(run)).collect(),
         y: "times as long as at first".to_owned(),
@@ -278,6 +297,10 @@ mod tests {
         assert_eq!(chart.series[0].name, "latency 64 B");
         assert_eq!(chart.series[0].points, [(0.0, 1.0), (2.0, 1.1), (3.0, 0.9)]);
         assert_eq!(over_commits(&[]).html().unwrap(), "");
+        assert!(!chart.caption.contains("Not drawn"), "{}", chart.caption);
+        // What only the last run has is no line.
+        let chart = over_commits(&[run("a", 64, 50.0), run("b", 8, 9.0)]);
+        assert!(chart.series.is_empty() && chart.caption.contains("Not drawn: 1 figures"));
     }
 
     #[test]

@@ -66,13 +66,28 @@ fn sentence(record: &Record, group: &Group) -> String {
     text
 }
 
+/// Moves each series a little to the side, so that none hides another. All dots stay nearer to their
+/// rank than to the next.
+fn side_by_side(series: &mut [Series]) {
+    let middle = series.len().saturating_sub(1) as f64 / 2.0;
+    for (n, series) in series.iter_mut().enumerate() {
+        let aside = (n as f64 - middle) * ASIDE;
+        series.points.iter_mut().for_each(|(x, _)| *x += aside);
+    }
+}
+
+/// How far two series are apart, where two ranks are 1 apart.
+const ASIDE: f64 = 0.08;
+
 /// The figures of each rank: half round trips, or messages a second. Empty without ranks.
 pub(crate) fn chart(records: &[Record], test: Test) -> Chart {
     let records = records.iter().filter(|record| record.test == test);
     let grouped: Vec<(&Record, &Group)> =
         records.filter_map(|record| Some((record, record.group.as_ref()?))).collect();
     let mut series = Vec::new();
-    for (record, group) in grouped.iter().take(COLOURS / 2) {
+    // More dots than colours would be no help.
+    let shown = if test == Test::Rate { COLOURS } else { COLOURS / 2 };
+    for (record, group) in grouped.iter().take(shown) {
         let points = |pick: &dyn Fn(&Row) -> Option<f64>| {
             let rows = group.per_rank.iter();
             rows.filter_map(|row| Some((f64::from(row.rank), pick(row)?))).collect::<Vec<_>>()
@@ -87,6 +102,11 @@ pub(crate) fn chart(records: &[Record], test: Test) -> Chart {
             add(format!("{size} p99"), points(&|row| Some(row.half_rtt_ns?.p99)));
         }
     }
+    side_by_side(&mut series);
+    let rest = match grouped.len() > shown {
+        true => " The table below has the other sizes.",
+        false => "",
+    };
     let ranks = grouped.iter().map(|(_, group)| group.ranks).max().unwrap_or(0);
     let pattern = grouped.first().map_or("", |(_, group)| group.pattern);
     let (title, y) = match test {
@@ -97,7 +117,7 @@ pub(crate) fn chart(records: &[Record], test: Test) -> Chart {
         title: title.to_owned(),
         caption: format!(
             "Pattern {pattern}: each rank that sends has its figure; those that only answer have \
-             none."
+             none.{rest}"
         ),
         x: "rank".to_owned(),
         places: (0..ranks).map(|rank| rank.to_string()).collect(),

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use crate::ask::request::Test;
 use crate::measure::record::{Document, HalfRtt, Part, Path, Record, Sides};
+use crate::measure::tries::{self, Rate};
 use crate::measure::verdict::Verdict;
 use crate::overhead::limits;
 use crate::tell::draw::STALL_NS;
@@ -323,13 +324,23 @@ fn objectives(records: &[&Record]) -> String {
         };
         let best =
             tries.iter().find(|record| record.figures.slo.as_ref().is_some_and(|of| of.best));
+        let best = best.and_then(|record| record.figures.offered_per_second);
         let (size, percentile, limit) = (tries[0].size, slo.percentile, slo.limit_ns);
-        let found = match best {
-            Some(record) => {
-                format!("up to {} messages a second", number(record.figures.offered_per_second, 0))
-            }
+        let rates = tries::count(tries.iter().copied().copied());
+        let tried = |rate: &Rate| format!("{} of {} tries", rate.kept, rate.of);
+        let mut found = match rates.iter().find(|rate| Some(rate.per_second) == best) {
+            Some(rate) => format!(
+                "up to {} messages a second ({})",
+                number(Some(rate.per_second), 0),
+                tried(rate)
+            ),
             None => "at no rate".to_owned(),
         };
+        let next = rates.iter().find(|rate| Some(rate.per_second) > best);
+        if let Some(rate) = next {
+            let above = number(Some(rate.per_second), 0);
+            found.push_str(&format!("; at {above} in {}", tried(rate)));
+        }
         let _ = writeln!(text, "  {size} bytes: {percentile} stays within {limit} ns {found}");
     }
     text

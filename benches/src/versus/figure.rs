@@ -23,7 +23,7 @@ const SETTINGS: [&str; 15] = [
 ];
 
 /// One figure of a run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Figure {
     /// The settings of its record.
     settings: Vec<Value>,

@@ -1,9 +1,10 @@
 //! `compare` and `--baseline`: two runs, figure by figure. [`figure`] finds in the JSON of each run
 //! the figures that both have, [`interval`] says how sure their ratio is, and [`verdict`] whether
-//! the second run was faster or slower.
+//! the second run was faster or slower. [`turns`] measures two builds in turn.
 
 pub(crate) mod figure;
 pub(crate) mod interval;
+pub(crate) mod turns;
 pub(crate) mod verdict;
 
 use std::fs;

@@ -29,19 +29,21 @@ pub(crate) enum Said {
 }
 
 /// One figure of both runs.
-struct Row {
-    before: Figure,
-    after: Figure,
-    interval: Option<Interval>,
-    said: Said,
+pub(crate) struct Row {
+    pub(crate) before: Figure,
+    pub(crate) after: Figure,
+    pub(crate) interval: Option<Interval>,
+    pub(crate) said: Said,
 }
 
 /// Two runs, figure by figure.
 pub(crate) struct Verdict {
-    rows: Vec<Row>,
+    pub(crate) rows: Vec<Row>,
     /// Figures that only one of the runs has.
-    alone: usize,
-    origins: [String; 2],
+    pub(crate) alone: usize,
+    pub(crate) origins: [String; 2],
+    /// What else it rests on, in lines.
+    pub(crate) notes: String,
 }
 
 const HEAD: [&str; 8] = ["figure", "unit", "before", "after", "times", "from", "to", "verdict"];
@@ -57,7 +59,8 @@ impl Verdict {
             }
         }
         alone += left.len();
-        Verdict { rows, alone, origins: [origin(before), origin(after)] }
+        let (origins, notes) = ([origin(before), origin(after)], String::new());
+        Verdict { rows, alone, origins, notes }
     }
 
     fn count(&self, is: impl Fn(&Said) -> bool) -> usize {
@@ -71,8 +74,9 @@ impl Verdict {
         let [before, after] = &self.origins;
         format!(
             "{}before: {before}\nafter: {after}\ntimes: how many times as long a message takes \
-             after as before, and the interval that has it in 999 of 1000 cases\n{}\n",
+             after as before, and the interval that has it in 999 of 1000 cases\n{}{}\n",
             grid.text(),
+            self.notes,
             self.last_line()
         )
     }
@@ -154,20 +158,28 @@ fn judge(before: &Figure, after: &Figure, interval: Option<Interval>, least: f64
         let mode = |of: &Figure| of.mode.clone().unwrap_or_else(|| "unknown".to_owned());
         return Said::Nothing(format!("cores {} and {}", mode(before), mode(after)));
     }
-    let Some(Interval { low, ratio, high }) = interval else {
+    let Some(interval) = interval else {
         return Said::Nothing("too few parts: measure for longer".to_owned());
     };
     let moved = before.floor_ns.zip(after.floor_ns);
     let moved = moved.map_or(0.0, |(before, after)| (after / before).ln().abs());
-    let none = least.ln_1p().max(moved);
-    let said = match ratio.ln() {
-        times if low > 1.0 && times > none => Said::Slower,
-        times if high < 1.0 && times < -none => Said::Faster,
-        _ => return Said::Same,
-    };
-    match before.switches.max(after.switches) {
-        SWITCHES_MOST.. => Said::Nothing("differs, but other programs ran on the core".to_owned()),
-        _ => said,
+    match beyond(interval, least.ln_1p().max(moved)) {
+        Said::Same => Said::Same,
+        said => match before.switches.max(after.switches) {
+            SWITCHES_MOST.. => {
+                Said::Nothing("differs, but other programs ran on the core".to_owned())
+            }
+            _ => said,
+        },
+    }
+}
+
+/// Whether a ratio differs from 1, and by more than counts as none. `none` is a logarithm.
+pub(crate) fn beyond(interval: Interval, none: f64) -> Said {
+    match interval.ratio.ln() {
+        times if interval.low > 1.0 && times > none => Said::Slower,
+        times if interval.high < 1.0 && times < -none => Said::Faster,
+        _ => Said::Same,
     }
 }
 

@@ -1,10 +1,11 @@
 //! `compare` and `--baseline`: the verdict, the exit code, and what is refused.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{bench, figures, refuses, scratch, stderr, two_cores};
 
@@ -99,6 +100,67 @@ fn a_run_ends_with_its_verdict_beside_the_baseline() {
     let csv = fs::read_to_string(&table).unwrap();
     assert!(csv.lines().next().unwrap().contains("half_rtt_ns.p50"), "{csv}");
     [file, table].iter().for_each(|file| fs::remove_file(file).unwrap());
+}
+
+/// A program that says that a message takes so long.
+fn build(name: &str, ns: f64) -> PathBuf {
+    let program = scratch(name);
+    let parts = json!([{"mean_ns": ns}]);
+    let record =
+        json!({"test": "latency", "size": 8, "parts": parts, "placement": {"mode": "NEAR"}});
+    fs::write(&program, format!("#!/bin/sh\necho '{}'\n", json!({"results": [record]}))).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    program
+}
+
+#[test]
+fn two_builds_in_turn_have_a_verdict() {
+    let (one, two) = (build("usual", 60.0), build("slower", 66.0));
+    let (table, rounds) = (scratch("turns.csv"), scratch("turns.json"));
+    for (after, last, code) in
+        [(&two, "slower: 1 of 1 figures", 4), (&one, "no difference: 1 figures", 0)]
+    {
+        let mut compare = bench("compare --rounds 12");
+        compare.arg("--csv").arg(&table).arg("--json").arg(&rounds).args([&one, after]);
+        let output = compare.args(["--", "latency", "--size", "8"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+        assert_eq!(last_line(&output), last);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text.lines().filter(|line| line.starts_with("round ")).count(), 12, "{text}");
+        let document: Value = serde_json::from_slice(&fs::read(&rounds).unwrap()).unwrap();
+        assert_eq!(document["figures"][0]["rounds"].as_array().unwrap().len(), 12);
+        assert_eq!(fs::read_to_string(&table).unwrap().lines().count(), 2);
+    }
+    [one, two, table, rounds].iter().for_each(|file| fs::remove_file(file).unwrap());
+}
+
+/// The program beside itself, each run a process: nothing is slower.
+#[test]
+fn a_build_beside_itself_in_turn_is_no_different() {
+    if !two_cores() {
+        return;
+    }
+    let own = env!("CARGO_BIN_EXE_doorbell-bench");
+    let mut compare = bench(&format!("compare {own} {own} --rounds 11 --least 50"));
+    compare.args("-- latency --device soft0 --size 8 --duration 0.02".split_whitespace());
+    let output = compare.output().unwrap();
+    match last_line(&output).as_str() {
+        "no difference: 1 figures" => assert_eq!(output.status.code(), Some(0)),
+        // The cores may have moved all the time.
+        "undecided: no figure could be compared" => assert_eq!(output.status.code(), Some(3)),
+        other => panic!("{other}: {}", stderr(&output)),
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_in_turn_is_refused() {
+    let compare = |line: &str| bench(&format!("compare {line}"));
+    refuses(&mut compare("/none-such /none-such -- latency"), 1, &["/none-such", "two builds"]);
+    refuses(&mut compare("/bin/true /bin/true -- latency"), 1, &["/bin/true", "no results"]);
+    refuses(&mut compare("/bin/false /bin/false -- rate"), 1, &["/bin/false", "said nothing"]);
+    refuses(&mut compare("a b -- latency --json=x"), 1, &["--json=x", "before the --"]);
+    refuses(&mut compare("a b --rounds 10 -- latency"), 2, &["11..=200"]);
+    refuses(&mut compare("a b --rounds 12"), 2, &["COMMAND"]);
 }
 
 #[test]

@@ -1,0 +1,51 @@
+//! The tries of rates that have to keep an objective: how many did, and which rate is the best.
+
+use crate::measure::record::Record;
+use crate::measure::search::majority;
+
+/// The tries of one rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Rate {
+    /// Messages due each second.
+    pub(crate) per_second: f64,
+    /// Tries that kept the objective.
+    pub(crate) kept: u32,
+    /// All tries.
+    pub(crate) of: u32,
+}
+
+/// The tries of each rate, the lowest rate first.
+pub(crate) fn count<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Rate> {
+    let mut rates: Vec<Rate> = Vec::new();
+    for record in records {
+        let (slo, offered) = (record.figures.slo.as_ref(), record.figures.offered_per_second);
+        let Some((slo, per_second)) = slo.zip(offered) else { continue };
+        let place = rates.partition_point(|rate| rate.per_second < per_second);
+        if rates.get(place).is_none_or(|rate| rate.per_second > per_second) {
+            rates.insert(place, Rate { per_second, kept: 0, of: 0 });
+        }
+        rates[place].kept += u32::from(slo.kept);
+        rates[place].of += 1;
+    }
+    rates
+}
+
+/// Marks the tries that kept the objective at the best rate.
+pub(crate) fn mark<'a>(records: impl Iterator<Item = &'a mut Record>, best: Option<f64>) {
+    for record in records {
+        let is_best = record.figures.offered_per_second == best;
+        if let Some(slo) = &mut record.figures.slo {
+            slo.best = is_best && slo.kept;
+        }
+    }
+}
+
+/// Of each size, marks the highest rate at which more than half of the tries kept the objective.
+pub(crate) fn mark_best(records: &mut [Record]) {
+    for records in records.chunk_by_mut(|one, two| one.size == two.size) {
+        let rates = count(records.iter());
+        let holds = |rate: &&Rate| majority(rate.kept, rate.of - rate.kept, rate.of) == Some(true);
+        let best = rates.iter().rfind(holds).map(|rate| rate.per_second);
+        mark(records.iter_mut(), best);
+    }
+}

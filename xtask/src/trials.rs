@@ -1,0 +1,305 @@
+//! `cargo xtask trials`: whether the benchmark finds what is there. `compare` holds a build beside
+//! itself and beside one that is a tenth slower; the search for the best rate is held against a
+//! sweep. All runs are in turn, because the machine changes while they last.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Outcome;
+use crate::args::Args;
+use crate::bench;
+use crate::exec;
+use crate::place::{self, program};
+
+/// Set for a build that is a tenth slower: `benches/src/machine/planted.rs`.
+const PLANTED: &str = "DOORBELL_BENCH_PLANTED";
+
+/// What is compared.
+const COMPARED: [&str; 2] = ["latency --size 64", "rate --size 64 --batch 16"];
+
+/// The exit code of a comparison in which a figure is slower.
+const SLOWER: u8 = 4;
+
+/// What the rate has to keep, and the time of a try.
+const LOAD: &str = "load --size 64 --slo p90=2us --duration 0.5";
+
+/// Searches, and passes of the sweep between them.
+const SEARCHES: u32 = 5;
+
+/// The sweep has as many rates on each side of the first search's, in steps of 2 %.
+const RATES: i32 = 8;
+const STEP: f64 = 1.02;
+
+/// A search may miss the sweep by this part.
+const MISS_MOST: f64 = 0.05;
+
+/// Reads the command line, builds, and holds the trials.
+pub(crate) fn run(words: &[String]) -> Outcome<u8> {
+    let (mut compares, mut searches, mut count) = (true, true, 10);
+    let mut args = Args::new(words);
+    while let Some(option) = args.option()? {
+        match option {
+            "--compare" => searches = false,
+            "--slo" => compares = false,
+            "--count" => count = args.value(option)?,
+            other => {
+                return Err(format!("trials has no option `{other}`: --compare, --slo, --count N"));
+            }
+        }
+    }
+    let builds = Builds::make()?;
+    let mut is_right = true;
+    if compares {
+        is_right &= builds.compare(count)?;
+    }
+    if searches {
+        is_right &= builds.search()?;
+    }
+    println!("{}", if is_right { "trials: all as expected" } else { "trials: NOT as expected" });
+    Ok(u8::from(!is_right))
+}
+
+/// Copies of the usual build and of the slower one.
+struct Builds {
+    usual: PathBuf,
+    slower: PathBuf,
+}
+
+impl Builds {
+    /// Builds both without link-time optimization, which takes less time.
+    fn make() -> Outcome<Builds> {
+        let folder = place::state().join("trials");
+        place::make(&folder)?;
+        let make = |name: &str, is_slower: bool| {
+            let (mut build, made) = bench::without_lto();
+            match is_slower {
+                true => build.env(PLANTED, "1"),
+                false => build.env_remove(PLANTED),
+            };
+            exec::must(&mut build)?;
+            let copy = folder.join(name);
+            fs::copy(&made, &copy)
+                .map_err(|cause| format!("cannot copy {}: {cause}", made.display()))?;
+            Ok::<_, String>(copy)
+        };
+        Ok(Builds { slower: make("slower", true)?, usual: make("usual", false)? })
+    }
+
+    /// Holds the usual build beside the slower one and beside itself, in turn.
+    fn compare(&self, count: u32) -> Outcome<bool> {
+        let mut is_right = true;
+        for command in COMPARED {
+            let mut as_expected = [0, 0];
+            for trial in 1..=count {
+                for (n, after) in [&self.slower, &self.usual].into_iter().enumerate() {
+                    let found = Found::of(&self.usual, after, command)?;
+                    as_expected[n] += u32::from(found.is(n == 0));
+                    let name = ["a slower build", "itself"][n];
+                    println!("{command}, beside {name}, {trial} of {count}: {found}");
+                }
+            }
+            let [slower, same] = as_expected;
+            println!(
+                "{command}: the slower build is called slower {slower} of {count} times, the same \
+                 build no different {same} of {count} times"
+            );
+            is_right &= as_expected == [count; 2];
+        }
+        Ok(is_right)
+    }
+
+    /// Searches for the best rate, in turn with passes of a sweep.
+    fn search(&self) -> Outcome<bool> {
+        let mut found = Vec::new();
+        let mut sweep = Sweep::default();
+        let mut rates = String::new();
+        for search in 1..=SEARCHES {
+            let lines = self.load("--rate 1M")?;
+            let best = lines.iter().find(|line| line.best).map(|line| line.rate);
+            let best = best.ok_or("the search found no rate; is the machine busy?")?;
+            println!("search {search} of {SEARCHES}: {best:.0} /s in {} tries", lines.len());
+            if rates.is_empty() {
+                let all = (-RATES..=RATES).map(|n| format!("{:.0}", best * STEP.powi(n)));
+                rates = all.collect::<Vec<_>>().join(",");
+            }
+            found.push(best);
+            sweep.add(&self.load(&format!("--tries 1 --rate {rates}"))?);
+        }
+        print!("{}", sweep.text());
+        let knee = sweep.knee().ok_or("no rate of the sweep holds; is the machine busy?")?;
+        let off = |rate: &f64| rate / knee - 1.0;
+        let misses: Vec<String> =
+            found.iter().map(|rate| format!("{:+.1} %", 100.0 * off(rate))).collect();
+        let within = found.iter().filter(|rate| off(rate).abs() <= MISS_MOST).count();
+        println!(
+            "{LOAD}: the sweep ends at {knee:.0} /s, the searches at {} of that: {within} of \
+             {SEARCHES} within {} %",
+            misses.join(", "),
+            100.0 * MISS_MOST
+        );
+        Ok(within == found.len())
+    }
+
+    /// The tries of a load.
+    fn load(&self, rest: &str) -> Outcome<Vec<Try>> {
+        let file = place::state().join("trials").join("load.csv");
+        let mut load = words(&self.usual, &format!("{LOAD} {rest}"));
+        exec::must(load.arg("--csv").arg(&file))?;
+        let text = fs::read_to_string(&file)
+            .map_err(|cause| format!("cannot read {}: {cause}", file.display()))?;
+        Try::all(&text)
+    }
+}
+
+/// A program with the words of a line.
+fn words(path: &Path, line: &str) -> Command {
+    let mut command = program(path);
+    command.args(line.split_whitespace());
+    command
+}
+
+/// What a comparison said.
+struct Found {
+    /// How many times as long, and the interval.
+    times: String,
+    last_line: String,
+    code: u8,
+}
+
+impl Found {
+    fn of(before: &Path, after: &Path, command: &str) -> Outcome<Found> {
+        let mut compare = program(before);
+        compare.arg("compare").args([before, after]).arg("--").args(command.split_whitespace());
+        let output = compare.output().map_err(|cause| format!("cannot compare: {cause}"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let last_line = text.lines().last().unwrap_or_default().to_owned();
+        Ok(Found { times: times(&text), last_line, code: exec::code(output.status) })
+    }
+
+    /// True if the verdict is what it has to be.
+    fn is(&self, slower: bool) -> bool {
+        match slower {
+            true => self.last_line.starts_with("slower: ") && self.code == SLOWER,
+            false => self.last_line.starts_with("no difference: ") && self.code == 0,
+        }
+    }
+}
+
+impl std::fmt::Display for Found {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Found { times, last_line, code } = self;
+        write!(f, "{times}; {last_line}; exit code {code}")
+    }
+}
+
+/// The ratio and its interval, from the only row of the table: behind the unit come two figures.
+fn times(text: &str) -> String {
+    let mut lines = text.lines().skip_while(|line| !line.ends_with("verdict")).skip(1);
+    let row = lines.next().unwrap_or_default();
+    let after_unit = row.split_once(" ns ").or_else(|| row.split_once(" M/s "));
+    let figures: Vec<&str> =
+        after_unit.map_or(Vec::new(), |(_, rest)| rest.split_whitespace().collect());
+    match figures[..] {
+        [_, _, times, from, to, ..] => format!("times {times} ({from} to {to})"),
+        _ => "no ratio".to_owned(),
+    }
+}
+
+/// A try of a rate.
+#[derive(Debug, PartialEq)]
+struct Try {
+    rate: f64,
+    kept: bool,
+    best: bool,
+}
+
+impl Try {
+    /// All tries, from the CSV of a load.
+    fn all(text: &str) -> Outcome<Vec<Try>> {
+        let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        let head = lines.next().unwrap_or_default();
+        let column = |name: &str| {
+            let place = head.iter().position(|known| *known == name);
+            place.ok_or_else(|| format!("the benchmark's CSV has no column {name}"))
+        };
+        let (rate, kept) = (column("offered_per_second")?, column("slo.kept")?);
+        let best = column("slo.best")?;
+        let one = |line: Vec<&str>| {
+            let of = |place: usize| line.get(place).copied().unwrap_or_default();
+            let rate = of(rate).parse().map_err(|_| format!("{} is no rate", of(rate)))?;
+            Ok(Try { rate, kept: of(kept) == "true", best: of(best) == "true" })
+        };
+        lines.map(one).collect()
+    }
+}
+
+/// The tries of each rate, and how many kept the objective.
+#[derive(Default)]
+struct Sweep(BTreeMap<u64, (u32, u32)>);
+
+impl Sweep {
+    fn add(&mut self, tries: &[Try]) {
+        for Try { rate, kept, .. } in tries {
+            let (held, all) = self.0.entry(rate.round() as u64).or_default();
+            *held += u32::from(*kept);
+            *all += 1;
+        }
+    }
+
+    /// The highest rate at which more than half of the tries kept the objective.
+    fn knee(&self) -> Option<f64> {
+        let holds = |(_, (held, all)): &(&u64, &(u32, u32))| 2 * held > *all;
+        self.0.iter().rfind(holds).map(|(rate, _)| *rate as f64)
+    }
+
+    fn text(&self) -> String {
+        let each = |(rate, (held, all)): (&u64, &(u32, u32))| {
+            format!("sweep: {rate} /s held {held} of {all} times\n")
+        };
+        self.0.iter().map(each).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ratio_is_read_from_the_table() {
+        let table = "round 1: 1.1\n  figure  unit  before  after  times  from  to  verdict\n\
+                     latency 64 B  mean ns  44.5  49.0  1.101  1.087  1.116  slower\nbefore: x\n";
+        assert_eq!(times(table), "times 1.101 (1.087 to 1.116)");
+        let rate = table.replace("mean ns", "M/s");
+        assert_eq!(times(&rate), "times 1.101 (1.087 to 1.116)");
+        assert_eq!(times("undecided"), "no ratio");
+    }
+
+    #[test]
+    fn a_sweep_ends_at_the_highest_rate_that_more_than_half_of_the_tries_held() {
+        let csv = "size,offered_per_second,slo.kept,slo.best\n\
+                   64,100,true,false\n64,102,true,true\n64,104,false,false\n";
+        let tries = Try::all(csv).expect("all columns are there");
+        assert_eq!(tries[1], Try { rate: 102.0, kept: true, best: true });
+        let mut sweep = Sweep::default();
+        sweep.add(&tries);
+        assert_eq!(sweep.knee(), Some(102.0));
+        sweep.add(&Try::all(&csv.replace("102,true", "102,false")).expect("the same columns"));
+        assert_eq!(sweep.knee(), Some(100.0));
+        assert!(sweep.text().contains("102 /s held 1 of 2 times"));
+        assert!(Try::all("size\n64\n").is_err());
+    }
+
+    #[test]
+    fn a_verdict_needs_its_words_and_its_exit_code() {
+        let found = |last_line: &str, code| {
+            let (times, last_line) = (String::new(), last_line.to_owned());
+            Found { times, last_line, code }
+        };
+        assert!(found("slower: 1 of 1 figures", 4).is(true));
+        assert!(!found("slower: 1 of 1 figures", 0).is(true));
+        assert!(found("no difference: 1 figures", 0).is(false));
+        assert!(!found("undecided: no figure could be compared", 3).is(false));
+    }
+}
