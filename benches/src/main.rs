@@ -155,7 +155,7 @@ fn overhead(args: &OverheadArgs) -> Result<(), Failure> {
 fn results(args: &ResultsArgs) -> Result<(), Failure> {
     let sheet = Sheet::open(&args.out)?;
     let page = match args.only_compare {
-        true => results::with_peers(args)?,
+        true => results::with_sections(args)?,
         false => results::page(args, &Machine::look(&Clock::new()))?,
     };
     sheet.write(&page)?;

@@ -50,7 +50,7 @@ cargo xtask COMMAND
   bench --results [ARGS]                   measure everything and write benches/RESULTS.md
   compare [--rounds N] [--quick]           measure soft0 beside UCX, iceoryx2 and libfabric, in turn
   compare --results [--rounds N]           the same, and write its section of benches/RESULTS.md
-  compare --device NAME [--addr IP] [--rounds N] [--quick]
+  compare --device NAME [--addr IP] [--rounds N] [--quick] [--results]
                                            an RDMA device beside perftest and cmtime; rxe0 is
                                            that of the virtual machine where there is none
   trials [--compare] [--slo] [--count N]   whether the benchmark calls a slower build slower and the

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::Outcome;
 use crate::args::{Args, quoted};
+use crate::bench::RESULTS;
 use crate::exec::{self, Limit, Sink, stream};
 use crate::machine::{Job, Shared};
 use crate::packages::{self, Need};
@@ -35,17 +36,21 @@ struct Options {
     rounds: u32,
     /// Seconds of each figure.
     time: u32,
+    /// Write the section of `benches/RESULTS.md`, too.
+    results: bool,
 }
 
 impl Options {
     fn read(words: &[String]) -> Outcome<Options> {
-        let mut options = Options { device: EMULATED.0.to_owned(), addr: None, rounds: 3, time: 2 };
+        let (device, results) = (EMULATED.0.to_owned(), false);
+        let mut options = Options { device, addr: None, rounds: 3, time: 2, results };
         let mut args = Args::new(words);
         while let Some(option) = args.option()? {
             match option {
                 "--device" => options.device = args.value(option)?,
                 "--addr" => options.addr = Some(args.value(option)?),
                 "--rounds" => options.rounds = args.value(option)?,
+                RESULTS => options.results = true,
                 "--quick" => (options.rounds, options.time) = (1, 1),
                 other => return Err(format!("with --device there is no option `{other}`")),
             }
@@ -84,8 +89,15 @@ pub(crate) fn run(words: &[String]) -> Outcome<u8> {
     let file = place::state().join(format!("compare-{device}.txt"));
     place::write(&file, &text)?;
     let figures = Figures::read(&text);
-    print!("{}", figures.table());
+    let table = figures.table();
+    print!("{table}");
     println!("every figure: {}", file.display());
+    if options.results && !figures.rounds.is_empty() {
+        let printed = place::state().join(format!("compare-{device}.table.txt"));
+        place::write(&printed, &format!("{device}, {rounds} rounds of {time} s\n{table}"))?;
+        let mut page = program(&bench);
+        exec::must(page.args(["results", "--only-compare", "--perftest"]).arg(&printed))?;
+    }
     Ok(u8::from(figures.rounds.is_empty()))
 }
 
@@ -379,7 +391,8 @@ a word of something else
         assert!(!is_meant(&words("--device soft0")));
         let options = Options::read(&words("--device mlx5_0 --addr 10.0.0.1 --rounds 5"));
         let addr = Some("10.0.0.1".to_owned());
-        let wanted = Options { device: "mlx5_0".to_owned(), addr, rounds: 5, time: 2 };
+        let (device, results) = ("mlx5_0".to_owned(), false);
+        let wanted = Options { device, addr, rounds: 5, time: 2, results };
         assert_eq!(options, Ok(wanted));
         assert!(Options::read(&words("--device rxe0 --rounds 0")).is_err());
         assert!(Options::read(&words("--size 8")).is_err());

@@ -215,6 +215,9 @@ struct Try {
     best: bool,
 }
 
+/// What the benchmark calls a try that does not count.
+const DISTURBED: &str = "slo.disturbed";
+
 impl Try {
     /// All tries, from the CSV of a load.
     fn all(text: &str) -> Outcome<Vec<Try>> {
@@ -226,12 +229,17 @@ impl Try {
         };
         let (rate, kept) = (column("offered_per_second")?, column("slo.kept")?);
         let best = column("slo.best")?;
+        // There is no such column if all count.
+        let disturbed = head.iter().position(|known| *known == DISTURBED);
+        let counts = |line: &Vec<&str>| {
+            disturbed.and_then(|place| line.get(place)).is_none_or(|said| *said != "true")
+        };
         let one = |line: Vec<&str>| {
             let of = |place: usize| line.get(place).copied().unwrap_or_default();
             let rate = of(rate).parse().map_err(|_| format!("{} is no rate", of(rate)))?;
             Ok(Try { rate, kept: of(kept) == "true", best: of(best) == "true" })
         };
-        lines.map(one).collect()
+        lines.filter(counts).map(one).collect()
     }
 }
 
@@ -288,6 +296,9 @@ mod tests {
         sweep.add(&Try::all(&csv.replace("102,true", "102,false")).expect("the same columns"));
         assert_eq!(sweep.knee(), Some(100.0));
         assert!(sweep.text().contains("102 /s held 1 of 2 times"));
+        let disturbed =
+            "offered_per_second,slo.kept,slo.best,slo.disturbed\n100,false,false,true\n";
+        assert_eq!(Try::all(disturbed), Ok(Vec::new()));
         assert!(Try::all("size\n64\n").is_err());
     }
 

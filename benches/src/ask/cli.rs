@@ -459,8 +459,8 @@ pub(crate) struct ResultsArgs {
     /// The JSON of `cargo xtask compare`: adds the other libraries
     #[arg(long, value_name = "FILE")]
     pub(crate) compare: Option<PathBuf>,
-    /// Measure nothing: replace the section on other libraries of the page that is there
-    #[arg(long, requires = "compare")]
+    /// Measure nothing: replace the sections of --compare and --perftest in the page that is there
+    #[arg(long)]
     pub(crate) only_compare: bool,
     /// What `cargo xtask compare --device NAME` printed: adds the RDMA device beside perftest
     #[arg(long, value_name = "FILE")]

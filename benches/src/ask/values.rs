@@ -90,11 +90,18 @@ pub(crate) fn core(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "the number of a core, such as 1; several as 1,2".to_owned())
 }
 
-/// The time of a figure.
+/// The time of a figure, in seconds unless it has a unit.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
+    let (number, unit) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+        (Some(number), _) => (number, 1e-3),
+        (None, Some(number)) => (number, 1.0),
+        (None, None) => (text, 1.0),
+    };
+    match number.parse::<f64>().map(|number| number * unit) {
         Ok(seconds) if SECONDS.contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(format!("seconds, {} to {}", SECONDS.start(), SECONDS.end())),
+        _ => {
+            Err(format!("seconds, {} to {}, such as 0.5 or 500ms", SECONDS.start(), SECONDS.end()))
+        }
     }
 }
 
@@ -256,8 +263,10 @@ mod tests {
 
     #[test]
     fn durations_have_bounds() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for text in ["0", "-1", "NaN", "inf", "x", "1e9"] {
+        for text in ["0.5", "0.5s", "500ms"] {
+            assert_eq!(seconds(text), Ok(Duration::from_millis(500)), "{text}");
+        }
+        for text in ["0", "-1", "NaN", "inf", "x", "1e9", "ms", "0.5ms", "1us"] {
             assert!(seconds(text).is_err(), "{text}");
         }
     }

@@ -230,6 +230,9 @@ pub(crate) struct Kept {
     pub(crate) kept: bool,
     /// True for the highest rate that kept it.
     pub(crate) best: bool,
+    /// It was not kept while other programs took the core, and so the try does not count.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) disturbed: bool,
 }
 
 impl Figures {

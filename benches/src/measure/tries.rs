@@ -14,12 +14,21 @@ pub(crate) struct Rate {
     pub(crate) of: u32,
 }
 
+/// Whether a try kept its objective, and whether it does not count.
+pub(crate) fn outcome(records: &[Record]) -> (bool, bool) {
+    let kept = records.iter().all(|record| record.figures.keeps_objective());
+    let slo = |record: &Record| record.figures.slo.as_ref().is_some_and(|slo| slo.disturbed);
+    (kept, records.iter().any(slo))
+}
+
 /// The tries of each rate, the lowest rate first.
 pub(crate) fn count<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Rate> {
     let mut rates: Vec<Rate> = Vec::new();
     for record in records {
         let (slo, offered) = (record.figures.slo.as_ref(), record.figures.offered_per_second);
-        let Some((slo, per_second)) = slo.zip(offered) else { continue };
+        let Some((slo, per_second)) = slo.zip(offered).filter(|(slo, _)| !slo.disturbed) else {
+            continue;
+        };
         let place = rates.partition_point(|rate| rate.per_second < per_second);
         if rates.get(place).is_none_or(|rate| rate.per_second > per_second) {
             rates.insert(place, Rate { per_second, kept: 0, of: 0 });

@@ -12,7 +12,7 @@ use crate::machine::{Machine, interrupt};
 use crate::measure::record::{self, Document};
 use crate::measure::verdict;
 use crate::tell::page::{self, Beside, Sheets};
-use crate::tell::sheet::Out;
+use crate::tell::sheet::{Out, Sheet};
 use crate::tell::{csv, table};
 use crate::versus;
 use crate::versus::verdict::Verdict;
@@ -100,8 +100,11 @@ pub(crate) fn beside_baseline(
     verdict.exit()
 }
 
-/// The run of `--baseline`, read before anything is measured.
+/// The run of `--baseline`, read before anything is measured. The file of `--csv` can be written then,
+/// too.
 pub(crate) fn baseline(common: &Common) -> Result<Option<Value>, Failure> {
+    // A file that was made for the look is removed again.
+    common.csv.as_deref().map(Sheet::open).transpose()?;
     common.baseline.as_deref().map(versus::read).transpose()
 }
 

@@ -12,15 +12,16 @@ pub(crate) fn section(document: &Value) -> Option<String> {
     (!section.is_empty()).then(|| format!("\n## {TITLE}\n{COMMAND}\n\n{section}\n"))
 }
 
-/// The page with this section in place of the one that it has, or behind all others.
-pub(crate) fn replace(page: &str, section: &str) -> String {
-    let start = page.find(&format!("\n## {TITLE}\n")).unwrap_or(page.len());
+/// The page with this section in place of the one with its title, or behind all others.
+pub(crate) fn replace(page: &str, title: &str, section: &str) -> String {
+    let start = page.find(&format!("\n## {title}\n")).unwrap_or(page.len());
     let rest = page.get(start + 1..).unwrap_or_default();
     let end = rest.find("\n## ").map_or(page.len(), |end| start + 1 + end);
     format!("{}{section}{}", &page[..start], &page[end..])
 }
 
-const TITLE: &str = "Other libraries";
+/// The title of their section.
+pub(crate) const TITLE: &str = "Other libraries";
 const COMMAND: &str = "\
 ```sh
 cargo xtask compare --results
@@ -75,14 +76,14 @@ mod tests {
         let page = |section| {
             format!("# Results\n\n## Latency\nfast\n{section}\n## An RDMA device\nslow\n")
         };
-        let replaced = replace(&page(&old), &new);
+        let replaced = replace(&page(&old), TITLE, &new);
         assert_eq!(replaced, page(&new));
-        assert_eq!(replace(&replaced, &old), page(&old));
+        assert_eq!(replace(&replaced, TITLE, &old), page(&old));
         // At the end, and where there is none yet.
         let short = "# Results\n\n## Latency\nfast\n";
         let whole = format!("{short}{old}");
-        assert_eq!(replace(short, &old), whole);
-        assert_eq!(replace(&whole, &new), format!("{short}{new}"));
+        assert_eq!(replace(short, TITLE, &old), whole);
+        assert_eq!(replace(&whole, TITLE, &new), format!("{short}{new}"));
         assert_eq!(super::section(&json!({"results": []})), None);
     }
 }

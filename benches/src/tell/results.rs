@@ -14,6 +14,7 @@ use crate::machine::Machine;
 use crate::tell::aims::Aims;
 use crate::tell::grid::Grid;
 use crate::tell::peers;
+use crate::tell::perftest;
 use crate::tell::sections::{self, number, records, text};
 
 /// How to build this program the way a dependency is built that knows nothing of our profile.
@@ -37,11 +38,25 @@ pub(crate) fn page(args: &ResultsArgs, machine: &Machine) -> Result<String, Fail
     Ok(page.finish(machine))
 }
 
-/// The page that is there, with a new section on other libraries. Nothing is measured.
-pub(crate) fn with_peers(args: &ResultsArgs) -> Result<String, Failure> {
-    let compare = args.compare.as_deref().ok_or_else(|| Failure::new("--compare is missing"))?;
-    let page = read(&args.out)?;
-    Ok(peers::replace(&page, &peers_section(compare)?))
+/// The page that is there, with new sections on other libraries and on an RDMA device. Nothing is
+/// measured.
+///
+/// # Errors
+/// No section is named, or a file cannot be read.
+pub(crate) fn with_sections(args: &ResultsArgs) -> Result<String, Failure> {
+    let mut page = read(&args.out)?;
+    if args.compare.is_none() && args.perftest.is_none() {
+        return Err(Failure::new(
+            "--only-compare: name the new section with --compare FILE or --perftest FILE",
+        ));
+    }
+    if let Some(file) = &args.compare {
+        page = peers::replace(&page, peers::TITLE, &peers_section(file)?);
+    }
+    if let Some(file) = &args.perftest {
+        page = peers::replace(&page, perftest::TITLE, &perftest::section(&read(file)?));
+    }
+    Ok(page)
 }
 
 /// The section on other libraries.
@@ -272,14 +287,7 @@ impl Page {
 
     /// An RDMA device: the table as it was printed. Its lines say which aims were missed.
     fn perftest(&mut self, printed: &str) {
-        self.section(
-            "An RDMA device",
-            "Doorbell beside perftest and cmtime on the same device, in turn. On the emulated \
-             device of a virtual machine only the ratios mean something.",
-            &["cargo xtask compare --device rxe0"],
-            &[],
-        );
-        let _ = write!(self.text, "\n```text\n{}\n```\n", printed.trim_end());
+        self.text.push_str(&perftest::section(printed));
         for line in printed.lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
             if words.contains(&"missed") {
@@ -330,8 +338,9 @@ impl Page {
 
 /// The first lines of the page.
 const HEAD: &str = "\
-`cargo xtask bench --results` wrote this page, and `cargo xtask compare --results` its section on
-other libraries; do not edit it. Pages of earlier runs are in the history of this file.
+`cargo xtask bench --results` wrote this page, `cargo xtask compare --results` its section on other
+libraries, and `cargo xtask compare --device rxe0 --results` that on an RDMA device; do not edit it.
+Pages of earlier runs are in the history of this file.
 
 Two processes on two cores, one worker each, on the device in software (`soft0`). *Half a round
 trip* is half the time from sending a message to having it back. The *floor* is the same for two

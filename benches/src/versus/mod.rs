@@ -50,11 +50,19 @@ pub(crate) fn read_all(folder: &Path) -> Result<Vec<Value>, Failure> {
 
 /// Where the figures of a run come from, in a line.
 fn origin(document: &Value) -> String {
-    let text = |path: &str| document.pointer(path).and_then(Value::as_str).unwrap_or("unknown");
-    let build = match text("/machine/build") {
+    format!("commit {}, {}", text(document, "/commit"), system(document))
+}
+
+/// The machine of a run, and whether its build means anything.
+fn system(document: &Value) -> String {
+    let build = match text(document, "/machine/build") {
         "debug" => format!(" ({})", table::DEBUG_BUILD),
         _ => String::new(),
     };
-    let kernel = text("/machine/kernel");
-    format!("commit {}, {}, kernel {kernel}{build}", text("/commit"), text("/machine/cpu"))
+    let [cpu, kernel] = ["/machine/cpu", "/machine/kernel"].map(|path| text(document, path));
+    format!("{cpu}, kernel {kernel}{build}")
+}
+
+fn text<'a>(document: &'a Value, path: &str) -> &'a str {
+    document.pointer(path).and_then(Value::as_str).unwrap_or("unknown")
 }

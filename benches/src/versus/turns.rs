@@ -5,15 +5,17 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
 use crate::error::{self, Failure};
 use crate::machine::floor::Floor;
 use crate::machine::interrupt;
+use crate::traffic::random::Random;
 use crate::versus::figure::Figure;
 use crate::versus::interval::Interval;
-use crate::versus::origin;
+use crate::versus::system;
 use crate::versus::verdict::{Row, Said, Verdict, beyond};
 
 /// So often as many rounds are measured as were asked for, while a figure is not decided.
@@ -43,12 +45,14 @@ impl Turns<'_> {
         self.check()?;
         interrupt::watch()?;
         let mut contest = Contest::default();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let random = &mut Random::new(now.as_secs(), u64::from(now.subsec_nanos()));
         for round in 0..self.rounds * TIMES_MOST {
             if round > 0 && round % self.rounds == 0 && contest.is_decided(self.least) {
                 break;
             }
-            // The other one goes first in the next round: what warms up favours neither.
-            let first = (round % 2) as usize;
+            // By chance, so that nothing that comes and goes can favour one of them.
+            let first = random.below(2) as usize;
             let mut runs = [Value::Null, Value::Null];
             for n in [first, 1 - first] {
                 runs[n] = self.measure(n)?;
@@ -57,6 +61,7 @@ impl Turns<'_> {
                 break;
             }
             error::say(&contest.add(round + 1, &runs))?;
+            contest.origins = [0, 1].map(|n| self.origin(n, &runs[n]));
         }
         if contest.lines.is_empty() {
             interrupt::check(0, "rounds")?;
@@ -77,6 +82,12 @@ impl Turns<'_> {
             ))),
             None => Ok(()),
         }
+    }
+
+    /// Which build, and where it ran. The commit that a run names is that of the folder, and so the
+    /// same for both.
+    fn origin(&self, n: usize, run: &Value) -> String {
+        format!("{}, {}", self.programs[n].display(), system(run))
     }
 
     /// A run of one build.
@@ -153,7 +164,7 @@ impl Line {
     /// Takes a round. Returns the ratio if it counts.
     fn add(&mut self, before: &Figure, after: &Figure) -> Option<f64> {
         let were_still = before.mode == after.mode && before.mode.as_deref() != Some(Floor::MIX);
-        let times = before.time().zip(after.time()).filter(|_| were_still);
+        let times = before.calm_time().zip(after.calm_time()).filter(|_| were_still);
         match times {
             Some((one, two)) => self.pairs.push((one, two, before.mode.clone())),
             None => self.left_out += 1,
@@ -176,7 +187,6 @@ impl Contest {
     fn add(&mut self, round: u32, runs: &[Value; 2]) -> String {
         let [mut before, after] = [Figure::all(&runs[0]), Figure::all(&runs[1])];
         let (mut told, mut alone) = (format!("round {round}:"), 0);
-        self.origins = [origin(&runs[0]), origin(&runs[1])];
         for after in after {
             let Some(place) = before.iter().position(|before| before.is_like(&after)) else {
                 alone += 1;

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::error::Failure;
+use crate::measure::run::SWITCHES_MOST;
 use crate::tell::csv;
 use crate::tell::grid::Grid;
 use crate::versus::figure::Figure;
@@ -13,10 +14,6 @@ use crate::versus::origin;
 
 /// Exit code of a comparison in which a figure is slower.
 pub(crate) const SLOWER: u8 = 4;
-
-/// If other programs take the core more often, in times a second, a difference may be theirs. The
-/// kernel's own threads stay far below this.
-const SWITCHES_MOST: f64 = 30.0;
 
 /// What is said of a figure.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,12 +1,14 @@
 //! `compare` and `--baseline`: the verdict, the exit code, and what is refused.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
 
+use crate::load::signal;
 use crate::{bench, figures, refuses, scratch, stderr, two_cores};
 
 fn write(name: &str, document: &Value) -> PathBuf {
@@ -150,6 +152,27 @@ fn a_build_beside_itself_in_turn_is_no_different() {
         "undecided: no figure could be compared" => assert_eq!(output.status.code(), Some(3)),
         other => panic!("{other}: {}", stderr(&output)),
     }
+}
+
+#[test]
+fn ctrl_c_ends_the_rounds_with_a_report_of_those_that_were_measured() {
+    let one = build("endless", 60.0);
+    let mut compare = bench("compare --rounds 200");
+    compare
+        .args([&one, &one])
+        .args(["--", "latency"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut running = compare.spawn().unwrap();
+    let mut lines = BufReader::new(running.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next().unwrap(), "round 1: 1.000");
+    signal(running.id(), "INT");
+    let rest: Vec<String> = lines.collect();
+    assert!(rest.iter().any(|line| line.contains("pairs of figures count")), "{rest:?}");
+    let output = running.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "doorbell-bench: interrupted: 1 figures were measured\n");
+    fs::remove_file(&one).unwrap();
 }
 
 #[test]

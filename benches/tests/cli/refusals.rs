@@ -107,6 +107,8 @@ fn a_place_for_the_figures_that_cannot_be_written_is_refused_before_measuring() 
     let line = format!("report --duration 3600 --out {}", file.join("in").display());
     refuses(&mut bench(&line), 1, &["make the folder", "--out"]);
     fs::remove_file(&file).unwrap();
+    let line = "latency --duration 3600 --csv /none-such/x";
+    refuses(&mut bench(line), 1, &["/none-such/x", "a folder that exists"]);
 }
 
 #[test]
