@@ -209,8 +209,8 @@ impl<F: Fabric> CompletionQueue<F> {
         // The system ignores a negative number.
         let fds = [device, queue, other.map_or(-1, |other| other.as_raw_fd())];
         let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let mut left = limit;
         loop {
-            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             let ready = readable(fds, left).map_err(|error| CmError::from_io(asked, &error))?;
             if lock(&self.0.reader).poller.waker().woken() {
                 return Ok(true);
@@ -218,6 +218,7 @@ impl<F: Fabric> CompletionQueue<F> {
             if !ready || other.is_some() {
                 return Ok(false);
             }
+            left = end.map(|end| end.saturating_duration_since(Instant::now()));
         }
     }
 

@@ -70,9 +70,10 @@ pub(crate) fn readable<const N: usize>(
 ) -> io::Result<bool> {
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     let mut entries = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    // To ask for the time is a system call on some machines.
+    let mut left = limit;
     loop {
-        let left = |end: Instant| end.saturating_duration_since(Instant::now());
-        let wait = end.map(left).map(|left| libc::timespec {
+        let wait = left.map(|left| libc::timespec {
             tv_sec: left.as_secs().try_into().unwrap_or(libc::time_t::MAX),
             tv_nsec: left.subsec_nanos().into(),
         });
@@ -81,15 +82,18 @@ pub(crate) fn readable<const N: usize>(
         // SAFETY: the array has as many entries as said; the time is a local value or none.
         let got = unsafe { libc::ppoll(entry, count, wait, ptr::null()) };
         match got {
-            0 if end.is_some_and(|end| left(end).is_zero()) => return Ok(false),
-            0 => {}
             1.. => return Ok(true),
+            0 => {}
             _ => {
                 let error = io::Error::last_os_error();
                 if error.kind() != io::ErrorKind::Interrupted {
                     return Err(error);
                 }
             }
+        }
+        left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if got == 0 && left.is_some_and(|left| left.is_zero()) {
+            return Ok(false);
         }
     }
 }

@@ -1,5 +1,9 @@
 # The kernel's NVMe initiator with the target of examples/nvmf, run by bash as root beside rxe0. NVMF
-# is the target's path. Each check is one test.
+# is the target's path. Each check is one test. With LONG=1 it is silent for two minutes, takes the link
+# away four times and kills the target ten times:
+#
+#   cargo build -p doorbell-nvmf --features verbs
+#   cargo xtask vm run -- env LONG=1 NVMF=target/debug/nvmf bash xtask/vm/nvmf.sh
 
 . xtask/vm/up.sh
 . xtask/vm/harness.sh
@@ -8,6 +12,8 @@ export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 address=192.168.77.1
 nqn=nqn.2026-11.rs.doorbell:vm
 log=$scratch/target
+silent=8 links=1 kills=2
+[ -n "${LONG:-}" ] && silent=125 links=4 kills=10
 where=(-t rdma -a $address -s 4420)
 
 # start STORE...: starts a target, and waits until it listens.
@@ -61,6 +67,20 @@ verified() {
         --verify=crc32c --do_verify=1 --verify_fatal=1 --verify_state_save=0 "$@"
 }
 
+# all_sizes: in order and at random, the smallest, usual and largest blocks, one and 64 at once.
+all_sizes() {
+    local job=() op block depth
+    for op in write randwrite; do
+        for block in 512 4k 128k; do
+            for depth in 1 64; do
+                job+=(--name=$op-$block-$depth --stonewall --rw=$op --bs=$block --iodepth=$depth)
+                job+=(--number_ios=80 --size=16M)
+            done
+        done
+    done
+    verified "${job[@]}"
+}
+
 discards() {
     dd if=/dev/urandom of=/dev/nvme0n1 bs=64k count=16 oflag=direct && blkdiscard /dev/nvme0n1 &&
         cmp -n 1048576 /dev/nvme0n1 /dev/zero &&
@@ -68,22 +88,47 @@ discards() {
         blkdiscard -z /dev/nvme0n1 && cmp -n 1048576 /dev/nvme0n1 /dev/zero
 }
 
-# A target that has been told of 3 seconds without a sign of life has to hear one.
+# A target that was told of 3 seconds ends a host after 6 without a sign of life.
 silence() {
-    sleep 12
+    sleep $silent
     cat /sys/class/nvme/nvme0/state
     grep -q live /sys/class/nvme/nvme0/state && dd if=/dev/nvme0n1 of=/dev/null bs=4k count=1 &&
         ! dmesg | grep -q 'starting error recovery'
 }
 
+# recoveries: how often the kernel has lost a target.
+recoveries() {
+    dmesg | grep -c 'starting error recovery'
+}
+
+lost_more_than() {
+    [ "$(recoveries)" -gt "$1" ]
+}
+
+# The link goes in the middle of verified writes, until the kernel has noticed, and comes back.
+unlinked() {
+    verified --rw=randwrite --bs=32k --iodepth=16 --size=4M --rate_iops=16 --time_based \
+        --runtime=$((links * 12)) &
+    local fio=$! link before ok=yes
+    for ((link = 0; link < links; link++)); do
+        sleep 1
+        before=$(recoveries)
+        ip link set d0 down
+        await 60 lost_more_than "$before" || ok=no
+        ip link set d0 up
+        await 60 grep -q live /sys/class/nvme/nvme0/state || ok=no
+    done
+    wait $fio && [ $ok = yes ] && echo "the kernel lost the target $(recoveries) times"
+}
+
 # kill -9 in the middle of verified writes: the kernel connects again, and what it heard of is there.
 killed() {
-    # Eight seconds of writes, more than pass between the starts and the kills.
-    verified --rw=randwrite --bs=32k --iodepth=16 --size=4M --fsync=16 --rate_iops=16 &
-    local fio=$! kills
-    for kills in 1 2; do
+    # Four seconds of writes for each kill, more than pass between it and the next.
+    verified --rw=randwrite --bs=32k --iodepth=16 --size=$((kills * 2))M --fsync=16 --rate_iops=16 &
+    local fio=$! number
+    for ((number = 1; number <= kills; number++)); do
         sleep 2
-        kill -0 $fio || { echo "fio ended before kill $kills"; return 1; }
+        kill -0 $fio || { echo "fio ended before kill $number"; return 1; }
         kill -KILL $target
         wait $target
         start --file "$scratch/image" || return 1
@@ -98,14 +143,14 @@ check "nvme connect gets two queues" 0 connect
 check "nvme asks about it" 0 queries
 check "a file system keeps a tree" 0 files
 check "fio at random, all sizes" 0 verified --rw=randwrite --bsrange=512-128k --iodepth=32 --size=8M
-check "fio in order, depth 64" 0 verified --rw=write --bs=128k --iodepth=64 --size=16M
-check "fio of single blocks" 0 verified --rw=randwrite --bs=512 --iodepth=1 --size=64k
+check "fio in order and at random, 512 bytes to 128 KiB, depth 1 and 64" 0 all_sizes
 check "blkdiscard leaves zeros" 0 discards
 check "nvme disconnect" 0 disconnect
 check "nvmf ends well" 0 stop
 check "nvmf starts on a file" 0 start --file "$scratch/image" --size 64M
 check "nvme connect with a short keep-alive" 0 connect -k 3 --reconnect-delay=1
-check "silence with signs of life" 0 silence
+check "$silent seconds of silence with signs of life" 0 silence
+check "the link goes and comes back" 0 unlinked
 check "kill -9 of the target" 0 killed
 check "fio on the same connection" 0 verified --rw=randwrite --bs=4k --iodepth=8 --size=1M
 check "nvme disconnect from the file" 0 disconnect

@@ -1,10 +1,12 @@
 //! An exchange in a process of its own, traders whose feeds lose datagrams, and a hostile client.
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
+#[path = "../../tests/process/folder.rs"]
+mod folder;
 #[path = "../../tests/process/mod.rs"]
 mod process;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -17,6 +19,7 @@ use doorbell_exchange::itch::Message;
 use doorbell_exchange::view::View;
 use doorbell_exchange::wire::{Channel, Digest, SESSION, symbols};
 
+use folder::Folder;
 use process::{Running, program};
 
 fn exchange() -> std::process::Command {
@@ -200,27 +203,6 @@ fn the_load_is_measured_at_half_and_at_90_percent() {
     load.args(["load", "--seconds", "1", "--lines", &lines()]);
     let words = ["peak: ", "| half | ", "| 90 % | ", "tick to trade"];
     Running::start(&mut load).ends_with_all(0, &words);
-}
-
-/// A folder for a test's files, which goes with it.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("doorbell-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a folder");
-        Folder(path)
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.0.join(name).to_string_lossy().into_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Kills the primary in the middle of its work. The standby takes over, and the trader's books and

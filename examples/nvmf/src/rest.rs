@@ -106,7 +106,8 @@ impl Rest {
     /// A sleep has ended, because something came or because its time was over. A loop that is
     /// woken again and again spins longer.
     fn slept(&mut self, woken: bool) {
-        self.empty = 0;
+        // After a sleep in which nothing came, one look is enough.
+        self.empty = if woken { 0 } else { self.spins.max(YIELD) };
         if self.avoid > 0 {
             self.avoid -= 1;
             return;
@@ -131,6 +132,8 @@ mod tests {
         (0..9).for_each(|_| rest.slept(true));
         assert_eq!(spins(&mut rest), 1 << 13);
         (0..9).for_each(|_| rest.slept(false));
+        assert_eq!(rest.next(), Step::Sleep, "nothing has come");
+        rest.worked();
         assert_eq!(spins(&mut rest), SPINS);
     }
 

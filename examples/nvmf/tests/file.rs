@@ -2,36 +2,28 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod bed;
+#[path = "../../tests/process/folder.rs"]
+mod folder;
 
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bed::Bed;
+use folder::Folder;
 use doorbell::soft::SoftDevice;
 use doorbell::{Buffer, message_memory};
 use doorbell_nvmf::initiator::Payload;
 use doorbell_nvmf::store::{File, Move, Ring, Store, Transfer};
 use doorbell_nvmf::wire::command::{Command, opcode};
 
-/// A file on a disk that goes with the test. (`/tmp` may be in memory, where no ring is used.)
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        let path = folder.join(format!("{name}-{}", std::process::id()));
-        let _ = std::fs::remove_file(&path);
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+/// A folder, and a file that is made in it. It is on a disk, because no ring serves files in memory.
+fn scratch(name: &str, bytes: u64) -> (Folder, File) {
+    let folder = Folder::on_disk(name);
+    let file = File::open(Path::new(&folder.file("disk")), Some(bytes)).unwrap();
+    (folder, file)
 }
 
 type Jobs = Ring<SoftDevice, usize>;
@@ -62,8 +54,7 @@ fn next(ring: &mut Jobs) -> (usize, Option<Buffer<SoftDevice>>, std::io::Result<
 
 #[test]
 fn full_queues_keep_every_write_on_a_file() {
-    let scratch = Scratch::new("full");
-    let file = File::open(&scratch.0, Some(8 << 20)).unwrap();
+    let (folder, file) = scratch("full", 8 << 20);
     let bed = Bed::over(Arc::new(file), 2);
     let mut controller = bed.controller();
     controller.set_queues(2).unwrap();
@@ -72,15 +63,14 @@ fn full_queues_keep_every_write_on_a_file() {
     let last = Command::blocks(opcode::WRITE, 1, 16, 8).forced();
     bed::call(&mut queues[0], last, Payload::Out(&[0xa5; 4096])).unwrap();
     bed::call(&mut queues[0], Command::new(opcode::FLUSH, u32::MAX), Payload::None).unwrap();
-    let bytes = std::fs::read(&scratch.0).unwrap();
+    let bytes = std::fs::read(folder.file("disk")).unwrap();
     assert!(bytes[16 * 512..24 * 512].iter().all(|byte| *byte == 0xa5));
 }
 
 #[test]
 fn a_ring_moves_bytes_with_and_without_registered_buffers() {
     let Some(mut ring) = ring() else { return };
-    let (scratch, device) = (Scratch::new("ring"), SoftDevice::open().unwrap());
-    let file = File::open(&scratch.0, Some(1 << 20)).unwrap();
+    let ((_folder, file), device) = (scratch("ring", 1 << 20), SoftDevice::open().unwrap());
     let memory = message_memory(&device, 2 * 4096).unwrap();
     let mut buffers = Buffer::over(&device, memory, 2, 4096).unwrap();
     let region = (buffers[0].as_ptr() as usize, 2 * 4096);
@@ -125,8 +115,7 @@ fn a_ring_moves_bytes_with_and_without_registered_buffers() {
 #[test]
 fn a_full_ring_and_a_short_buffer_give_the_job_back_and_an_end_waits() {
     let Some(mut ring) = ring() else { return };
-    let (scratch, device) = (Scratch::new("end"), SoftDevice::open().unwrap());
-    let file = File::open(&scratch.0, Some(1 << 20)).unwrap();
+    let ((_folder, file), device) = (scratch("end", 1 << 20), SoftDevice::open().unwrap());
     let how = Move::Read;
     let transfer = |len| Transfer { file: file.descriptor(0, &[]).unwrap(), how, at: 0, len };
     let short = Buffer::new(&device, 4096).unwrap();

@@ -1,11 +1,14 @@
 //! Programs of others, through the gateway, on the soft device.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../../tests/process/folder.rs"]
+mod folder;
 mod process;
 
 use std::time::{Duration, Instant};
 
-use process::{Folder, LIMIT, Running, fill, have, port, run};
+use folder::Folder;
+use process::{LIMIT, Running, fill, have, port, run};
 
 /// A target and a gateway, and the address of the gateway.
 struct Bed {

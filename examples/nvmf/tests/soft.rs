@@ -2,7 +2,9 @@
 
 mod bed;
 
-use std::time::Duration;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use bed::{Bed, NQN};
 use doorbell_nvmf::initiator::{self, Controller, Error, Host, Payload};
@@ -111,4 +113,20 @@ fn a_wrong_subsystem_and_a_wrong_queue_are_refused() {
         other => panic!("{other:?}"),
     }
     controller.keep_alive().unwrap();
+}
+
+#[test]
+fn a_sleep_also_ends_when_something_else_is_readable() {
+    let bed = Bed::new(1 << 20, 1);
+    let mut controller = bed.controller();
+    controller.set_queues(1).unwrap();
+    let mut queue = controller.io_queue(8).unwrap();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let begun = Instant::now();
+    queue.sleep(Some(reader.as_fd()), Duration::from_millis(20)).unwrap();
+    assert!(begun.elapsed() >= Duration::from_millis(20));
+    writer.write_all(b"x").unwrap();
+    queue.sleep(Some(reader.as_fd()), Duration::from_secs(600)).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(60));
+    bed::call(&mut queue, Command::new(opcode::FLUSH, 1), Payload::None).unwrap();
 }

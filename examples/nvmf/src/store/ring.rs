@@ -98,6 +98,11 @@ impl<F: Fabric, T> Ring<F, T> {
         }
     }
 
+    /// Sets that are not registered.
+    pub fn free_sets(&self) -> usize {
+        self.sets.len()
+    }
+
     /// Ends a registration. Transfers under way keep their pages.
     pub fn unregister(&mut self, set: u16) {
         let none = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; REGIONS];

@@ -150,4 +150,10 @@ impl<F: Fabric> Backing<F> {
             ring.unregister(set);
         }
     }
+
+    /// Registrations that queues can still have.
+    #[cfg(test)]
+    pub(super) fn free_sets(&self) -> usize {
+        self.ring.as_ref().map_or(0, Ring::free_sets)
+    }
 }
