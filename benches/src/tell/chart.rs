@@ -134,8 +134,9 @@ impl Chart {
             let low = values().filter(|y| *y > 0.0).fold(high, f64::min);
             // Whole powers of ten, so that both ends have a label.
             let (low, high) = (10_f64.powf(low.log10().floor()), 10_f64.powf(high.log10().ceil()));
-            // Marks have their names above all points.
-            let high = if self.marks.is_empty() { high } else { 10.0 * high };
+            // Marks have their names above all points, in a seventh of the height.
+            let room = ((high / low).log10() / 6.0).ceil().max(1.0);
+            let high = if self.marks.is_empty() { high } else { high * 10_f64.powf(room) };
             self.draw_with(&mut svg, size, (low..high.max(10.0 * low) * 1.0001).log_scale())?;
         } else {
             self.draw_with(&mut svg, size, 0.0..(high * 1.1))?;
