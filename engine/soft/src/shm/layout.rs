@@ -51,10 +51,10 @@ pub(crate) const RECORD_MAX: u32 = 16 + FRAGMENT;
 /// A sender that writes more than this publishes on the way: a quarter of a segment, so that
 /// publication never waits on itself. A whole fragment is as long, and so published at once.
 pub(crate) const PUBLISH_EVERY: u32 = SEGMENT / 4;
-/// Lines of the slot: enough for 1 KiB. With 4 lines, longer messages went through the ring alone.
-/// Half a round trip of 256, 512 and 1024 bytes then took 95, 125 and 160 ns if the cores were near,
-/// and 411, 436 and 571 ns if they were far. It takes 50, 70 and 105, and 175, 190 and 215 ns, by the
-/// slot: its lines move once and all at the same time.
+/// Lines of the slot: enough for 1 KiB. With 4 lines, longer messages went through the ring alone,
+/// and half a round trip of 256, 512 and 1024 bytes, inline, took 95, 125 and 160 ns on near cores.
+/// By the slot it takes 50, 70 and 105 ns: all lines move at the same time. A receiver that knows
+/// from the last message how many there will be prefetches them.
 pub(crate) const SLOT_LINES: usize = 18;
 /// Words before the payload in the first line of the slot, and in the second. From there on the
 /// payload fills the rest of the slot.
