@@ -92,7 +92,7 @@ unsafe fn one(to: *mut u8, from: *const u8) {
     unsafe { to.cast::<Word>().write(from.cast::<Word>().read_volatile()) };
 }
 
-/// Writes a payload of at most 256 bytes to consecutive words that the peer may read or write
+/// Writes a payload to consecutive words that the peer may read or write
 /// meanwhile. The bytes of the last word beyond the payload are unspecified.
 ///
 /// # Safety
@@ -148,7 +148,7 @@ pub(crate) unsafe fn copy_dual(
     }
 }
 
-/// Copies `length` bytes, at most 256, out of words as in [`to_shared`].
+/// Copies `length` bytes out of words as in [`to_shared`].
 ///
 /// # Safety
 /// `to` is writable for `length` bytes; `from` is as `to` in [`to_shared`].
@@ -157,7 +157,7 @@ pub(crate) unsafe fn from_shared(to: *mut u8, from: NonNull<u8>, length: usize) 
     #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
     if length >= 8 {
         // SAFETY: as the caller vouches.
-        return unsafe { copy_x86::pull(to, from.as_ptr(), length) };
+        return unsafe { copy_x86::pull_any(to, from.as_ptr(), length) };
     }
     let mut at = 0;
     // SAFETY: the words begin below `length`; of the last one only bytes below `length` are
@@ -282,7 +282,9 @@ mod tests {
     #[repr(align(64))]
     struct Words([AtomicU64; WORDS]);
 
-    const WORDS: usize = 33;
+    const WORDS: usize = MOST / 8 + 1;
+    /// More than the slot holds.
+    const MOST: usize = 1160;
 
     impl Words {
         /// Word `n` holds `value(n)`.
@@ -312,8 +314,8 @@ mod tests {
 
     #[test]
     fn words_hold_the_bytes_and_none_is_touched_after_them() {
-        let from: [u8; 257] = core::array::from_fn(|i| (i * 7 + 1) as u8);
-        for (length, skip) in (0..=256usize).flat_map(|length| [(length, 0), (length, 1)]) {
+        let from: [u8; MOST + 1] = core::array::from_fn(|i| (i * 7 + 1) as u8);
+        for (length, skip) in (0..=MOST).flat_map(|length| [(length, 0), (length, 1)]) {
             let (words, from) = (Words::new(|_| !0), &from[skip..]);
             let length = length - skip.min(length);
             // SAFETY: `from` is as long as the longest length, and there are words for it.
@@ -345,8 +347,8 @@ mod tests {
     #[test]
     fn from_words_is_exact() {
         let words = Words::new(|n| 0x0706_0504_0302_0100 + 0x0808_0808_0808_0808 * (n as u64 % 31));
-        for length in 0..=256usize {
-            let mut to = [0xeeu8; 280];
+        for length in 0..=MOST {
+            let mut to = [0xeeu8; MOST + 24];
             // SAFETY: `to` is longer than `length`.
             unsafe { from_shared(to.as_mut_ptr(), words.start(), length) };
             for (i, (byte, word)) in to.iter().zip(words.bytes()).enumerate() {

@@ -51,8 +51,11 @@ pub(crate) const RECORD_MAX: u32 = 16 + FRAGMENT;
 /// A sender that writes more than this publishes on the way: a quarter of a segment, so that
 /// publication never waits on itself. A whole fragment is as long, and so published at once.
 pub(crate) const PUBLISH_EVERY: u32 = SEGMENT / 4;
-/// Lines of the slot.
-pub(crate) const SLOT_LINES: usize = 4;
+/// Lines of the slot: enough for 1 KiB. With 4 lines, longer messages went through the ring alone,
+/// and half a round trip of 256, 512 and 1024 bytes, inline, took 95, 125 and 160 ns on near cores.
+/// By the slot it takes 50, 70 and 105 ns: all lines move at the same time. A receiver that knows
+/// from the last message how many there will be prefetches them.
+pub(crate) const SLOT_LINES: usize = 18;
 /// Words before the payload in the first line of the slot, and in the second. From there on the
 /// payload fills the rest of the slot.
 const SLOT_HEAD: usize = 4;

@@ -243,7 +243,7 @@ fn a_record_from_a_side_that_had_not_read_ours_is_read_from_the_ring() {
 /// A single message is read from the slot, for every size that the slot holds.
 #[test]
 fn the_slot_holds_a_record_of_any_size() {
-    let bytes: Vec<u8> = (0..SLOT_RECORD_MAX as usize).map(|i| i as u8 + 1).collect();
+    let bytes: Vec<u8> = (0..SLOT_RECORD_MAX as usize).map(|i| (i % 251) as u8 + 1).collect();
     for length in 0..=SLOT_RECORD_MAX as usize - 8 {
         let mut memory = memory();
         let (mut tx, mut rx) = ends(&mut memory);
