@@ -45,7 +45,10 @@ unsafe fn create(at: *mut ibv_pd, to: &AddressVector) -> Result<*mut ibv_ah, Err
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+pub(crate) unsafe extern "C" fn ibv_create_ah(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_ah_attr,
+) -> *mut ibv_ah {
     // SAFETY: the program's domain and attributes.
     pointer(|| unsafe { create(pd, &address(given(attr)?)) })
 }

@@ -1,14 +1,22 @@
 //! Requests of an extended post (`ibv_wr_start` to `ibv_wr_complete`), as they are put together.
 
+use std::ops::Range;
+
+use arrayvec::ArrayVec;
 use doorbell_seam::wr::{Destination, SendFlags, SendOp, SendWr, Sge};
 
 use crate::border::{ABSENT, Errno, INVALID};
-use crate::requests::to_srq;
+use crate::requests::{STEP, to_srq};
 
-/// The requests of one queue pair.
+/// The requests of one queue pair. The lists keep their memory, so that only posts that are longer
+/// than those before them allocate.
 #[derive(Default)]
 pub(crate) struct Building {
     list: Vec<Request>,
+    /// The pieces of all requests.
+    pieces: Vec<Sge>,
+    /// The bytes of all inline requests: the program's may be gone when they are posted.
+    inline: Vec<u8>,
     /// What was wrong first.
     wrong: Option<Errno>,
 }
@@ -18,22 +26,23 @@ struct Request {
     wr_id: u64,
     flags: SendFlags,
     op: SendOp,
-    pieces: Vec<Sge>,
-    /// The bytes of an inline request, which may be gone when it is posted.
-    inline: Vec<u8>,
+    /// Its part of the pieces, or of the inline bytes if it is inline.
+    payload: Range<usize>,
 }
 
 impl Building {
     /// Begins anew.
     pub(crate) fn start(&mut self) {
-        *self = Building::default();
+        self.list.clear();
+        self.pieces.clear();
+        self.inline.clear();
+        self.wrong = None;
     }
 
     /// One more request; `flags` are those of `ibv_send_flags`.
     pub(crate) fn add(&mut self, wr_id: u64, flags: u32, op: SendOp) {
         let flags = SendFlags::from_bits_truncate((flags & 0xf) as u8) - SendFlags::INLINE;
-        let (pieces, inline) = (Vec::new(), Vec::new());
-        self.list.push(Request { wr_id, flags, op, pieces, inline });
+        self.list.push(Request { wr_id, flags, op, payload: 0..0 });
     }
 
     /// Something is wrong; nothing of it is posted.
@@ -51,17 +60,26 @@ impl Building {
 
     /// Sets its pieces.
     pub(crate) fn set_pieces(&mut self, pieces: &[Sge]) {
+        let start = self.pieces.len();
+        self.pieces.extend_from_slice(pieces);
+        let payload = start..self.pieces.len();
         self.last(|request| {
-            request.pieces = pieces.to_vec();
+            request.payload = payload;
             Ok(())
         });
     }
 
     /// Adds to its inline bytes.
     pub(crate) fn add_inline(&mut self, bytes: &[u8]) {
+        let start = self.inline.len();
+        self.inline.extend_from_slice(bytes);
+        let end = self.inline.len();
         self.last(|request| {
-            request.flags |= SendFlags::INLINE;
-            request.inline.extend_from_slice(bytes);
+            if !request.flags.contains(SendFlags::INLINE) {
+                request.flags |= SendFlags::INLINE;
+                request.payload = start..start;
+            }
+            request.payload.end = end;
             Ok(())
         });
     }
@@ -86,25 +104,87 @@ impl Building {
         });
     }
 
-    /// Ends the building: the requests, as the device takes them, to that function.
+    /// Ends the building: the requests, as the device takes them, to that function, some at a time.
     pub(crate) fn complete(
         &mut self,
-        post: impl FnOnce(&[SendWr<'_>]) -> Result<(), Errno>,
+        mut post: impl FnMut(&[SendWr<'_>]) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let Building { list, wrong } = std::mem::take(self);
-        wrong.map_or(Ok(()), Err)?;
-        let requests: Vec<SendWr<'_>> = list.iter().map(Request::as_posted).collect();
-        if requests.is_empty() { Ok(()) } else { post(&requests) }
+        let mut result = self.wrong.map_or(Ok(()), Err);
+        for some in self.list.chunks(STEP) {
+            let requests: ArrayVec<SendWr<'_>, STEP> =
+                some.iter().map(|request| self.as_posted(request)).collect();
+            result = result.and_then(|()| post(&requests));
+        }
+        self.start();
+        result
+    }
+
+    fn as_posted(&self, request: &Request) -> SendWr<'_> {
+        let Request { wr_id, flags, op, payload } = request;
+        let (sge, more) = if flags.contains(SendFlags::INLINE) {
+            (Sge::inline(self.inline.get(payload.clone()).unwrap_or_default()), &[][..])
+        } else {
+            let pieces = self.pieces.get(payload.clone()).unwrap_or_default();
+            pieces.split_first().map_or((Sge::default(), &[][..]), |(first, more)| (*first, more))
+        };
+        SendWr { wr_id: *wr_id, op: *op, flags: *flags, sge, more }
     }
 }
 
-impl Request {
-    fn as_posted(&self) -> SendWr<'_> {
-        let (sge, more) = match self.pieces.split_first() {
-            _ if self.flags.contains(SendFlags::INLINE) => (Sge::inline(&self.inline), &[][..]),
-            Some((first, more)) => (*first, more),
-            None => (Sge::default(), &[][..]),
-        };
-        SendWr { wr_id: self.wr_id, op: self.op, flags: self.flags, sge, more }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program posts without end: each post uses the memory of the one before it.
+    #[test]
+    fn a_post_like_the_last_one_allocates_nothing() {
+        let mut building = Building::default();
+        let mut places = Vec::new();
+        for round in 0..3 {
+            building.start();
+            for n in 0..40 {
+                building.add(n, 0, SendOp::Send);
+                match n % 2 {
+                    0 => building.set_pieces(&[Sge::default(); 2]),
+                    _ => building.add_inline(b"bytes"),
+                }
+            }
+            let Building { list, pieces, inline, .. } = &building;
+            places.push((list.as_ptr(), pieces.as_ptr(), inline.as_ptr()));
+            let mut posted = 0;
+            let all = building.complete(|requests| {
+                posted += requests.len();
+                Ok(())
+            });
+            assert_eq!((all, posted), (Ok(()), 40), "{round}");
+        }
+        assert_eq!(places[1..], [places[0]; 2]);
+    }
+
+    #[test]
+    fn each_request_has_its_own_bytes_and_pieces() {
+        let mut building = Building::default();
+        building.start();
+        building.add(1, 0, SendOp::Send);
+        building.add_inline(b"ab");
+        building.add_inline(b"c");
+        building.add(2, 0, SendOp::Send);
+        building.set_pieces(&[
+            Sge { addr: 1, length: 2, lkey: 3 },
+            Sge { addr: 4, length: 5, lkey: 6 },
+        ]);
+        building.add(3, 0, SendOp::Send);
+        building.add_inline(b"def");
+        building.add(4, 0, SendOp::Send);
+        let posted = building.complete(|requests| {
+            let lengths = requests.iter().map(|wr| (wr.wr_id, wr.length()));
+            assert_eq!(lengths.collect::<Vec<_>>(), [(1, 3), (2, 7), (3, 3), (4, 0)]);
+            assert!(requests[0].flags.contains(SendFlags::INLINE) && requests[1].more.len() == 1);
+            Ok(())
+        });
+        assert_eq!(posted, Ok(()));
+        building.fail(INVALID);
+        assert_eq!(building.complete(|_| Ok(())), Err(INVALID));
+        assert_eq!(building.complete(|_| panic!("nothing is left")), Ok(()));
     }
 }

@@ -345,26 +345,42 @@ pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut i
         let cq = unsafe { cq_at(at) }?;
         let most = usize::try_from(most).map_err(|_| INVALID)?;
         count_poll();
-        let mut found = [Wc::default(); STEP];
-        let mut done = 0;
-        while done < most {
-            let wanted = (most - done).min(STEP);
-            let count = cq.own.cq.poll_shared(&mut found[..wanted]);
-            for wc in found.iter_mut().take(count) {
-                cq.own.found(wc);
-                // SAFETY: the program gives room for `most` of them.
-                unsafe { put(to.wrapping_add(done), completion(wc)) }?;
-                done += 1;
+        // SAFETY: the program gives room for `most` of them. To make room for few costs less.
+        let done = unsafe {
+            match most {
+                1 => poll::<1>(&cq.own, most, to),
+                _ => poll::<STEP>(&cq.own, most, to),
             }
-            if count < wanted {
-                break;
-            }
-        }
+        }?;
         if done == 0 {
             cq.own.found_nothing();
         }
         Ok(done as c_int)
     })
+}
+
+/// Takes up to `most` completions, some at a time.
+///
+/// # Safety
+/// There is room for them.
+#[inline(always)]
+unsafe fn poll<const SOME: usize>(cq: &Cq, most: usize, to: *mut ibv_wc) -> Result<usize, Errno> {
+    let mut found = [Wc::default(); SOME];
+    let mut done = 0;
+    while done < most {
+        let wanted = (most - done).min(SOME);
+        let count = cq.cq.poll_shared(&mut found[..wanted]);
+        for wc in found.iter_mut().take(count) {
+            cq.found(wc);
+            // SAFETY: as the caller says.
+            unsafe { put(to.wrapping_add(done), completion(wc)) }?;
+            done += 1;
+        }
+        if count < wanted {
+            break;
+        }
+    }
+    Ok(done)
 }
 
 fn completion(wc: &Wc) -> ibv_wc {

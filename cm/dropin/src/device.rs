@@ -282,7 +282,7 @@ unsafe extern "C" fn ibv_query_port(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_gid(
+pub(crate) unsafe extern "C" fn ibv_query_gid(
     at: *mut ibv_context,
     port: u8,
     index: c_int,

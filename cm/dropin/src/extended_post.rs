@@ -3,15 +3,15 @@
 
 use std::ffi::c_void;
 
-use doorbell_fabric::QpState;
-use doorbell_seam::provider::{AddressHandle, Qp as _};
+use doorbell_seam::provider::AddressHandle;
 use doorbell_seam::wr::{Destination, PostError, Remote, SendOp, Sge};
 use libc::c_int;
 
 use crate::abi::*;
 use crate::ah::Ah;
-use crate::border::{ABSENT, Errno, INVALID, code, given, lock, object, pointer};
+use crate::border::{ABSENT, Errno, INVALID, code, given, object, pointer};
 use crate::building::Building;
+use crate::post::post_list;
 use crate::qp::qp_at;
 use crate::requests::pieces;
 use crate::window;
@@ -61,7 +61,7 @@ unsafe fn step(at: *mut ibv_qp_ex, step: impl FnOnce(&mut Building) -> Result<()
     code(|| {
         // SAFETY: the program's queue pair.
         let qp = unsafe { qp_at(at.cast()) }?;
-        let mut building = lock(&qp.own.building);
+        let mut building = qp.own.building.lock();
         if let Err(errno) = step(&mut building) {
             building.fail(errno);
         }
@@ -242,16 +242,15 @@ unsafe extern "C" fn complete(at: *mut ibv_qp_ex) -> c_int {
     code(|| {
         // SAFETY: the program's queue pair.
         let qp = unsafe { qp_at(at.cast()) }?;
-        let mut building = lock(&qp.own.building);
-        let mut inner = lock(&qp.own.inner);
-        if matches!(inner.state, QpState::Reset | QpState::Init | QpState::Rtr) {
-            building.start();
-            return Err(INVALID);
+        let mut building = qp.own.building.lock();
+        let mut inner = qp.own.inner.lock();
+        if let Err(errno) = inner.may_send() {
+            building.fail(errno);
         }
         building.complete(|list| {
             // SAFETY: the program keeps the buffers, by the contract of `ibv_wr_complete`; inline
-            // bytes are copied during the call. All queues are shared.
-            let posted = unsafe { inner.qp.post(list) };
+            // bytes are copied during the call.
+            let posted = unsafe { post_list(&qp.own, &mut inner, list) };
             posted.map_err(|PostError { cause, .. }| Errno::from(cause))
         })?;
         qp.own.after_post(inner);

@@ -8,7 +8,7 @@ use libc::c_int;
 
 use crate::abi::ibv_qp;
 use crate::abi_raw::*;
-use crate::border::{ABSENT, Errno, INVALID, Noun, Object, code, given, lock, pointer, take};
+use crate::border::{ABSENT, Errno, INVALID, Noun, Object, code, given, pointer, take};
 use crate::filter::Filter;
 use crate::qp::qp_at;
 
@@ -104,7 +104,7 @@ pub(crate) unsafe extern "C" fn create_flow(
         // SAFETY: the program's queue pair and attributes.
         let (qp, rule, context) = unsafe { (qp_at(at)?, rule_of(attr)?, (*at).context) };
         let device = &qp.own.progress().device;
-        let flow = device.create_flow(&lock(&qp.own.inner).qp, rule)?;
+        let flow = device.create_flow(&qp.own.inner.lock().qp, rule)?;
         let c = ibv_flow { comp_mask: 0, context, handle: 0 };
         Ok(Object::give(c, Flow { _flow: flow }))
     })

@@ -39,6 +39,8 @@ mod context;
 mod cq;
 mod cq_ex;
 mod create_ex;
+#[cfg(test)]
+mod datagram_tests;
 mod device;
 mod domains;
 mod extended_post;

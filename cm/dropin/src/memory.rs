@@ -142,7 +142,7 @@ unsafe fn register(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_reg_mr(
+pub(crate) unsafe extern "C" fn ibv_reg_mr(
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: usize,

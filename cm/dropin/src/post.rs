@@ -1,6 +1,7 @@
 //! Posting sends and receives.
 #![expect(unsafe_code, reason = "the C interface")]
 
+use std::slice;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -12,9 +13,9 @@ use libc::c_int;
 
 use crate::abi::{ibv_qp, ibv_recv_wr, ibv_send_wr};
 use crate::ah::Ah;
-use crate::border::{ABSENT, Errno, INVALID, code, lock, object};
+use crate::border::{ABSENT, Errno, INVALID, code, object};
 use crate::memory::Pd;
-use crate::qp::{Qp, qp_at};
+use crate::qp::{Inner, Qp, qp_at};
 use crate::requests::{STEP, on_list, pieces, to_srq};
 use crate::window;
 
@@ -96,6 +97,31 @@ fn wait_for_room(qp: &Qp, wr: &SendWr<'_>) {
     }
 }
 
+/// Passes requests to the device.
+///
+/// # Safety
+/// The program keeps buffers and address handles until the requests have completed.
+pub(crate) unsafe fn post_list(
+    qp: &Qp,
+    inner: &mut Inner,
+    list: &[SendWr<'_>],
+) -> Result<(), PostError> {
+    if list.is_empty() {
+        return Ok(());
+    }
+    if qp.kind() != QpType::Ud {
+        // SAFETY: as the caller says; all queues are shared.
+        return unsafe { inner.qp.post(list) };
+    }
+    for (accepted, wr) in list.iter().enumerate() {
+        wait_for_room(qp, wr);
+        // SAFETY: as above.
+        let posted = unsafe { inner.qp.post(slice::from_ref(wr)) };
+        posted.map_err(|error| PostError { accepted, ..error })?;
+    }
+    Ok(())
+}
+
 /// `post_send` of a context.
 pub(crate) unsafe extern "C" fn post_send(
     at: *mut ibv_qp,
@@ -106,17 +132,14 @@ pub(crate) unsafe extern "C" fn post_send(
     let result = code(|| {
         // SAFETY: the program's queue pair.
         let qp = unsafe { qp_at(at) }?;
-        let mut inner = lock(&qp.own.inner);
-        if matches!(inner.state, QpState::Reset | QpState::Init | QpState::Rtr) {
-            return Err(INVALID);
-        }
-        let at_once = if qp.own.kind() == QpType::Ud { 1 } else { STEP };
+        let mut inner = qp.own.inner.lock();
+        inner.may_send()?;
         while !next.is_null() {
             let mut list = ArrayVec::<SendWr<'_>, STEP>::new();
             let mut wrong = Ok(());
             let mut end = next;
             // SAFETY: the program's list, each request of which names the next.
-            while let Some(wr) = unsafe { end.as_ref() }.filter(|_| list.len() < at_once) {
+            while let Some(wr) = unsafe { end.as_ref() }.filter(|_| !list.is_full()) {
                 // SAFETY: as above.
                 match unsafe { request(wr, qp.own.kind()) } {
                     Ok(made) => list.push(made),
@@ -127,12 +150,8 @@ pub(crate) unsafe extern "C" fn post_send(
                 }
                 end = wr.next;
             }
-            if at_once == 1 {
-                list.first().into_iter().for_each(|wr| wait_for_room(&qp.own, wr));
-            }
-            // SAFETY: the program keeps the buffers, by the contract of `ibv_post_send`; all
-            // queues are shared.
-            let posted = if list.is_empty() { Ok(()) } else { unsafe { inner.qp.post(&list) } };
+            // SAFETY: the program keeps the buffers, by the contract of `ibv_post_send`.
+            let posted = unsafe { post_list(&qp.own, &mut inner, &list) };
             let accepted = posted.map_or_else(|error| error.accepted, |()| list.len());
             for _ in 0..accepted {
                 // SAFETY: as above.
@@ -162,7 +181,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     unsafe {
         on_list(first, bad, |next| {
             let qp = qp_at(at)?;
-            let mut inner = lock(&qp.own.inner);
+            let mut inner = qp.own.inner.lock();
             if inner.state == QpState::Reset {
                 return Err(INVALID);
             }

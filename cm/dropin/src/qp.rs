@@ -1,12 +1,12 @@
 //! Queue pairs: making, changing, querying and destroying them.
 #![expect(unsafe_code, reason = "the C interface")]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use doorbell_fabric::{CmError, Fabric, QpAttr, QpAttrEx, QpFields, QpState};
 use doorbell_seam::provider::{Gid, Multicast, Qp as _, QpCaps, QpType};
-use doorbell_soft::{SoftDevice, SoftQp};
+use doorbell_soft::{Biased, Guard, SoftDevice, SoftQp};
 use libc::c_int;
 
 use crate::abi::*;
@@ -27,9 +27,9 @@ use crate::xrc::Xrcd;
 
 /// A queue pair.
 pub(crate) struct Qp {
-    pub(crate) inner: Mutex<Inner>,
+    pub(crate) inner: Biased<Inner>,
     /// The requests of an extended post that is not complete.
-    pub(crate) building: Mutex<Building>,
+    pub(crate) building: Biased<Building>,
     num: u32,
     kind: QpType,
     signal_all: bool,
@@ -54,6 +54,16 @@ pub(crate) struct Inner {
     set: QpFields,
 }
 
+impl Inner {
+    /// An error before RTS, when nothing may be sent.
+    pub(crate) fn may_send(&self) -> Result<(), Errno> {
+        match self.state {
+            QpState::Reset | QpState::Init | QpState::Rtr => Err(INVALID),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Noun for Qp {
     type C = ibv_qp_ex;
     const TAG: u64 = 0x6462_5f71_7000_0006;
@@ -73,17 +83,17 @@ impl Qp {
     /// A request has failed.
     fn has_failed(&self) {
         let state = if self.kind.is_unreliable() { QpState::Sqe } else { QpState::Err };
-        lock(&self.inner).state = state;
+        self.inner.lock().state = state;
     }
 
     /// The connection manager has moved it to another state, if one is given, with those fields.
     pub(crate) fn moved(&self, state: Option<QpState>, fields: QpFields) {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         (inner.state, inner.set) = (state.unwrap_or(inner.state), fields.or(inner.set));
     }
 
     /// Sends were posted.
-    pub(crate) fn after_post(&self, mut inner: MutexGuard<'_, Inner>) {
+    pub(crate) fn after_post(&self, mut inner: Guard<'_, Inner>) {
         if self.lost.load(Ordering::Relaxed) {
             inner.qp.fail_lost();
         }
@@ -155,7 +165,7 @@ fn caps_of(cap: &ibv_qp_cap) -> QpCaps {
 }
 
 fn granted(qp: &Qp) -> ibv_qp_cap {
-    let caps = lock(&qp.inner).qp.caps();
+    let caps = qp.inner.lock().qp.caps();
     ibv_qp_cap {
         max_send_wr: caps.send_wr,
         max_recv_wr: caps.recv_wr,
@@ -264,14 +274,15 @@ pub(crate) struct Made {
 pub(crate) fn give(base: ibv_qp, made: Made) -> *mut ibv_qp {
     let Made { qp, kind, set, signal_all, recv_sge, progress, xrcd } = made;
     let (num, state) = (qp.num(), set.state.unwrap_or(QpState::Reset));
+    let threads = progress.device.threads();
     let (context, qp_state) = (base.context as usize, state as c_int);
     let c = ibv_qp_ex {
         qp_base: ibv_qp { handle: num, qp_num: num, state: qp_state, ..base },
         ..zeroed()
     };
     let own = Qp {
-        inner: Mutex::new(Inner { qp, state, set }),
-        building: Mutex::default(),
+        inner: Biased::new(Inner { qp, state, set }, threads),
+        building: Biased::new(Building::default(), threads),
         num,
         kind,
         signal_all,
@@ -338,12 +349,16 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(at: *mut ibv_qp) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_modify_qp(at: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    at: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
     code(|| {
         // SAFETY: the program's queue pair and attributes.
         let (qp, attr) = unsafe { (qp_at(at)?, given(attr)?) };
         let fields = attr::fields(attr, mask.cast_unsigned(), qp.own.kind)?;
-        let mut inner = lock(&qp.own.inner);
+        let mut inner = qp.own.inner.lock();
         let inner = &mut *inner;
         let to = fields.check(qp.own.kind, inner.state)?;
         qp.own.progress.device.modify_qp(&mut inner.qp, inner.state, &fields)?;
@@ -377,7 +392,7 @@ unsafe extern "C" fn ibv_query_qp(
                 return Err(INVALID);
             }
             let cap = granted(&qp.own);
-            let inner = lock(&qp.own.inner);
+            let inner = qp.own.inner.lock();
             let mut answer = attr::attributes(&QpFields { state: Some(inner.state), ..inner.set });
             answer.cap = cap;
             attr.write(answer);
@@ -405,7 +420,7 @@ unsafe fn change_group(
     code(|| {
         // SAFETY: the program's queue pair and GID.
         let (qp, gid) = unsafe { (qp_at(at)?, gid_at(gid)?) };
-        change(&mut lock(&qp.own.inner).qp, gid)
+        change(&mut qp.own.inner.lock().qp, gid)
     })
 }
 

@@ -3,7 +3,6 @@
 
 use std::sync::Mutex;
 
-use doorbell_fabric::QpState;
 use doorbell_seam::provider::{Region, Window, WindowKind, Windows};
 use doorbell_seam::wr::{Binding, PostError, SendFlags, SendOp};
 use doorbell_soft::SoftWindow;
@@ -93,10 +92,8 @@ pub(crate) unsafe extern "C" fn bind_mw(
     code(|| {
         // SAFETY: the program's queue pair, window and binding.
         let (qp, window, bind) = unsafe { (qp_at(at)?, object::<Mw>(mw)?, given(bind)?) };
-        let mut inner = lock(&qp.own.inner);
-        if matches!(inner.state, QpState::Reset | QpState::Init | QpState::Rtr) {
-            return Err(INVALID);
-        }
+        let mut inner = qp.own.inner.lock();
+        inner.may_send()?;
         let mut window = lock(&window.own.window);
         let flags = SendFlags::from_bits_truncate((bind.send_flags & 0x3) as u8);
         // SAFETY: the region is the program's, which keeps it until the request has completed.

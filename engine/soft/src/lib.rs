@@ -81,6 +81,7 @@ pub use self::handles::qp_control::{QpControl, Wiring};
 pub use self::handles::queue_pair::SoftQp;
 pub use self::handles::region::{SoftRegion, SoftWindow};
 pub use self::handles::srq::SoftSrq;
+pub use self::model::biased::{Biased, Guard, Threads};
 pub use self::model::buffers::ReadOnly;
 pub use self::model::slot::FileName;
 pub use self::model::table::DIRECTORY_BYTES;

@@ -4,6 +4,7 @@
 
 use doorbell_base::models::Weakened;
 
+use crate::model::biased;
 use crate::models;
 use crate::shm::inbox;
 use crate::steps::domain;
@@ -42,7 +43,13 @@ const UNSEEN: &[(&str, &str)] = &[
 fn models_fail_where_an_order_is_weakened() {
     Weakened {
         package: env!("CARGO_MANIFEST_DIR"),
-        models: [models::SMALL_MODELS, domain::models::MODELS, inbox::models::MODELS].concat(),
+        models: [
+            models::SMALL_MODELS,
+            domain::models::MODELS,
+            inbox::models::MODELS,
+            biased::models::MODELS,
+        ]
+        .concat(),
         spared: SPARED,
         either: EITHER,
         unseen: UNSEEN,

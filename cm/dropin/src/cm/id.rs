@@ -346,7 +346,7 @@ unsafe fn meet(
     let found = qps.get(&param.qp_num).ok_or(INVALID)?;
     // SAFETY: in the list, which is locked, so it is alive.
     let qp = unsafe { qp_at(found.at as *mut ibv_qp) }?;
-    Ok(with(&mut id, &lock(&qp.own.inner).qp, &param)?)
+    Ok(with(&mut id, &qp.own.inner.lock().qp, &param)?)
 }
 
 /// The queue pair of an id has changed its state.

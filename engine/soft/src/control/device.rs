@@ -18,7 +18,7 @@ use super::spare::{Accepted, Spare};
 use super::sys::{self, Socket};
 use super::waiting::Waiting;
 use super::wire::Instance;
-use crate::{FileName, Soft};
+use crate::{FileName, Soft, Threads};
 
 /// The name of the default device.
 pub const SOFT_DEVICE: &str = "soft0";
@@ -71,6 +71,11 @@ impl SoftDevice {
     /// ([`WcFields::COMPLETION_TIMESTAMP`](doorbell_seam::provider::WcFields)), in nanoseconds.
     pub fn clock(&self) -> u64 {
         (self.1.nic.host.clock)()
+    }
+
+    /// What a [`Biased`](crate::Biased) lock around calls of this device must know.
+    pub fn threads(&self) -> Threads {
+        self.1.nic.host.threads
     }
 
     /// Opens [`SOFT_DEVICE`].

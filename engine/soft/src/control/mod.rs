@@ -67,6 +67,8 @@ use crate::{
 pub use self::carrier::{Carrier, CarrierEnd};
 pub use self::channel::SoftChannel;
 pub use self::device::{SOFT_DEVICE, SoftDevice};
+#[cfg(test)]
+pub(crate) use self::host::threads;
 pub use self::id::SoftId;
 pub use self::rendezvous::Parting;
 

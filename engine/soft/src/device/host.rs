@@ -8,6 +8,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use crate::error::SetupError;
+use crate::model::biased::Threads;
 use crate::model::slot::FileName;
 use crate::provider::Gid;
 use crate::provider::wake::Notifier;
@@ -31,6 +32,8 @@ pub struct Host {
     /// Makes each thread of each process that shares a link with this one pass a full memory
     /// barrier before it returns.
     pub barrier: fn(),
+    /// For the locks that several threads of this process take.
+    pub threads: Threads,
     /// Other devices, for datagrams; without it there are no UD queue pairs.
     pub neighbours: Option<Neighbours>,
 }
@@ -46,6 +49,7 @@ impl Host {
             name_file: |_| None,
             notifier: || None,
             barrier: || (),
+            threads: Threads::UNKNOWN,
             neighbours: None,
         }
     }

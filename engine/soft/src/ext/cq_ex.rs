@@ -3,8 +3,8 @@
 
 use crate::error::{Code, SetupError};
 use crate::handles::device::{Soft, check_depth};
-use crate::handles::poller::{SHARED_BUDGET, SoftCq, SoftPoller};
-use crate::model::cq::{Queued, Stamps};
+use crate::handles::poller::{SoftCq, SoftPoller};
+use crate::model::cq::{Queued, SHARED_BUDGET, Stamps};
 use crate::provider::wake::{Notifier, WakeFds};
 use crate::provider::{CqFlags, CqInit, Poller, PollerEx, Sharing, WcEx, WcFields};
 use crate::steps::domain::Reader;

@@ -4,14 +4,11 @@ use std_alloc::sync::Arc;
 
 use crate::device::nic::Nic;
 use crate::error::{Code, SetupError};
-use crate::model::cq::{Arm, Queued};
+use crate::model::cq::{Arm, SHARED_BUDGET};
 use crate::provider::wake::{Notifier, WakeFds};
 use crate::provider::{Polled, Poller, Sharing};
 use crate::steps::domain::{Domain, Reader};
 use crate::wc::Wc;
-
-/// The most work that one poll of the shared domain does.
-pub(crate) const SHARED_BUDGET: usize = 256;
 
 /// A completion queue of the soft device.
 #[derive(Clone)]
@@ -127,11 +124,6 @@ impl SoftCq {
     #[inline(never)]
     pub fn poll_shared(&self, out: &mut [Wc]) -> usize {
         let index = self.index;
-        let taken = self.domain.enter_shared(|state| {
-            state.progress(&mut Queued { budget: SHARED_BUDGET });
-            state.attend_overruns();
-            state.transport.take_completions(index, out)
-        });
-        taken.unwrap_or(0)
+        self.domain.enter_shared(|state| state.poll_shared(index, out)).unwrap_or(0)
     }
 }

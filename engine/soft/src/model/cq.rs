@@ -314,6 +314,9 @@ impl Sink for Direct<'_> {
     }
 }
 
+/// The most work that one poll of the shared domain does.
+pub(crate) const SHARED_BUDGET: usize = 256;
+
 /// The rings of the shared domain; `budget` bounds the work of one poll.
 pub(crate) struct Queued {
     pub(crate) budget: usize,

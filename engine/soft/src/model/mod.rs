@@ -4,6 +4,7 @@
 //! slots), `memory` (makes keys, lends bytes), `buffers` (the bytes).
 
 pub(crate) mod atomic;
+pub(crate) mod biased;
 pub(crate) mod buffers;
 pub(crate) mod cq;
 pub(crate) mod limits;

@@ -213,6 +213,12 @@ impl Tx {
         }
     }
 
+    /// True if the receiver's own line has changed.
+    #[inline(always)]
+    pub(crate) fn has_new_taken(&self) -> bool {
+        self.dir.taken(0).load(Ordering::Relaxed) != self.taken
+    }
+
     /// Reads the receiver's own line, and records the space that it gives back. Returns the
     /// position up to which every record was taken. `None`: the line has not changed; 4 GiB later
     /// the old value would look like a new one. Acquire pairs with the receiver's Release: its

@@ -23,6 +23,9 @@ use crate::wc::Status;
 /// The most refusals that wait for the peer to settle them.
 const REFUSALS_MAX: usize = 64;
 
+/// Looks for an acknowledgement in one poll, some 50 ns.
+const AWAIT_ACK: u32 = 64;
+
 /// No link.
 pub(crate) const CLOSED: usize = usize::MAX;
 
@@ -220,10 +223,16 @@ impl Link {
         if !self.has_unacked() {
             return None;
         }
+        self.note_taken();
+        self.tx.refusals.read(self.acked)
+    }
+
+    /// Reads the peer's own line: how far it has taken records.
+    #[inline(always)]
+    pub(crate) fn note_taken(&mut self) {
         if let Some(acked) = self.tx.read_taken() {
             self.note_ack(acked);
         }
-        self.tx.refusals.read(self.acked)
     }
 
     /// The peer broke the rules.
@@ -237,7 +246,21 @@ impl Link {
     /// True if the link has more work than waiting for the next message.
     #[inline(always)]
     pub(crate) fn is_busy(&self) -> bool {
-        self.slow_poll || self.rx.ack_is_due() || !self.signaled.is_empty() || !self.rx.caught_up()
+        self.needs_service() || !self.signaled.is_empty()
+    }
+
+    /// True if the link has more work than waiting for the next message or acknowledgement.
+    #[inline(always)]
+    pub(crate) fn needs_service(&self) -> bool {
+        self.slow_poll || self.rx.ack_is_due() || !self.rx.caught_up()
+    }
+
+    /// True if the peer has said in its own line that it has taken something. While a completion is
+    /// awaited, this waits for that a little. The peer writes the slot next, and a look there would
+    /// take its lines away.
+    #[inline(always)]
+    pub(crate) fn await_ack(&self) -> bool {
+        !self.signaled.is_empty() && (0..AWAIT_ACK).any(|_| self.tx.has_new_taken())
     }
 
     /// True if a record, a refusal or a response has come. (An idle link waits for no completion

@@ -14,6 +14,7 @@ use std_alloc::sync::Arc;
 use crate::device::host::Host;
 use crate::device::nic::Nic;
 use crate::ext::xrc_part::XrcQueues;
+use crate::model::biased::Biased;
 use crate::model::cq::CompletionQueue;
 use crate::model::local_waker::LocalWaker;
 use crate::provider::Sharing;
@@ -45,7 +46,7 @@ pub(crate) struct Domain {
     pub(crate) id: u32,
     host: Host,
     sharing: Sharing,
-    lock: Mutex<()>,
+    lock: Biased<()>,
     attention: Arc<AtomicBool>,
     pub(crate) local_waker: Arc<LocalWaker>,
     commands: Mutex<Commands>,
@@ -67,7 +68,7 @@ impl Domain {
             id,
             host: nic.host,
             sharing,
-            lock: Mutex::new(()),
+            lock: Biased::new((), nic.host.threads),
             attention: attention.clone(),
             local_waker: local_waker.clone(),
             commands: Mutex::new(Commands { list: VecDeque::new(), owned: 0 }),

@@ -4,7 +4,7 @@
 //! up what the checks of that message need while it waits ([`crate::state::predicted`]). Everything
 //! else is left to the full poll.
 
-use crate::model::cq::{Direct, Sink};
+use crate::model::cq::{Direct, Queued, SHARED_BUDGET, Sink};
 use crate::provider::Polled;
 use crate::shm::copy::claim_line;
 use crate::shm::layout::LINE;
@@ -119,7 +119,61 @@ impl DomainState {
     }
 }
 
+/// What a poll of the shared domain has to do.
+enum Work {
+    Nothing,
+    /// An acknowledgement has come.
+    Ack,
+    All,
+}
+
 impl DomainState {
+    /// A poll of one queue of the shared domain, whichever thread makes it. If enough entries are
+    /// there already, it takes them and does nothing else. Otherwise it does the work of all
+    /// queues, as one without places for entries does.
+    #[inline(always)]
+    pub(crate) fn poll_shared(&mut self, index: usize, out: &mut [Wc]) -> usize {
+        let taken = self.transport.take_completions(index, out);
+        if taken > 0 && taken == out.len() {
+            return taken;
+        }
+        let sink = &mut Queued { budget: SHARED_BUDGET };
+        match if out.is_empty() { Work::All } else { self.work() } {
+            Work::Nothing => return taken,
+            Work::Ack => {
+                if let Some(link) = self.links.only() {
+                    self.transport.take_ack(link, sink);
+                }
+            }
+            Work::All => {
+                self.progress(sink);
+                self.attend_overruns();
+            }
+        }
+        taken + self.transport.take_completions(index, out.get_mut(taken..).unwrap_or_default())
+    }
+
+    /// What a poll of the shared domain has to do, as far as a few words tell. If there are several
+    /// links, or inboxes, it looks at everything.
+    #[inline(always)]
+    fn work(&mut self) -> Work {
+        let others = self.links.has_background();
+        let Some(link) = self.links.only() else { return Work::All };
+        if others || link.needs_service() || !self.transport.res.service_queue.is_empty() {
+            return Work::All;
+        }
+        if link.await_ack() {
+            return Work::Ack;
+        }
+        if link.ping_pong {
+            self.spin_after_reply();
+        }
+        let Some(link) = self.links.only() else { return Work::All };
+        link.empty_polls = link.empty_polls.wrapping_add(1);
+        let all = link.has_news() || link.empty_polls.is_multiple_of(LOOK_IDLE);
+        if all { Work::All } else { Work::Nothing }
+    }
+
     /// One poll of a domain whose poller is its thread. Completions go straight to `out`; returns
     /// their number.
     #[inline(always)]

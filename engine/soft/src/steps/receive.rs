@@ -55,12 +55,31 @@ impl Transport {
                 self.take_responses(link, sink);
             }
         }
-        if S::THOROUGH && link.rx.ack_is_due() {
-            link.ack_now();
+        if S::THOROUGH {
+            self.end_thorough(link, came, sink);
         }
         if link.slow_poll {
             self.serve_slow_path(link, sink);
         }
+    }
+
+    /// What each poll of the shared domain does at its end: the next may be long in coming.
+    #[inline(always)]
+    fn end_thorough<S: Sink>(&mut self, link: &mut Link, came: bool, sink: &mut S) {
+        // A reply may carry the acknowledgement of what it replies to.
+        if came && !link.signaled.is_empty() {
+            self.complete(link, sink);
+        }
+        if link.rx.ack_is_due() {
+            link.ack_now();
+        }
+    }
+
+    /// Takes an acknowledgement that has come alone, and nothing else.
+    #[inline(never)]
+    pub(crate) fn take_ack<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
+        link.note_taken();
+        self.complete(link, sink);
     }
 
     /// The parts of a link beside its fast path: refusals, responses, the backlog.

@@ -1,0 +1,119 @@
+#!/bin/bash
+# The drop-in beside the device alone, and UCX over the drop-in beside UCX's own shared memory.
+#
+#   cm/dropin/speed.sh [ROUNDS]
+#
+# Builds both, and runs each pair of programs in turn, ROUNDS times (5 unless told otherwise), on
+# the two cores of CORES (0,1 unless set). Prints the medians, the median of the rounds' ratios, and
+# the range of these. LIB and BENCH name built files, which are then not built: the folder with
+# `doorbell` and its library, and `doorbell-bench`. A machine with other work gives ratios, no figures.
+
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+rounds=${1:-5}
+IFS=, read -r here there <<< "${CORES:-0,1}"
+port=18600
+
+if [ -z "${LIB:-}" ]; then
+    cargo build --quiet --profile dropin -p doorbell-dropin || exit 1
+    LIB=target/dropin
+fi
+if [ -z "${BENCH:-}" ]; then
+    cargo build --quiet --release -p doorbell-bench || exit 1
+    BENCH=target/release/doorbell-bench
+fi
+
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+
+# both CLIENT_ADDRESS COMMAND...: runs a server and, when it listens, its client; what that prints.
+both() {
+    local address=$1 server
+    shift
+    timeout -k 1 90 taskset -c "$there" "$@" > "$scratch/server" 2>&1 &
+    server=$!
+    sleep 1
+    timeout -k 1 90 taskset -c "$here" "$@" "$address" 2> "$scratch/client"
+    wait "$server"
+}
+
+# perftest PROGRAM COLUMN SIZE COUNT: a number of the last line of figures.
+perftest() {
+    port=$((port + 1))
+    both localhost "$LIB/doorbell" run -- "$1" -d soft0 -x 0 -F -p $port -s "$3" -n "$4" |
+        awk -v size="$3" -v column="$2" '$1 == size { print $column }' | tail -1
+}
+
+# bench COLUMN SIZE WORDS...: a number of the device alone.
+bench() {
+    local column=$1 size=$2
+    shift 2
+    "$BENCH" "$@" --size "$size" --cores "$here,$there" --duration 0.5 |
+        awk -v size="$size" -v column="$column" '$1 == size { print $column; exit }'
+}
+
+# ucx COLUMN TRANSPORT WORDS...: a number of ucx_perftest. posix needs no device.
+ucx() {
+    local column=$1 transport=$2 over=(env)
+    shift 2
+    port=$((port + 1))
+    [ "$transport" = posix ] || over=(env UCX_NET_DEVICES=soft0:1 "$LIB/doorbell" run --)
+    UCX_TLS=$transport,self UCX_WARN_UNUSED_ENV_VARS=n \
+        both 127.0.0.1 "${over[@]}" ucx_perftest -p $port "$@" |
+        awk -v column="$column" '$1 == "Final:" { print $column }'
+}
+
+# One round of a row: the figure of the drop-in, then that of what is beside it. perftest's latency
+# is in microseconds, its rate in MiB/s; the benchmark's are in nanoseconds and GB/s.
+measure() {
+    case $1 in
+        ib_send_lat)
+            perftest ib_send_lat 5 8 200000 | awk '{ print $1 * 1000 }'
+            bench 2 8 latency --bare ;;
+        ib_send_bw | ib_write_bw | ib_read_bw)
+            local op=${1#ib_}
+            perftest "$1" 4 65536 50000 | awk '{ print $1 * 1048576 / 1e9 }'
+            bench 4 65536 bandwidth --op "${op%_bw}" ;;
+        "ucx tag_lat")
+            for transport in rc_v posix; do
+                ucx 3 $transport -t tag_lat -s 8 -n 200000 | awk '{ print $1 * 1000 }'
+            done ;;
+        "ucx tag_bw")
+            for transport in rc_v posix; do
+                ucx 7 $transport -t tag_bw -s 65536 -n 20000 | awk '{ print $1 * 1048576 / 1e9 }'
+            done ;;
+    esac
+}
+
+# row NAME UNIT AIM: all rounds. An aim is "<= RATIO" or ">= RATIO", or nothing.
+row() {
+    local name=$1 unit=$2 aim=${3:-} round
+    for round in $(seq "$rounds"); do
+        measure "$name" | paste -sd' '
+    done | awk -v name="$name" -v unit="$unit" -v aim="$aim" '
+        function median(list, n,    i, j, t) {
+            for (i = 1; i < n; i++) for (j = i + 1; j <= n; j++)
+                if (list[j] < list[i]) { t = list[i]; list[i] = list[j]; list[j] = t }
+            return n % 2 ? list[(n + 1) / 2] : (list[n / 2] + list[n / 2 + 1]) / 2
+        }
+        NF == 2 && $2 > 0 { n++; own[n] = $1; other[n] = $2; ratio[n] = $1 / $2 }
+        END {
+            if (n == 0) { printf "%-12s told no figures\n", name; exit }
+            middle = median(ratio, n)
+            split(aim, part, " ")
+            says = aim == "" ? "-" : (part[1] == "<=" ? middle <= part[2] : middle >= part[2]) \
+                ? "met" : "missed"
+            printf "%-12s %9.4g %9.4g %-4s %7.2f  %5.2f to %-5.2f %-7s %s\n", name, \
+                median(own, n), median(other, n), unit, middle, ratio[1], ratio[n], aim, says
+        }'
+}
+
+printf "%-12s %9s %9s %-4s %7s  %14s %-7s\n" program drop-in beside unit ratio range aim
+row ib_send_lat ns "<= 1.3"
+row ib_send_bw GB/s ">= 0.7"
+row ib_write_bw GB/s ">= 0.7"
+row ib_read_bw GB/s ">= 0.7"
+if command -v ucx_perftest > /dev/null; then
+    row "ucx tag_lat" ns
+    row "ucx tag_bw" GB/s
+fi
