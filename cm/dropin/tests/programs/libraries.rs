@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::pairs::{Meets, PORT, Sides, has, run};
+use crate::pairs::{HERE, Meets, PORT, Sides, run};
+use crate::side::has;
 
-const HERE: &str = "127.0.0.1";
 const UCX: [&str; 3] = ["env", "UCX_NET_DEVICES=soft0:1", "UCX_WARN_UNUSED_ENV_VARS=n"];
 
 #[test]
@@ -20,8 +20,8 @@ fn ucx_runs_over_rc_and_ud() {
         let program = ["ucx_perftest", "-p", PORT, "-t", test, "-n", "300"];
         let server = [&UCX[..], &[transport.as_str()], &program].concat();
         let client = [server.as_slice(), &[HERE]].concat();
-        let sides = Sides { server: &server, client: &client, meets: Meets::Tcp, ends: true };
-        let Some([_, text]) = sides.run() else { continue };
+        let sides = Sides::new(&server, &client, Meets::Tcp);
+        let Some(text) = sides.run_client() else { continue };
         assert!(text.contains("Final:"), "{transport} {test}: {text}");
     }
 }
@@ -32,8 +32,8 @@ fn libfabric_runs_over_each_kind_of_endpoint() {
         let base = ["fi_pingpong", "-p", "verbs", "-e", kind, "-I", "20", "-S", "4096"];
         let server = [&base[..], &["-B", PORT]].concat();
         let client = [&base[..], &["-P", PORT, HERE]].concat();
-        let sides = Sides { server: &server, client: &client, meets: Meets::Tcp, ends: true };
-        let Some([_, text]) = sides.run() else { continue };
+        let sides = Sides::new(&server, &client, Meets::Tcp);
+        let Some(text) = sides.run_client() else { continue };
         assert!(text.lines().any(|line| line.starts_with("4k")), "{kind}: {text}");
     }
 }
@@ -45,8 +45,8 @@ fn qperf_runs() {
         ["rc_lat", "rc_bw", "rc_rdma_read_lat", "rc_rdma_write_poll_lat", "rc_fetch_add_mr"];
     let server = ["qperf", "-lp", PORT];
     let client = [&["qperf", HERE, "-lp", PORT, "-cm", "1", "-t", "1"][..], &tests].concat();
-    let sides = Sides { server: &server, client: &client, meets: Meets::Tcp, ends: false };
-    let Some([_, text]) = sides.run() else { return };
+    let sides = Sides::new(&server, &client, Meets::Tcp).goes_on();
+    let Some(text) = sides.run_client() else { return };
     let found = tests.iter().filter(|test| text.contains(&format!("{test}:"))).count();
     assert_eq!(found, tests.len(), "{text}");
 }
@@ -60,10 +60,24 @@ fn fio_runs() {
         let server = [&base[..], &["--name=server", "--rw=read"]].concat();
         let host = format!("--hostname={HERE}");
         let client = [&base[..], &["--name=client", "--rw=write", &host, &verb]].concat();
-        let sides = Sides { server: &server, client: &client, meets: Meets::Soft, ends: true };
-        let Some([_, text]) = sides.run() else { continue };
+        let sides = Sides::new(&server, &client, Meets::Soft);
+        let Some(text) = sides.run_client() else { continue };
         assert!(text.contains("issued rwts: total=0,64,0,0"), "{verb}: {text}");
     }
+}
+
+/// The server checks each block that arrives, by the checksum that the client has put into it.
+#[test]
+fn fio_verifies_what_arrives() {
+    let base = ["fio", "--ioengine=rdma", "--port=PORT", "--bs=16k", "--size=1m", "--iodepth=4"];
+    let check = "--verify=crc32c";
+    let server = [&base[..], &["--name=server", "--rw=read", check]].concat();
+    let host = format!("--hostname={HERE}");
+    // A client cannot read back what it has sent.
+    let write = ["--name=client", "--rw=write", "--verb=send", &host, check, "--do_verify=0"];
+    let sides = Sides::new(&server, &[&base[..], &write].concat(), Meets::Soft);
+    let Some([text, _]) = sides.run() else { return };
+    assert!(text.contains("issued rwts: total=64,0,0,0"), "{text}");
 }
 
 /// Sums over all ranks, and a ring of messages of all lengths, whose bytes are checked. Debian's
@@ -121,8 +135,8 @@ fn ranks_of_open_mpi_talk_over_ucx() {
         let transports = format!("UCX_TLS={transports}");
         let start = [transports.as_str(), "mpirun", "--allow-run-as-root", "--oversubscribe"];
         let how = ["--mca", "pml", "ucx", "-np", ranks, program.to_str().unwrap()];
-        let args = [&UCX[1..], &start, &how].concat();
-        let Some(text) = run("env", &args) else { return };
+        let args = [&UCX[..], &start, &how].concat();
+        let Some(text) = run(&args) else { return };
         assert_eq!(text.matches("is fine").count().to_string(), ranks, "{text}");
     }
 }

@@ -63,8 +63,8 @@ const DEVICE: [&str; 5] = ["--dev", "soft0", "--gid", "0", "-v"];
 fn the_tests_of_rdma_core_succeed_or_are_skipped() {
     let Some(folder) = unpacked("all") else { return };
     let program = folder.join("run_tests.py");
-    let args = [&[program.to_str().unwrap()], &DEVICE[..]].concat();
-    let Some(text) = pairs::run(PYTHON, &args) else { return };
+    let args = [&[PYTHON, program.to_str().unwrap()], &DEVICE[..]].concat();
+    let Some(text) = pairs::run(&args) else { return };
     let (ok, skipped) = (count(&text, "ok"), text.matches("... skipped ").count());
     println!("{ok} succeeded, {skipped} were skipped");
     assert!(ok >= SUCCEED, "{ok} succeeded, {skipped} were skipped: {text}");
@@ -89,9 +89,9 @@ fn the_tests_of_librdmacm_succeed_with_an_address() {
     let Some(folder) = unpacked("librdmacm") else { return };
     let program = folder.join("with_address.py");
     fs::write(&program, WITH_ADDRESS).unwrap();
-    let args = [&[program.to_str().unwrap()], &DEVICE[..], &["-k", "rdmacm"]].concat();
+    let args = [&[PYTHON, program.to_str().unwrap()], &DEVICE[..], &["-k", "rdmacm"]].concat();
     // One sends to a side that posts its receive late, and retries five times only.
     let early = "RNR retry exceeded";
-    let Some(text) = pairs::run_again_if(PYTHON, &args, early) else { return };
+    let Some(text) = pairs::run_again_if(&args, early) else { return };
     assert_eq!(count(&text, "ok"), 10, "{text}");
 }

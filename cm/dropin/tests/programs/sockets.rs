@@ -3,9 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::pairs::{Meets, PORT, Sides, has};
-
-const HERE: &str = "127.0.0.1";
+use crate::pairs::{HERE, Meets, PORT, Sides};
+use crate::side::has;
 
 /// Streams, blocking and not, and memory that one side writes and the other watches.
 #[test]
@@ -21,8 +20,8 @@ fn streams_carry_bytes_both_ways() {
         let base: Vec<&str> =
             [&[*program, "-p", PORT, "-C", "500", "-I", "3", "-S", "3000"], *more].concat();
         let client = [base.as_slice(), &["-s", HERE]].concat();
-        let sides = Sides { server: &base, client: &client, meets: Meets::Soft, ends: true };
-        let Some([_, text]) = sides.run() else { continue };
+        let sides = Sides::new(&base, &client, Meets::Soft);
+        let Some(text) = sides.run_client() else { continue };
         assert!(text.contains("custom"), "{program} {more:?}: {text}");
         assert!(!text.contains("verification failed"), "{program} {more:?}: {text}");
     }
@@ -39,7 +38,7 @@ fn a_file_is_copied() {
     let target = format!("{HERE}:{}", to.display());
     let server = ["rcopy", "-p", PORT];
     let client = ["rcopy", from.to_str().unwrap(), &target, "-p", PORT];
-    let sides = Sides { server: &server, client: &client, meets: Meets::Soft, ends: false };
+    let sides = Sides::new(&server, &client, Meets::Soft).goes_on();
     if sides.run().is_some() {
         assert!(fs::read(&to).unwrap() == bytes, "the copy differs");
     }
@@ -58,7 +57,7 @@ fn programs_for_sockets_run_over_it() {
     let preload = format!("LD_PRELOAD=$LD_PRELOAD:{} exec iperf3 -4 -p {PORT}", library.display());
     let (server, client) = (format!("{preload} -s -1"), format!("{preload} -c {HERE} -n 20M"));
     let (server, client) = (["sh", "-c", &server], ["sh", "-c", &client]);
-    let sides = Sides { server: &server, client: &client, meets: Meets::Soft, ends: true };
+    let sides = Sides::new(&server, &client, Meets::Soft);
     for text in sides.run().into_iter().flatten() {
         assert!(text.contains("receiver"), "{text}");
     }

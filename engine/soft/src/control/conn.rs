@@ -96,7 +96,8 @@ impl Core {
             }
         }
         // If this fails the peer has hung up already, and the next read says so.
-        let notifier = self.qp.as_ref().and_then(QpControl::notifier);
+        let qp = self.qp.as_ref().or(self.external.asks_for.as_ref());
+        let notifier = qp.and_then(QpControl::notifier);
         let files: Vec<RawFd> = notifier.iter().map(Notifier::fd).collect();
         let _ = socket.send(&message.encode(), &files);
         self.state = State::Requested;
