@@ -61,10 +61,15 @@ files() {
         fsck.ext4 -f -n /dev/nvme0n1
 }
 
-# verified OPTION...: fio writes, and finds what it wrote.
-verified() {
-    timeout -k 5 600 fio --name=verify --filename=/dev/nvme0n1 --ioengine=libaio --direct=1 \
+# all_verified JOB...: fio's jobs, each of which begins with its --name, write and find what they wrote.
+all_verified() {
+    timeout -k 5 600 fio --name=global --filename=/dev/nvme0n1 --ioengine=libaio --direct=1 \
         --verify=crc32c --do_verify=1 --verify_fatal=1 --verify_state_save=0 "$@"
+}
+
+# verified OPTION...: the same with one job.
+verified() {
+    all_verified --name=verify "$@"
 }
 
 # all_sizes: in order and at random, the smallest, usual and largest blocks, one and 64 at once.
@@ -78,7 +83,7 @@ all_sizes() {
             done
         done
     done
-    verified "${job[@]}"
+    all_verified "${job[@]}"
 }
 
 discards() {

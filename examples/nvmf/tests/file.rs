@@ -12,14 +12,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bed::Bed;
-use folder::Folder;
 use doorbell::soft::SoftDevice;
 use doorbell::{Buffer, message_memory};
 use doorbell_nvmf::initiator::Payload;
 use doorbell_nvmf::store::{File, Move, Ring, Store, Transfer};
 use doorbell_nvmf::wire::command::{Command, opcode};
+use folder::Folder;
 
-/// A folder, and a file that is made in it. It is on a disk, because no ring serves files in memory.
+/// A folder, and a file that is made in it. It is on a disk, because no ring serves files in
+/// memory.
 fn scratch(name: &str, bytes: u64) -> (Folder, File) {
     let folder = Folder::on_disk(name);
     let file = File::open(Path::new(&folder.file("disk")), Some(bytes)).unwrap();

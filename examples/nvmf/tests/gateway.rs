@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 use folder::Folder;
 use process::{LIMIT, Running, fill, have, port, run};
 
+/// Seconds for which the gateway tries to connect again. On a busy machine a target may be killed
+/// several times before the gateway has reached it.
+const PATIENCE: &str = "250";
+
 /// A target and a gateway, and the address of the gateway.
 struct Bed {
     target: Option<Running>,
@@ -25,7 +29,8 @@ impl Bed {
         let socket = folder.file("nbd.sock");
         let (target, line) = Running::nvmf(&[&["target", "--port", "0"], store].concat());
         let port = port(&line);
-        let (gateway, _) = Running::nvmf(&["gateway", "--port", &port, "--unix", &socket]);
+        let words = ["gateway", "--port", &port, "--unix", &socket, "--patience", PATIENCE];
+        let (gateway, _) = Running::nvmf(&words);
         let uri = format!("nbd+unix:///?socket={socket}");
         Bed { target: Some(target), _gateway: gateway, uri, port, folder }
     }
@@ -125,7 +130,7 @@ fn one_run_with_kills(bed: &mut Bed, file: &str, always: bool) -> usize {
     let out = bed.folder.file("fio.out");
     let mut fio = Running::other("fio", &words, &out);
     let mut kills = 0;
-    let end = Instant::now() + LIMIT;
+    let end = Instant::now() + if always { LIMIT * 4 } else { LIMIT };
     while fio.runs() {
         assert!(Instant::now() < end, "fio waits for a reply after {kills} kills");
         let kill = always || kills < 5;

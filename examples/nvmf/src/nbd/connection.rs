@@ -23,7 +23,8 @@ const INPUT: usize = 1 << 19;
 /// Bytes of replies that wait for the client before its requests do.
 const OUTPUT: usize = 4 << 20;
 /// Empty rounds with commands in flight before the loop sleeps until the target answers or the
-/// client sends, at most, and how long it sleeps until it has to look whether the client takes more.
+/// client sends, at most, and how long it sleeps until it has to look whether the client takes
+/// more.
 const SPINS: u32 = 1 << 12;
 const SLEEP: Duration = Duration::from_millis(1);
 /// Rounds between two looks at a socket that had nothing, unless the client was answered: most

@@ -135,7 +135,8 @@ impl<F: Fabric, T> Ring<F, T> {
         let entry = entry(&transfer, index, start).user_data(place as u64);
         // SAFETY: the buffer has at least as many bytes as the transfer. It stays in `held` until
         // the completion comes, where nobody borrows it, and its bytes do not move with it. `drop`
-        // waits for all completions, or never frees it. An index of another buffer's region fails in the kernel.
+        // waits for all completions, or never frees it. An index of another buffer's region fails
+        // in the kernel.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         match (pushed, self.held.get_mut(place)) {
             (Ok(()), Some(slot)) => {
