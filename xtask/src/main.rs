@@ -61,7 +61,7 @@ cargo xtask COMMAND
                                            FOLDER, beside hwloc [those of hwloc's own tests]
   vm run [OPTIONS] -- CMD                  CMD in a virtual machine with the RDMA device rxe0
   vm pair [OPTIONS] -- SERVER ::: CLIENT   two machines on one wire, 192.168.78.1 and .2
-  vm ranks                                 ranks of the benchmark on two machines, by srun and mpirun
+  vm ranks                                 ranks of the benchmark on two machines
   setup                                    fetch all that the commands above need, and no more
 
 VM options

@@ -231,7 +231,8 @@ reading too. One-sided requests and large messages are untouched on all sides. T
 other core's lines is memcpy on one core from memory that the other core has just written: the \
 limit of every message whose bytes one core writes and the other reads. The column \"limit\" has \
 its ratio to theirs, and for \"doorbell untouched\" that of memcpy; an aim beyond it stays, but \
-cannot be met on this machine. A message of UCX and of Doorbell's one-sided rows is seen when its last word has come.";
+cannot be met on this machine. A message of UCX and of Doorbell's one-sided rows is seen when its \
+last word has come.";
 
 /// The head of a table.
 fn title(test: Test) -> String {

@@ -1,6 +1,6 @@
-//! The aims, whether a run met them, and what the machine allows: a message whose every byte one core
-//! writes and the other reads takes at least as long as to copy lines that the other core has just
-//! written. An aim beyond that limit stays an aim, and is missed; the table says so beside it.
+//! The aims, whether a run met them, and what the machine allows: a message whose every byte one
+//! core writes and the other reads takes at least as long as to copy lines that the other core has
+//! just written. An aim beyond that limit stays an aim, and is missed; the table says so beside it.
 
 use serde::Serialize;
 

@@ -413,9 +413,9 @@ pub(crate) struct TrafficArgs {
 #[command(
     after_help = "A figure is slower or faster if the interval of the ratio leaves out 1 and \
 the ratio is\nbeyond --least and beyond the change of the floor. The exit code is 0 for no \
-difference and\nfaster, 4 for slower, and 3 if nothing could be compared.\n\nTwo builds in turn, which \
-is surer than two files, because the machine changes:\n  doorbell-bench compare old/doorbell-bench \
-new/doorbell-bench -- latency --size 8,64"
+difference and\nfaster, 4 for slower, and 3 if nothing could be compared.\n\nTwo builds in turn, \
+which is surer than two files, because the machine changes:\n  doorbell-bench compare \
+old/doorbell-bench new/doorbell-bench -- latency --size 8,64"
 )]
 pub(crate) struct CompareArgs {
     /// The JSON of the first run, which --json wrote; with COMMAND the first build of this program

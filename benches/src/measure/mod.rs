@@ -1,7 +1,8 @@
 //! What is measured. [`run`] goes through a plan; [`all`] measures one step of it by [`latency`],
 //! [`rate`], [`load`], [`sweep`] (with its [`verdict`]), [`crowd`] or [`bandwidth`]; [`connect`] is
 //! on its own. [`load`] has its [`arrivals`] and a [`search`] for the best rate, by [`tries`] of
-//! each. They have [`times`] and [`piece`]s in common, and end in an [`outcome`] and a [`record`]; [`live`] shows how far they got.
+//! each. They have [`times`] and [`piece`]s in common, and end in an [`outcome`] and a [`record`];
+//! [`live`] shows how far they got.
 
 pub(crate) mod all;
 pub(crate) mod arrivals;

@@ -230,7 +230,8 @@ pub(crate) struct Kept {
     pub(crate) kept: bool,
     /// True for the highest rate that kept it.
     pub(crate) best: bool,
-    /// It was not kept while other programs took the core, and so the try does not count.
+    /// It was not kept while other programs took the core, and so the try was repeated and does not
+    /// count.
     #[serde(skip_serializing_if = "is_false")]
     pub(crate) disturbed: bool,
 }

@@ -28,15 +28,12 @@ use crate::side::numbers;
 /// The part of the messages that may find no room where an objective is kept.
 const UNSENT_MOST: f64 = 0.01;
 
-/// If other programs take the core more often, in times a second, what is too slow may be theirs. The
-/// kernel's own threads stay far below this.
+/// If other programs take the core more often, in times a second, what is too slow may be theirs.
+/// The kernel's own threads stay far below this.
 pub(crate) const SWITCHES_MOST: f64 = 30.0;
 
-/// Tries of a search that may be repeated because other programs took the core.
-const SPARE_TRIES: u32 = 60;
-
-/// The same of one rate of a sweep.
-const SPARE_TRIES_OF_RATE: u32 = 4;
+/// How often a try may be repeated because other programs took the core.
+const SPARE_TRIES: u32 = 2;
 
 /// This side, and where it runs.
 pub(crate) struct Bench<'a, F: Fabric> {
@@ -79,13 +76,14 @@ impl<F: Fabric> Bench<'_, F> {
             }
             progress.begin(step.name());
             let mut found = self.step(step)?;
-            for _ in 0..SPARE_TRIES_OF_RATE {
+            for _ in 0..SPARE_TRIES {
                 if step.search || !tries::outcome(&found).1 || interrupt::is_asked() {
                     break;
                 }
                 records.append(&mut found);
                 found = self.step(step)?;
             }
+            tries::count_all(&mut found);
             records.append(&mut found);
             progress.done();
         }
@@ -135,14 +133,16 @@ impl<F: Fabric> Bench<'_, F> {
             }
             let step = Step { rate, ..step.clone() };
             let round = self.round(&step)?;
-            let found = self.records(&step, &round);
+            let mut found = self.records(&step, &round);
             let (kept, disturbed) = tries::outcome(&found);
-            records.extend(found);
             if disturbed && spare > 0 {
                 spare -= 1;
-                continue;
+            } else {
+                spare = SPARE_TRIES;
+                tries::count_all(&mut found);
+                search.tell(kept);
             }
-            search.tell(kept);
+            records.extend(found);
         }
         tries::mark(records.iter_mut(), search.best().map(|rate| round(rate, 0)));
         Ok(records)

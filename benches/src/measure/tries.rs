@@ -21,6 +21,12 @@ pub(crate) fn outcome(records: &[Record]) -> (bool, bool) {
     (kept, records.iter().any(slo))
 }
 
+/// Tries that are not repeated count, whatever other programs did.
+pub(crate) fn count_all(records: &mut [Record]) {
+    let all = records.iter_mut().filter_map(|record| record.figures.slo.as_mut());
+    all.for_each(|slo| slo.disturbed = false);
+}
+
 /// The tries of each rate, the lowest rate first.
 pub(crate) fn count<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Rate> {
     let mut rates: Vec<Rate> = Vec::new();

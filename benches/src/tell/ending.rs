@@ -100,8 +100,8 @@ pub(crate) fn beside_baseline(
     verdict.exit()
 }
 
-/// The run of `--baseline`, read before anything is measured. The file of `--csv` can be written then,
-/// too.
+/// The run of `--baseline`, read before anything is measured. The file of `--csv` can be written
+/// then, too.
 pub(crate) fn baseline(common: &Common) -> Result<Option<Value>, Failure> {
     // A file that was made for the look is removed again.
     common.csv.as_deref().map(Sheet::open).transpose()?;

@@ -66,8 +66,8 @@ fn sentence(record: &Record, group: &Group) -> String {
     text
 }
 
-/// Moves each series a little to the side, so that none hides another. All dots stay nearer to their
-/// rank than to the next.
+/// Moves each series a little to the side, so that none hides another. All dots stay nearer to
+/// their rank than to the next.
 fn side_by_side(series: &mut [Series]) {
     let middle = series.len().saturating_sub(1) as f64 / 2.0;
     for (n, series) in series.iter_mut().enumerate() {

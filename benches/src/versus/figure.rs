@@ -75,8 +75,8 @@ impl Figure {
         crate::measure::piece::median(self.values.iter().copied())
     }
 
-    /// The time that a quarter of the parts stay below. What other programs and the hypervisor do to
-    /// a part only makes it longer, so on a busy machine this is steadier than the middle.
+    /// The time that a quarter of the parts stay below. What other programs and the hypervisor do
+    /// to a part only makes it longer, so on a busy machine this is steadier than the middle.
     pub(crate) fn calm_time(&self) -> Option<f64> {
         let mut times = self.values.clone();
         times.sort_unstable_by(f64::total_cmp);
