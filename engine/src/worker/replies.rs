@@ -51,7 +51,7 @@ impl Replies {
         probes::reply(slot, length);
         // While replies wait, the budget is closed.
         if !(P::Qp::POSTS_INLINE
-            && sender.goes_inline(slot, length as usize)
+            && length <= sender.inline_max
             && Self::send_inline(sender, slot, block, length))
         {
             self.reply_or_defer(sender, slot, block, length);
@@ -68,6 +68,12 @@ impl Replies {
     ) {
         if sender.peers.check_length(slot, length.into()).is_err() {
             return Self::refuse(sender, slot, block);
+        }
+        if length > sender.inline_max
+            && sender.goes_inline(slot, length as usize)
+            && Self::send_inline(sender, slot, block, length)
+        {
+            return;
         }
         let held_back =
             sender.peers.at(slot).is_some_and(|peer| peer.deferred > 0 || peer.sends_ended);

@@ -55,13 +55,13 @@ impl<P: Provider> Sender<P> {
             && self.peers.check_length(slot, length as u64).is_ok()
     }
 
-    /// The messages at the front of a list that go inline to the peer in a slot. The device looks at
-    /// their lengths too, but does not know the peer's blocks.
+    /// The messages at the front of a list that go inline to any peer. The device looks at their
+    /// lengths too, but does not know the peers' blocks.
     #[inline(always)]
-    pub(super) fn inline_front<'a>(&self, slot: u32, list: &'a [&'a [u8]]) -> &'a [&'a [u8]] {
-        match self.peers.check_length(slot, self.copied_max.into()) {
-            Ok(()) => list,
-            Err(_) => self.shorter_front(list),
+    pub(super) fn inline_front<'a>(&self, list: &'a [&'a [u8]]) -> &'a [&'a [u8]] {
+        match self.copied_max <= self.peers.shortest_blocks {
+            true => list,
+            false => self.shorter_front(list),
         }
     }
 

@@ -92,7 +92,7 @@ unsafe fn one(to: *mut u8, from: *const u8) {
     unsafe { to.cast::<Word>().write(from.cast::<Word>().read_volatile()) };
 }
 
-/// Writes a payload to consecutive words that the peer may read or write
+/// Writes a payload of at most 256 bytes to consecutive words that the peer may read or write
 /// meanwhile. The bytes of the last word beyond the payload are unspecified.
 ///
 /// # Safety
@@ -148,7 +148,7 @@ pub(crate) unsafe fn copy_dual(
     }
 }
 
-/// Copies `length` bytes out of words as in [`to_shared`].
+/// Copies `length` bytes, at most 256, out of words as in [`to_shared`].
 ///
 /// # Safety
 /// `to` is writable for `length` bytes; `from` is as `to` in [`to_shared`].
@@ -157,7 +157,7 @@ pub(crate) unsafe fn from_shared(to: *mut u8, from: NonNull<u8>, length: usize) 
     #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
     if length >= 8 {
         // SAFETY: as the caller vouches.
-        return unsafe { copy_x86::pull_any(to, from.as_ptr(), length) };
+        return unsafe { copy_x86::pull(to, from.as_ptr(), length) };
     }
     let mut at = 0;
     // SAFETY: the words begin below `length`; of the last one only bytes below `length` are
@@ -174,6 +174,47 @@ pub(crate) unsafe fn from_shared(to: *mut u8, from: NonNull<u8>, length: usize) 
         }
     }
 }
+
+/// As [`to_shared`], for any number of bytes, of which the last were written a moment ago.
+///
+/// # Safety
+/// As there.
+pub(crate) unsafe fn to_shared_long(to: NonNull<u8>, from: *const u8, length: usize) {
+    let mut at = 0;
+    // SAFETY: as the caller vouches: all pieces lie below `length`, and each begins at a word.
+    unsafe {
+        #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
+        while length - at > 256 {
+            copy_x86::pull_any(to.add(at).as_ptr(), from.add(at), LONG_PIECE);
+            at += LONG_PIECE;
+        }
+        #[cfg(not(all(target_feature = "sse2", not(any(loom, miri)))))]
+        while length - at > 256 {
+            to_shared(to.add(at), from.add(at), LONG_PIECE);
+            at += LONG_PIECE;
+        }
+        to_shared(to.add(at), from.add(at), length - at);
+    }
+}
+
+/// As [`from_shared`], for any number of bytes.
+///
+/// # Safety
+/// As there.
+pub(crate) unsafe fn from_shared_long(to: *mut u8, from: NonNull<u8>, length: usize) {
+    let mut at = 0;
+    // SAFETY: as the caller vouches: all pieces lie below `length`, and each begins at a word.
+    unsafe {
+        while length - at > 256 {
+            from_shared(to.add(at), from.add(at), LONG_PIECE);
+            at += LONG_PIECE;
+        }
+        from_shared(to.add(at), from.add(at), length - at);
+    }
+}
+
+/// Bytes of a piece of a long payload.
+const LONG_PIECE: usize = 192;
 
 /// As [`short`], for any number of bytes, from memory that another process may write to meanwhile.
 /// The result may mix two writes byte by byte, but each byte is loaded once, although the compiler
@@ -319,8 +360,14 @@ mod tests {
             let (words, from) = (Words::new(|_| !0), &from[skip..]);
             let length = length - skip.min(length);
             // SAFETY: `from` is as long as the longest length, and there are words for it.
-            unsafe { to_shared(words.start(), from.as_ptr(), length) };
+            unsafe { to_shared_long(words.start(), from.as_ptr(), length) };
             holds(&words, from, length);
+            if length <= 256 {
+                let words = Words::new(|_| !0);
+                // SAFETY: as above.
+                unsafe { to_shared(words.start(), from.as_ptr(), length) };
+                holds(&words, from, length);
+            }
         }
     }
 
@@ -350,7 +397,7 @@ mod tests {
         for length in 0..=MOST {
             let mut to = [0xeeu8; MOST + 24];
             // SAFETY: `to` is longer than `length`.
-            unsafe { from_shared(to.as_mut_ptr(), words.start(), length) };
+            unsafe { from_shared_long(to.as_mut_ptr(), words.start(), length) };
             for (i, (byte, word)) in to.iter().zip(words.bytes()).enumerate() {
                 assert_eq!(*byte, if i < length { word } else { 0xee }, "{i} of {length}");
             }

@@ -3,15 +3,29 @@
 //! assembler because another process writes to the same memory: a copy made during such a write may
 //! mix two messages, and the seals tell whether it did.
 //!
-//! They copy 8 bytes or more ([`copy_dual`] up to 32) and touch no byte beyond them; the last pieces
-//! overlap those before.
+//! They copy 8 to 256 bytes ([`copy_dual`] up to 32, [`pull_any`] any number) and touch no byte
+//! beyond them; the last pieces overlap those before.
 #![expect(unsafe_code, reason = "raw copies between registered memory and the wire")]
 
 use core::arch::asm;
 use core::arch::x86_64::__m128i;
 
-/// Copies bytes that were not written a moment ago to memory that nobody else writes. Only a copy of
-/// more than 64 bytes compares its length with 256.
+/// Copies at most 256 bytes that were not written a moment ago to memory that nobody else writes.
+///
+/// # Safety
+/// As for [`copy_recent`].
+#[inline(always)]
+pub(crate) unsafe fn pull(to: *mut u8, from: *const u8, length: usize) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        if !pull_short(to, from, length) {
+            pull_lines(to, from, length);
+        }
+    }
+}
+
+/// As [`pull`], for any length. Only a copy of more than 64 bytes compares its length with
+/// 256.
 ///
 /// # Safety
 /// As for [`copy_recent`].
@@ -208,14 +222,13 @@ pub(crate) unsafe fn copy_dual(
 }
 
 /// Copies bytes that were written a moment ago. Each word is loaded by itself: a load that spans
-/// more than one store waits until those stores have left the store buffer. The middle of a long
-/// payload is older by then.
+/// more than one store waits until those stores have left the store buffer.
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `length` bytes.
 #[inline(always)]
 pub(crate) unsafe fn copy_recent(to: *mut u8, from: *const u8, length: usize) {
-    debug_assert!(length >= 8);
+    debug_assert!((8..=256).contains(&length));
     // SAFETY: all words and pieces lie below `length`.
     unsafe {
         if length <= 16 {
@@ -234,11 +247,7 @@ pub(crate) unsafe fn copy_recent(to: *mut u8, from: *const u8, length: usize) {
                 four(to, from, 64);
             }
             if length > 192 {
-                if length > 256 {
-                    pull_long(to.add(128), from.add(128), length - 192);
-                } else {
-                    four(to, from, 128);
-                }
+                four(to, from, 128);
             }
             four(to, from, length - 64);
         }

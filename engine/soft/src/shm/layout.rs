@@ -91,6 +91,10 @@ const _: () = assert!(PUBLISH_EVERY <= FRAGMENT, "a whole fragment is published 
 const _: () = assert!(LENT_OPERANDS as usize <= SLOT_FIRST_BYTES, "an offer is one line");
 const _: () = assert!(FRAGMENT.is_multiple_of(8), "fragments but the last fill whole words");
 
+/// The longest payload of the slot that the short copies take; a longer one has functions of its
+/// own, which cost this one nothing.
+pub(crate) const SLOT_SHORT: usize = 256;
+
 /// For a payload that does not fit the first line of the slot: how many further lines it fills.
 #[inline(always)]
 pub(crate) fn slot_rest_lines(length: usize) -> usize {

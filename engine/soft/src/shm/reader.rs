@@ -8,7 +8,7 @@ use crate::shm::burst::Burst;
 use crate::shm::copy::{self, fetch_line};
 use crate::shm::layout::{
     AREA, Data, Direction, Header, JUMP_BYTES, LENT_OPERANDS, SEGMENT, SLOT_FIRST_BYTES,
-    SLOT_PAYLOAD_MAX, SLOT_RECORD_MAX, slot_rest_lines,
+    SLOT_PAYLOAD_MAX, SLOT_RECORD_MAX, SLOT_SHORT, slot_rest_lines,
 };
 use crate::shm::offer::Offer;
 use crate::shm::peer_waker::PeerWaker;
@@ -272,7 +272,10 @@ impl Rx {
         (end, word): (u64, u64),
         to: *mut u8,
     ) -> bool {
-        debug_assert!(length <= SLOT_PAYLOAD_MAX as usize);
+        if length > SLOT_SHORT {
+            // SAFETY: as the caller vouches.
+            return unsafe { self.take_longest_from_slot(length, (end, word), to) };
+        }
         let way = &self.dir;
         // SAFETY: as the caller vouches: the first line's part is less than `length`. The rest fits
         // the lines behind it: `slot_record` has checked that, and a predicted message goes to a
@@ -282,6 +285,37 @@ impl Rx {
             let behind = length - SLOT_FIRST_BYTES;
             copy::from_shared(to.add(SLOT_FIRST_BYTES), way.slot_rest(), behind);
         }
+        self.has_copied(length, (end, word))
+    }
+
+    /// The same for a payload longer than `SLOT_SHORT`.
+    ///
+    /// # Safety
+    /// As there; the length is at most that of the slot.
+    #[cold]
+    #[inline(never)]
+    unsafe fn take_longest_from_slot(
+        &mut self,
+        length: usize,
+        (end, word): (u64, u64),
+        to: *mut u8,
+    ) -> bool {
+        debug_assert!(length <= SLOT_PAYLOAD_MAX as usize);
+        let way = &self.dir;
+        // SAFETY: as in `take_long_from_slot`.
+        unsafe {
+            copy::from_shared(to, way.slot_payload(), SLOT_FIRST_BYTES);
+            let behind = length - SLOT_FIRST_BYTES;
+            copy::from_shared_long(to.add(SLOT_FIRST_BYTES), way.slot_rest(), behind);
+        }
+        self.has_copied(length, (end, word))
+    }
+
+    /// The payload of a record of more than one line has been copied out of the slot. Moves past
+    /// the record, unless the slot has changed meanwhile.
+    #[inline(always)]
+    fn has_copied(&mut self, length: usize, (end, word): (u64, u64)) -> bool {
+        let way = &self.dir;
         self.slot_lines = slot_rest_lines(length);
         // See `Tx::begin_slot`.
         fence(Ordering::Acquire);

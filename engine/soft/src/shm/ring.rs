@@ -14,7 +14,7 @@ use crate::shm::copy::{self, claim_line, gather};
 use crate::shm::head::Head;
 use crate::shm::layout::{
     Data, Direction, Header, JUMP_BYTES, LINE, RECORD_MAX, SEGMENT, SLOT_FIRST_BYTES,
-    SLOT_FIRST_RECORD, SLOT_PAYLOAD_MAX, SLOT_RECORD_MAX, record_bytes,
+    SLOT_FIRST_RECORD, SLOT_PAYLOAD_MAX, SLOT_RECORD_MAX, SLOT_SHORT, record_bytes,
 };
 use crate::shm::peer_waker::PeerWaker;
 use crate::shm::refusals::PeerRefusals;
@@ -435,6 +435,10 @@ impl Tx {
         ack: u64,
     ) {
         let (length, first, end) = (header.length() as usize, SLOT_FIRST_BYTES, self.at);
+        if length > SLOT_SHORT {
+            // SAFETY: as the caller vouches.
+            return unsafe { self.publish_longest_in_slot(Some(to), header, payload, ack) };
+        }
         let rest = length - first;
         // SAFETY: as the caller vouches; `rest` fits the slot.
         unsafe {
@@ -448,16 +452,48 @@ impl Tx {
         self.end_slot(end, ack);
     }
 
+    /// The same for a payload longer than `SLOT_SHORT`. Without `to` the payload is in the ring.
+    ///
+    /// # Safety
+    /// As for `publish_long_in_slot`; the payload fits the slot.
+    #[cold]
+    #[inline(never)]
+    unsafe fn publish_longest_in_slot(
+        &mut self,
+        to: Option<*mut u8>,
+        header: Header,
+        payload: *const u8,
+        ack: u64,
+    ) {
+        let (length, first, end) = (header.length() as usize, SLOT_FIRST_BYTES, self.at);
+        let rest = length.min(SLOT_PAYLOAD_MAX as usize) - first;
+        // SAFETY: as the caller vouches; `rest` fits the slot.
+        unsafe {
+            if let Some(to) = to {
+                copy::copy_recent(to, payload, length);
+            }
+            copy::to_shared_long(self.begin_slot_rest(end), payload.add(first), rest);
+            copy::to_shared(self.begin_slot(header, end), payload, first);
+        }
+        self.end_slot(end, ack);
+    }
+
     /// Publishes one record that is already in the ring, and copies it into the slot. It serves a
     /// doorbell for one deferred message: while it was deferred, nobody knew that it stays alone.
     #[inline(always)]
     pub(crate) fn publish_alone_in_slot(&mut self, alone: Alone, ack: u64) {
+        let Alone { header, payload } = alone;
         // SAFETY: `alone_unpublished` has found its payload in the ring, behind the header.
-        unsafe { self.publish_copy_in_slot(alone.header, alone.payload, ack) };
+        unsafe {
+            match header.length() as usize > SLOT_SHORT {
+                true => self.publish_longest_in_slot(None, header, payload, ack),
+                false => self.publish_copy_in_slot(header, payload, ack),
+            }
+        }
     }
 
-    /// Copies a record into the slot, and publishes it. It has no immediate word and at most
-    /// `SLOT_RECORD_MAX` bytes; nothing else but a jump is unpublished.
+    /// Copies a record into the slot, and publishes it. It has no immediate word and a payload of at
+    /// most `SLOT_SHORT` bytes; nothing else but a jump is unpublished.
     ///
     /// # Safety
     /// `payload` is readable for the length in `header`.
@@ -470,7 +506,7 @@ impl Tx {
         // SAFETY: as the caller vouches; each part fits its lines of the slot.
         unsafe {
             if length > first {
-                let rest = (length - first).min(SLOT_PAYLOAD_MAX as usize - SLOT_FIRST_BYTES);
+                let rest = (length - first).min(SLOT_SHORT - SLOT_FIRST_BYTES);
                 copy::to_shared(self.begin_slot_rest(end), payload.add(first), rest);
             }
             copy::to_shared(self.begin_slot(header, end), payload, first);
