@@ -68,19 +68,19 @@ ucx() {
 measure() {
     case $1 in
         ib_send_lat)
-            perftest ib_send_lat 5 8 200000 | awk '{ print $1 * 1000 }'
+            perftest ib_send_lat 5 8 50000 | awk '{ print $1 * 1000 }'
             bench 2 8 latency --bare ;;
         ib_send_bw | ib_write_bw | ib_read_bw)
             local op=${1#ib_}
-            perftest "$1" 4 65536 50000 | awk '{ print $1 * 1048576 / 1e9 }'
+            perftest "$1" 4 65536 20000 | awk '{ print $1 * 1048576 / 1e9 }'
             bench 4 65536 bandwidth --op "${op%_bw}" ;;
         "ucx tag_lat")
             for transport in rc_v posix; do
-                ucx 3 $transport -t tag_lat -s 8 -n 200000 | awk '{ print $1 * 1000 }'
+                ucx 3 $transport -t tag_lat -s 8 -n 50000 | awk '{ print $1 * 1000 }'
             done ;;
         "ucx tag_bw")
             for transport in rc_v posix; do
-                ucx 7 $transport -t tag_bw -s 65536 -n 20000 | awk '{ print $1 * 1048576 / 1e9 }'
+                ucx 7 $transport -t tag_bw -s 65536 -n 10000 | awk '{ print $1 * 1048576 / 1e9 }'
             done ;;
     esac
 }

@@ -23,6 +23,7 @@ const SPARED: &[(&str, &str)] = &[
     ("inbox.rs claim 1", "the exchange behind it acquires, too"),
     ("inbox.rs claim 2", "the load before it has acquired"),
     ("inbox.rs exchange 1", "an exchange passes on what the state before it released"),
+    ("biased.rs enter 2", "the same: in a model, a store to a flag is an exchange"),
 ];
 const WHICH_WAKES: &str = "decides only which thread wakes; the woken side looks for itself";
 const FENCED: &str = "there is a fence behind it, `before_last_look`";
