@@ -59,7 +59,7 @@ const CONFORMANCE: Program = Program::Test("conformance");
 const NVMF: &[Program] = &[Program::Bin("nvmf")];
 
 /// The programs of two machines.
-const WIRE: &[Program] = &[Program::Bin("echo"), Program::Bin("interop"), Program::Bin("nvmf")];
+const WIRE: &[Program] = &[Program::Bin("echo"), Program::Bin("interop")];
 
 /// The programs that need a machine with two nodes.
 const NUMA: &[Program] = &[

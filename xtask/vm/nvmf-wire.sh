@@ -1,11 +1,17 @@
-# One side of a pairing of wire.sh: `target ADDRESS PORT` serves NVMF until the other machine is done,
-# `initiator ADDRESS PORT` uses the disk by the kernel's initiator. SHARED is a folder of both.
+# The kernel's initiator and the target NVMF on two machines whose wire loses packets: `target ADDRESS
+# PORT` serves until the other machine is done, `initiator ADDRESS PORT` writes and verifies. SHARED is
+# a folder below target/doorbell/vm-out, which both machines can write:
+#
+#   both="SHARED=$PWD/target/doorbell/vm-out/wire NVMF=target/debug/nvmf bash xtask/vm/nvmf-wire.sh"
+#   cargo xtask vm pair --loss 1% -- env $both target 192.168.78.1 4420 ::: \
+#       env $both initiator 192.168.78.1 4420
 
 set -eu
 . xtask/vm/up.sh
 
 side=$1 address=$2 port=$3
 nqn=nqn.2026-11.rs.doorbell:wire
+mkdir -p "$SHARED"
 done=$SHARED/nvmf-done
 log=$(mktemp)
 
@@ -14,7 +20,9 @@ disk() {
 }
 
 serve() {
-    "$NVMF" target --device rxe0 --addr "$address" --port "$port" --nqn $nqn --memory 16M > "$log" 2>&1 &
+    rm -f "$done"
+    "$NVMF" target --device rxe0 --addr "$address" --port "$port" --nqn $nqn --memory 16M \
+        > "$log" 2>&1 &
     local target=$!
     await 500 test -e "$done"
     kill -TERM $target

@@ -1,6 +1,6 @@
 # The checks of two machines whose wire loses packets, run by bash on each: with `server` on the one
 # at 192.168.78.1, with `client` on the other. The variables INTEROP and ECHO are the paths of those
-# programs, NVMF the target of examples/nvmf, or unset if they could not be built; SHARED is a folder that both machines have. All
+# programs, or unset if they could not be built; SHARED is a folder that both machines have. All
 # pairings run side by side, each on a port of its own: a lost packet is waited for, not worked on.
 #
 # A C client that disconnects ends at once, and nobody repeats its request if the wire loses it: its
@@ -12,7 +12,7 @@
 . xtask/vm/up.sh
 . xtask/vm/harness.sh
 
-copy INTEROP ECHO NVMF
+copy INTEROP ECHO
 
 side=$1
 address=192.168.78.1
@@ -104,12 +104,6 @@ if [ -n "${ECHO:-}" ]; then
     pairing "echo with itself" \
         "$ECHO" server --device rxe0 --addr $address --port PORT --connections 1 ::: \
         "$ECHO" client --device rxe0 --addr $address --port PORT --count 500
-fi
-
-if [ -n "${NVMF:-}" ]; then
-    pairing "nvmf with the kernel's initiator" \
-        bash xtask/vm/nvmf-wire.sh target $address PORT ::: \
-        bash xtask/vm/nvmf-wire.sh initiator $address PORT
 fi
 
 if [ "$side" = server ] && await 60 all_listen; then
