@@ -17,7 +17,7 @@ use super::replies::Replies;
 use super::send_error::SendError;
 use super::sender::Sender;
 use super::timers::Timers;
-use crate::provider::{Caps, Provider};
+use crate::provider::Provider;
 
 /// How an end in order goes on when everything that was accepted for the peer has gone.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,13 +73,13 @@ impl<P: Provider> Core<P> {
         mailbox: Arc<Mailbox<P>>,
         accounts: Accounts<P>,
         datagrams: Datagrams<P>,
-        caps: &Caps,
+        message_max: u32,
         config: &Config,
     ) -> Core<P> {
         let blocks = accounts.recv.shared.blocks();
         Core {
             datagrams,
-            sender: Sender::new(accounts, config, config.inline_on::<P>(caps)),
+            sender: Sender::new(accounts, config),
             mailbox: OwnMailbox(mailbox),
             regions: Regions::new(),
             replies: Replies::new(blocks),
@@ -91,7 +91,7 @@ impl<P: Provider> Core<P> {
             finishing: Vec::with_capacity(2 * config.peers as usize),
             draining: false,
             turn: 0,
-            message_max: caps.message_max,
+            message_max,
             config: *config,
         }
     }

@@ -93,7 +93,7 @@ const _: () = assert!(FRAGMENT.is_multiple_of(8), "fragments but the last fill w
 
 /// The longest payload of the slot that the short copies take; a longer one has functions of its
 /// own, which cost this one nothing.
-pub(crate) const SLOT_SHORT: usize = 256;
+pub(crate) const SLOT_SHORT: usize = 208;
 
 /// For a payload that does not fit the first line of the slot: how many further lines it fills.
 #[inline(always)]

@@ -272,10 +272,6 @@ impl Rx {
         (end, word): (u64, u64),
         to: *mut u8,
     ) -> bool {
-        if length > SLOT_SHORT {
-            // SAFETY: as the caller vouches.
-            return unsafe { self.take_longest_from_slot(length, (end, word), to) };
-        }
         let way = &self.dir;
         // SAFETY: as the caller vouches: the first line's part is less than `length`. The rest fits
         // the lines behind it: `slot_record` has checked that, and a predicted message goes to a
@@ -283,7 +279,13 @@ impl Rx {
         unsafe {
             copy::from_shared(to, way.slot_payload(), SLOT_FIRST_BYTES);
             let behind = length - SLOT_FIRST_BYTES;
-            copy::from_shared(to.add(SLOT_FIRST_BYTES), way.slot_rest(), behind);
+            let rest = to.add(SLOT_FIRST_BYTES);
+            if !copy::from_shared_short(rest, way.slot_rest(), behind) {
+                if length > SLOT_SHORT {
+                    return self.take_longest_from_slot(length, (end, word), to);
+                }
+                copy::from_shared(rest, way.slot_rest(), behind);
+            }
         }
         self.has_copied(length, (end, word))
     }

@@ -435,14 +435,13 @@ impl Tx {
         ack: u64,
     ) {
         let (length, first, end) = (header.length() as usize, SLOT_FIRST_BYTES, self.at);
-        if length > SLOT_SHORT {
-            // SAFETY: as the caller vouches.
-            return unsafe { self.publish_longest_in_slot(Some(to), header, payload, ack) };
-        }
         let rest = length - first;
         // SAFETY: as the caller vouches; `rest` fits the slot.
         unsafe {
             if rest > copy::DUAL_MAX {
+                if length > SLOT_SHORT {
+                    return self.publish_longest_in_slot(Some(to), header, payload, ack);
+                }
                 copy::copy_recent(to, payload, length);
                 return self.publish_copy_in_slot(header, payload, ack);
             }
