@@ -68,8 +68,9 @@ pub struct Config {
     pub recv_blocks: u32,
     /// Blocks of one worker for sends that are not inline. Default: 256.
     pub send_blocks: u32,
-    /// Inline limit asked of the device, in bytes, at most [`INLINE_MAX`]. Default: 220. (On the
-    /// device in software, messages of up to 1 KiB go inline in any case.)
+    /// Inline limit asked of the device, in bytes, at most [`INLINE_MAX`]. Default: 220. With the
+    /// default, the device in software takes messages of up to 1 KiB inline; any other number holds
+    /// on every device.
     pub inline_bytes: u32,
     /// One of this many sends to a peer asks for a completion; at most half of `send_queue`.
     /// Default: 64.
@@ -241,11 +242,9 @@ impl Config {
 
     /// The longest payload that goes inline to a peer whose blocks hold it.
     pub(super) fn inline_on<P: Provider>(&self, caps: &Caps) -> u32 {
-        match P::Qp::POSTS_INLINE {
-            true => {
-                let copied = COPIED_MAX.min(caps.inline_max).min(self.block_bytes);
-                self.inline_bytes.max(copied)
-            }
+        let is_default = self.inline_bytes == Config::DEFAULT.inline_bytes;
+        match P::Qp::POSTS_INLINE && is_default {
+            true => COPIED_MAX.min(caps.inline_max).min(self.block_bytes).max(self.inline_bytes),
             false => self.inline_bytes,
         }
     }

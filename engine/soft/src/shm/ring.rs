@@ -491,8 +491,8 @@ impl Tx {
         }
     }
 
-    /// Copies a record into the slot, and publishes it. It has no immediate word and a payload of at
-    /// most `SLOT_SHORT` bytes; nothing else but a jump is unpublished.
+    /// Copies a record into the slot, and publishes it. It has no immediate word and a payload of
+    /// at most `SLOT_SHORT` bytes; nothing else but a jump is unpublished.
     ///
     /// # Safety
     /// `payload` is readable for the length in `header`.
