@@ -197,25 +197,6 @@ pub(crate) unsafe fn to_shared_long(to: NonNull<u8>, from: *const u8, length: us
     }
 }
 
-/// As [`from_shared`], for at most 64 bytes. False: there are more, and nothing was copied.
-///
-/// # Safety
-/// As there.
-#[inline(always)]
-pub(crate) unsafe fn from_shared_short(to: *mut u8, from: NonNull<u8>, length: usize) -> bool {
-    #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
-    if length >= 8 {
-        // SAFETY: as the caller vouches.
-        return unsafe { copy_x86::pull_short(to, from.as_ptr(), length) };
-    }
-    if length > 64 {
-        return false;
-    }
-    // SAFETY: as the caller vouches.
-    unsafe { from_shared(to, from, length) };
-    true
-}
-
 /// As [`from_shared`], for any number of bytes.
 ///
 /// # Safety

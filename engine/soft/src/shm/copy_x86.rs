@@ -47,7 +47,7 @@ pub(crate) unsafe fn pull_any(to: *mut u8, from: *const u8, length: usize) {
 /// # Safety
 /// As for [`copy_recent`].
 #[inline(always)]
-pub(crate) unsafe fn pull_short(to: *mut u8, from: *const u8, length: usize) -> bool {
+unsafe fn pull_short(to: *mut u8, from: *const u8, length: usize) -> bool {
     // SAFETY: all words and pieces lie below `length`.
     unsafe {
         if length <= 16 {

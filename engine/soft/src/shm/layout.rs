@@ -91,9 +91,11 @@ const _: () = assert!(PUBLISH_EVERY <= FRAGMENT, "a whole fragment is published 
 const _: () = assert!(LENT_OPERANDS as usize <= SLOT_FIRST_BYTES, "an offer is one line");
 const _: () = assert!(FRAGMENT.is_multiple_of(8), "fragments but the last fill whole words");
 
-/// The longest payload of the slot that the short copies take; a longer one has functions of its
-/// own, which cost this one nothing.
+/// The longest payload that is written to the ring and to the slot at once. A longer one goes the way
+/// of deferred messages: its sender writes it to the ring, and copies it from there.
 pub(crate) const SLOT_SHORT: usize = 208;
+/// The longest record with such a payload.
+pub(crate) const SLOT_SHORT_RECORD: u32 = 8 + SLOT_SHORT as u32;
 
 /// For a payload that does not fit the first line of the slot: how many further lines it fills.
 #[inline(always)]

@@ -234,15 +234,14 @@ impl Rx {
     }
 
     /// Copies the payload of the record in the slot, which [`Rx::slot_record`] or
-    /// [`Rx::predicted_in_slot`] just returned, to `to`, and moves past the record. False: the slot
-    /// changed meanwhile, or the payload is too long, and nothing was consumed; the record is in
-    /// the ring.
+    /// [`Rx::predicted_in_slot`] just returned, to `to`, which holds `SLOT_SHORT` bytes at most, and
+    /// moves past the record. False: the slot changed meanwhile, or the payload is too long, and
+    /// nothing was consumed; the record is in the ring.
     #[inline(always)]
     pub(crate) fn take_from_slot(&mut self, lone: SlotRecord, to: Target<'_>) -> bool {
         if lone.header.length() > to.length() {
             return false;
         }
-        debug_assert!(lone.header.length() <= SLOT_PAYLOAD_MAX);
         let (length, to) = (lone.header.length() as usize, to.as_ptr());
         if length > SLOT_FIRST_BYTES {
             // SAFETY: the target has the length.
@@ -272,45 +271,36 @@ impl Rx {
         (end, word): (u64, u64),
         to: *mut u8,
     ) -> bool {
+        debug_assert!(length <= SLOT_SHORT);
         let way = &self.dir;
         // SAFETY: as the caller vouches: the first line's part is less than `length`. The rest fits
-        // the lines behind it: `slot_record` has checked that, and a predicted message goes to a
-        // target that is no longer than the slot.
+        // the lines behind it: `take_any_from_slot` has checked that, and a predicted message goes
+        // to a target of `SLOT_SHORT` bytes at most.
         unsafe {
             copy::from_shared(to, way.slot_payload(), SLOT_FIRST_BYTES);
             let behind = length - SLOT_FIRST_BYTES;
-            let rest = to.add(SLOT_FIRST_BYTES);
-            if !copy::from_shared_short(rest, way.slot_rest(), behind) {
-                if length > SLOT_SHORT {
-                    return self.take_longest_from_slot(length, (end, word), to);
-                }
-                copy::from_shared(rest, way.slot_rest(), behind);
-            }
+            copy::from_shared(to.add(SLOT_FIRST_BYTES), way.slot_rest(), behind);
         }
         self.has_copied(length, (end, word))
     }
 
-    /// The same for a payload longer than `SLOT_SHORT`.
-    ///
-    /// # Safety
-    /// As there; the length is at most that of the slot.
-    #[cold]
-    #[inline(never)]
-    unsafe fn take_longest_from_slot(
-        &mut self,
-        length: usize,
-        (end, word): (u64, u64),
-        to: *mut u8,
-    ) -> bool {
-        debug_assert!(length <= SLOT_PAYLOAD_MAX as usize);
-        let way = &self.dir;
-        // SAFETY: as in `take_long_from_slot`.
+    /// As [`Rx::take_from_slot`], for a payload of any length that the slot holds.
+    pub(crate) fn take_any_from_slot(&mut self, lone: SlotRecord, to: Target<'_>) -> bool {
+        let length = lone.header.length();
+        if length as usize <= SLOT_SHORT {
+            return self.take_from_slot(lone, to);
+        }
+        if length > to.length().min(SLOT_PAYLOAD_MAX) {
+            return false;
+        }
+        let (length, to, way) = (length as usize, to.as_ptr(), &self.dir);
+        // SAFETY: the target has the length, and so has the slot.
         unsafe {
             copy::from_shared(to, way.slot_payload(), SLOT_FIRST_BYTES);
             let behind = length - SLOT_FIRST_BYTES;
             copy::from_shared_long(to.add(SLOT_FIRST_BYTES), way.slot_rest(), behind);
         }
-        self.has_copied(length, (end, word))
+        self.has_copied(length, (lone.end, lone.word))
     }
 
     /// The payload of a record of more than one line has been copied out of the slot. Moves past

@@ -6,7 +6,9 @@ use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 
 use crate::room::{Grow, Room};
-use crate::shm::layout::{Header, RecordFlags, SLOT_FIRST_RECORD, SLOT_RECORD_MAX};
+use crate::shm::layout::{
+    Header, RecordFlags, SLOT_FIRST_RECORD, SLOT_RECORD_MAX, SLOT_SHORT_RECORD,
+};
 use crate::shm::peer_waker::PeerWaker;
 use crate::shm::reader::Rx;
 use crate::shm::refusals::Refusal;
@@ -201,7 +203,17 @@ impl Link {
     #[inline(always)]
     pub(crate) fn uses_slot(&mut self, record: u32) -> bool {
         self.contention.allows_slot()
-            && (record <= SLOT_FIRST_RECORD || record <= SLOT_RECORD_MAX && !self.has_unacked())
+            && (record <= SLOT_FIRST_RECORD || record <= SLOT_SHORT_RECORD && !self.has_unacked())
+    }
+
+    /// The same for a record of any size that is in the ring already.
+    pub(crate) fn uses_long_slot(&mut self, record: u32) -> bool {
+        match record <= SLOT_SHORT_RECORD {
+            true => self.uses_slot(record),
+            false => {
+                self.contention.allows_slot() && record <= SLOT_RECORD_MAX && !self.has_unacked()
+            }
+        }
     }
 
     /// Notes whether messages that came at once crossed with others: they did, unless it was one

@@ -4,7 +4,7 @@
 use crate::model::buffers::{Posted, Source};
 use crate::model::send_queue::{Sent, SqEntry};
 use crate::shm::head::Head;
-use crate::shm::layout::record_bytes;
+use crate::shm::layout::{SLOT_SHORT_RECORD, record_bytes};
 use crate::shm::ring::{CLAIM_MIN, Space};
 use crate::state::domain_state::DomainState;
 use crate::state::link::Link;
@@ -158,8 +158,12 @@ fn post_in_ring_next(
     // SAFETY: the queue pair is a user of the link, which stays until its last user is gone. The
     // creator of `inside` vouched that nobody has a reference to a link.
     let link = unsafe { link.get(inside) };
-    let ack = link.ack();
-    link.tx.publish(ack);
+    if link.tx.unpublished() > SLOT_SHORT_RECORD {
+        publish_deferred(link);
+    } else {
+        let ack = link.ack();
+        link.tx.publish(ack);
+    }
     true
 }
 
@@ -206,9 +210,9 @@ fn make_room(link: &mut Link, record: u32) -> bool {
 
 /// Publishes all deferred records: in the slot, if it is one message and that helps.
 #[inline(never)]
-fn publish_deferred(link: &mut Link) {
+pub(super) fn publish_deferred(link: &mut Link) {
     let pending = link.tx.unpublished();
-    if !(link.uses_slot(pending) && publish_deferred_in_slot(link)) {
+    if !(link.uses_long_slot(pending) && publish_deferred_in_slot(link)) {
         let ack = link.ack();
         link.tx.publish(ack);
         if pending >= CLAIM_MIN {

@@ -5,7 +5,9 @@ use crate::model::cq::Sink;
 use crate::model::memory::Memory;
 use crate::model::send_queue::{Sent, SqEntry};
 use crate::shm::head::Head;
-use crate::shm::layout::{FRAGMENT, Header, PUBLISH_EVERY, RecordFlags};
+use crate::shm::layout::{
+    FRAGMENT, Header, PUBLISH_EVERY, RecordFlags, SLOT_RECORD_MAX, SLOT_SHORT_RECORD,
+};
 use crate::shm::ring::{CLAIM_MIN, Space};
 use crate::state::domain_state::DomainState;
 use crate::state::link::Link;
@@ -15,6 +17,7 @@ use crate::state::signaled::Signaled;
 use crate::state::transport::Transport;
 use crate::steps::admission::{admissible, push, readable};
 use crate::steps::backlog;
+use crate::steps::deferred::publish_deferred;
 use crate::steps::lend::{self, LEND_MIN};
 use crate::steps::local_rdma;
 use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr};
@@ -202,6 +205,10 @@ fn post_at_once(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Poste
     let ack = link.ack();
     match link.uses_slot(plain.record()) {
         true => link.tx.publish_in_slot(plain, payload, space, ack),
+        false if (SLOT_SHORT_RECORD + 1..=SLOT_RECORD_MAX).contains(&plain.record()) => {
+            link.tx.put_in_ring(plain, payload, space);
+            publish_deferred(link);
+        }
         false => link.tx.publish_in_ring(plain, payload, space, ack),
     }
     enter(link, qp, wr, (plain.header(), plain.header().length()), link.tx.at);
