@@ -58,7 +58,7 @@ impl<P: Provider> Sender<P> {
     pub(super) fn post_reserved_copy(&mut self, id: PeerId, bytes: &[u8]) -> bool {
         let current = |peer: &Peer<P>| peer.generation == id.generation;
         self.peers.at(id.slot).is_some_and(|peer| current(peer))
-            && self.goes_inline(id.slot, bytes.len())
+            && bytes.len() <= self.inline_max as usize
             && self.post_reserved(id.slot, Sge::inline(bytes))
     }
 

@@ -205,14 +205,25 @@ fn post_at_once(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Poste
     let ack = link.ack();
     match link.uses_slot(plain.record()) {
         true => link.tx.publish_in_slot(plain, payload, space, ack),
-        false if (SLOT_SHORT_RECORD + 1..=SLOT_RECORD_MAX).contains(&plain.record()) => {
-            link.tx.put_in_ring(plain, payload, space);
-            publish_deferred(link);
+        false if plain.record() > SLOT_SHORT_RECORD => {
+            publish_long(link, plain, payload, space);
         }
         false => link.tx.publish_in_ring(plain, payload, space, ack),
     }
     enter(link, qp, wr, (plain.header(), plain.header().length()), link.tx.at);
     true
+}
+
+/// Publishes a message that the slot holds only by way of the ring, or not at all.
+#[cold]
+#[inline(never)]
+fn publish_long(link: &mut Link, plain: Head, payload: Source<'_>, space: Space) {
+    if plain.record() <= SLOT_RECORD_MAX {
+        link.tx.put_in_ring(plain, payload, space);
+        return publish_deferred(link);
+    }
+    let ack = link.ack();
+    link.tx.publish_in_ring(plain, payload, space, ack);
 }
 
 /// As [`post_at_once`], for a message whose bytes are lent.
