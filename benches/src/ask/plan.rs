@@ -48,7 +48,7 @@ pub(crate) struct Step {
     pub(crate) slo: Option<Slo>,
     /// Search for the highest rate that keeps it, from `rate` on.
     pub(crate) search: bool,
-    /// A rate keeps it if more than half of as many tries do.
+    /// A rate keeps it if more than half of this many tries do.
     pub(crate) tries: u32,
     /// Messages in flight, rising, for [`Test::Sweep`] and [`Test::Crowd`].
     pub(crate) depths: Vec<u32>,

@@ -16,12 +16,13 @@ const STRIDE: f64 = 4.0;
 /// The steps between rates that are confirmed.
 pub(crate) const STEP: f64 = 1.02;
 
-/// After as many steps one way the climb was wrong, and begins again from there, with a stride of
+/// After this many steps one way the climb was wrong, and begins again from there, with a stride of
 /// [`STRIDE_LATE`].
 const STEPS_MOST: u32 = 4;
 const STRIDE_LATE: f64 = 1.2;
 
-/// The climb begins again at most as often: a machine that changes must not keep the search alive.
+/// The climb begins again at most this many times: a machine that changes must not keep the search
+/// alive.
 const CLIMBS_MOST: u32 = 3;
 
 /// What the search does.

@@ -18,7 +18,7 @@ use crate::versus::interval::Interval;
 use crate::versus::system;
 use crate::versus::verdict::{Row, Said, Verdict, beyond};
 
-/// So often as many rounds are measured as were asked for, while a figure is not decided.
+/// While a figure is not decided, up to this many times the asked rounds are measured.
 const TIMES_MOST: u32 = 4;
 
 /// Time of each figure of a run, in seconds, unless the command says.

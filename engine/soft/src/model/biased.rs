@@ -39,7 +39,7 @@ const OWNERS: usize = 4;
 /// Bits of a thread's number that are zero. In `owner` they hold the thread's place.
 const PLACE: u64 = 0x3f;
 
-/// So often in a row a thread must take a new lock before it owns it.
+/// A thread that takes a new lock this many times in a row owns it from then on.
 const FIRST_RUN: u32 = 32;
 /// The most of these, after it was taken away again and again.
 const LONGEST_RUN: u32 = 1 << 16;
