@@ -234,9 +234,9 @@ impl Rx {
     }
 
     /// Copies the payload of the record in the slot, which [`Rx::slot_record`] or
-    /// [`Rx::predicted_in_slot`] just returned, to `to`, which holds `SLOT_SHORT` bytes at most, and
-    /// moves past the record. False: the slot changed meanwhile, or the payload is too long, and
-    /// nothing was consumed; the record is in the ring.
+    /// [`Rx::predicted_in_slot`] just returned, to `to`, and moves past the record. The payload has
+    /// `SLOT_SHORT` bytes at most. False: the slot changed meanwhile, or the payload is too long,
+    /// and nothing was consumed; the record is in the ring.
     #[inline(always)]
     pub(crate) fn take_from_slot(&mut self, lone: SlotRecord, to: Target<'_>) -> bool {
         if lone.header.length() > to.length() {

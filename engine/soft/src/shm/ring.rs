@@ -351,8 +351,8 @@ impl Tx {
     /// It stands apart from [`Tx::publish_copy_in_slot`] because it loads the payload once for both
     /// places; a copy from the ring would load it again, right behind the stores.
     ///
-    /// The message has no immediate word, and its record at most `SLOT_SHORT_RECORD` bytes;
-    /// nothing but a jump is unpublished. (With a jump, what is new is longer than the record: the ring is
+    /// The message has no immediate word, and its record at most `SLOT_SHORT_RECORD` bytes; nothing
+    /// but a jump is unpublished. (With a jump, what is new is longer than the record: the ring is
     /// read.)
     #[inline(always)]
     pub(crate) fn publish_in_slot(

@@ -13,7 +13,7 @@ use crate::shm::peer_waker::PeerWaker;
 use crate::shm::reader::Rx;
 use crate::shm::refusals::Refusal;
 use crate::shm::remote_map::RemoteMap;
-use crate::shm::ring::{Space, Tx};
+use crate::shm::ring::{CLAIM_MIN, Space, Tx};
 use crate::state::lending::Lending;
 use crate::state::link_shared::LinkShared;
 use crate::state::policy::contention::Contention;
@@ -214,6 +214,30 @@ impl Link {
                 self.contention.allows_slot() && record <= SLOT_RECORD_MAX && !self.has_unacked()
             }
         }
+    }
+
+    /// Publishes all that is unpublished: in the slot, if it is one message and that helps.
+    #[inline(never)]
+    pub(crate) fn publish_deferred(&mut self) {
+        let pending = self.tx.unpublished();
+        if !(self.uses_long_slot(pending) && self.publish_alone()) {
+            let ack = self.ack();
+            self.tx.publish(ack);
+            if pending >= CLAIM_MIN {
+                // The next doorbell is likely to publish as much.
+                self.tx.claim(pending);
+            }
+        }
+        self.tx.renew_defer_limit();
+    }
+
+    /// Publishes what is unpublished in the slot, if it is one message.
+    #[inline(never)]
+    fn publish_alone(&mut self) -> bool {
+        let Some(alone) = self.tx.alone_unpublished() else { return false };
+        let ack = self.ack();
+        self.tx.publish_alone_in_slot(alone, ack);
+        true
     }
 
     /// Notes whether messages that came at once crossed with others: they did, unless it was one

@@ -17,7 +17,6 @@ use crate::state::signaled::Signaled;
 use crate::state::transport::Transport;
 use crate::steps::admission::{admissible, push, readable};
 use crate::steps::backlog;
-use crate::steps::deferred::publish_deferred;
 use crate::steps::lend::{self, LEND_MIN};
 use crate::steps::local_rdma;
 use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr};
@@ -220,7 +219,7 @@ fn post_at_once(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Poste
 fn publish_long(link: &mut Link, plain: Head, payload: Source<'_>, space: Space) {
     if plain.record() <= SLOT_RECORD_MAX {
         link.tx.put_in_ring(plain, payload, space);
-        return publish_deferred(link);
+        return link.publish_deferred();
     }
     let ack = link.ack();
     link.tx.publish_in_ring(plain, payload, space, ack);
