@@ -198,15 +198,20 @@ fn blocks_of_different_lengths_carry_what_both_hold<F: Fabric>(nic: &F) {
     assert_eq!(two.send_imm(there, &text[..2048], 1), too_long);
     assert_eq!(two.send_now(there, &text[..513]), too_long);
     assert_eq!(two.send_list(there, &[&text[..600]]).map_err(|error| error.cause), too_long);
+    let list = two.send_list(there, &[&text[..100], &text[..513]]);
+    assert_eq!(
+        list.map_err(|error| (error.accepted, error.cause)),
+        Err((1, SendError::TooLongForPeer))
+    );
     assert_eq!(two.send(there, &text), Err(SendError::TooLong));
     two.send(there, &text[..512]).expect("as long as the peer's blocks");
     let one = &mut pair.one.worker.outbox();
     assert_eq!(one.send(here, &text[..513]), Err(SendError::TooLong));
     one.send(here, &text[..512]).expect("as long as its own blocks");
     pair.until("both have come", |pair| {
-        pair.one.worker.handler().got.len() + pair.two.worker.handler().got.len() == 2
+        pair.one.worker.handler().got.len() + pair.two.worker.handler().got.len() == 3
     });
-    assert_eq!(pair.one.worker.handler().got, [&text[..512]]);
+    assert_eq!(pair.one.worker.handler().got, [&text[..100], &text[..512]]);
     assert!(pair.one.worker.handler().down.is_empty() && pair.two.worker.handler().down.is_empty());
 }
 

@@ -14,7 +14,7 @@ use std::vec::Vec;
 use doorbell_alloc::{Mapping, Pages};
 
 use crate::shm::inbox::{INBOX_BYTES, SLOTS};
-use crate::shm::layout::{Direction, Header, KIND_SHOW, LINE, RECORD_MAX, SEGMENT};
+use crate::shm::layout::{Direction, Header, KIND_SHOW, LINE, RECORD_MAX, SEGMENT, SLOT_LINES};
 use crate::state::link_shared::LinkShared;
 
 /// Heap memory of exactly the requested size, so that a sanitizer notices an access beyond it.
@@ -158,7 +158,7 @@ pub fn areas_of(link: &LinkShared, part: Part) -> Vec<Area> {
     };
     match part {
         Part::Header => [line(base.as_ptr(), 4)].into(),
-        Part::Slot => [line(ways[0].slot_line(0).as_ptr(), 4)].into(),
+        Part::Slot => [line(ways[0].slot_line(0).as_ptr(), SLOT_LINES)].into(),
         Part::Tails => each(tail, 2).into(),
         Part::Taken => each(taken, 2).into(),
         Part::Records => records(),

@@ -17,7 +17,7 @@ use super::replies::Replies;
 use super::send_error::SendError;
 use super::sender::Sender;
 use super::timers::Timers;
-use crate::provider::Provider;
+use crate::provider::{Caps, Provider};
 
 /// How an end in order goes on when everything that was accepted for the peer has gone.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,13 +73,13 @@ impl<P: Provider> Core<P> {
         mailbox: Arc<Mailbox<P>>,
         accounts: Accounts<P>,
         datagrams: Datagrams<P>,
-        message_max: u32,
+        caps: &Caps,
         config: &Config,
     ) -> Core<P> {
         let blocks = accounts.recv.shared.blocks();
         Core {
             datagrams,
-            sender: Sender::new(accounts, config),
+            sender: Sender::new(accounts, config, config.inline_on::<P>(caps)),
             mailbox: OwnMailbox(mailbox),
             regions: Regions::new(),
             replies: Replies::new(blocks),
@@ -91,7 +91,7 @@ impl<P: Provider> Core<P> {
             finishing: Vec::with_capacity(2 * config.peers as usize),
             draining: false,
             turn: 0,
-            message_max,
+            message_max: caps.message_max,
             config: *config,
         }
     }

@@ -138,6 +138,7 @@ impl<P: Provider> Sender<P> {
     /// It stops before one that asks for a completion.
     #[inline(never)]
     pub(super) fn post_inline_list(&mut self, id: PeerId, list: &[&[u8]]) -> usize {
+        let list = self.inline_front(list);
         let most = u32::try_from(list.len()).unwrap_or(u32::MAX);
         let Some(peer) = self.reserve::<true>(id.slot, most) else { return 0 };
         let mut count = 0;
@@ -231,7 +232,7 @@ impl<P: Provider> Sender<P> {
     ) -> bool {
         let current = |peer: &Peer<P>| peer.generation == id.generation;
         if !self.peers.at(id.slot).is_some_and(|peer| current(peer))
-            || bytes.len() > self.inline_max as usize
+            || !self.goes_inline(id.slot, bytes.len())
         {
             return false;
         }

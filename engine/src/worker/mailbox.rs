@@ -209,6 +209,8 @@ pub struct Intake<P: Provider> {
     pub(super) words: Arc<CreditWords<P>>,
     /// For queue pairs of peers, and for the one for datagrams.
     pub(super) caps: [QpCaps; 2],
+    /// The longest payload that goes inline to every peer, whatever its blocks hold.
+    pub(super) inline_bytes: u32,
     pub(super) retry: Retry,
     pub(super) domain: QpDomain<P>,
     /// Of the control plane that has this intake.
@@ -223,6 +225,7 @@ impl<P: Provider> Clone for Intake<P> {
             shared: self.shared.clone(),
             words: self.words.clone(),
             caps: self.caps,
+            inline_bytes: self.inline_bytes,
             retry: self.retry,
             domain: self.domain.clone(),
             closings: self.closings.clone(),
@@ -357,7 +360,7 @@ impl<P: Provider> Intake<P> {
     /// Why the connection is to be refused.
     pub fn check_peer(&self, private_data: &[u8]) -> Result<Greeting, Refusal> {
         let greeting = Greeting::parse(private_data)?;
-        let inline = self.caps[0].inline.min(self.shared.block_bytes());
+        let inline = self.inline_bytes.min(self.shared.block_bytes());
         match greeting.block_bytes() {
             Some(block) if block < inline => Err(Refusal::blocks(inline, block)),
             _ => Ok(greeting),

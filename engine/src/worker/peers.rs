@@ -166,6 +166,8 @@ pub(super) struct Peers<P: Provider> {
     /// The slot of the last lookup: the next one is often the same.
     recent: u32,
     pub(super) block_bytes: u32,
+    /// The least that the blocks of any peer hold, of all peers so far.
+    pub(super) shortest_blocks: u32,
 }
 
 impl<P: Provider> Peers<P> {
@@ -203,6 +205,7 @@ impl<P: Provider> Peers<P> {
             map,
             recent: 0,
             block_bytes: config.block_bytes,
+            shortest_blocks: u32::MAX,
         }
     }
 
@@ -351,6 +354,7 @@ impl<P: Provider> Peers<P> {
         {
             let most = greeting.block_bytes().unwrap_or(u32::MAX);
             info.message_max = info.message_max.min(most);
+            self.shortest_blocks = self.shortest_blocks.min(most);
             info.greeting = greeting;
         }
     }

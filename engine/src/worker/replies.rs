@@ -50,7 +50,10 @@ impl Replies {
         let length = (length as u64).min(u64::from(sender.peers.block_bytes)) as u32;
         probes::reply(slot, length);
         // While replies wait, the budget is closed.
-        if !(P::Qp::POSTS_INLINE && Self::send_inline(sender, slot, block, length)) {
+        if !(P::Qp::POSTS_INLINE
+            && length <= sender.inline_max
+            && Self::send_inline(sender, slot, block, length))
+        {
             self.reply_or_defer(sender, slot, block, length);
         }
     }
@@ -65,6 +68,12 @@ impl Replies {
     ) {
         if sender.peers.check_length(slot, length.into()).is_err() {
             return Self::refuse(sender, slot, block);
+        }
+        if length > sender.inline_max
+            && sender.goes_inline(slot, length as usize)
+            && Self::send_inline(sender, slot, block, length)
+        {
+            return;
         }
         let held_back =
             sender.peers.at(slot).is_some_and(|peer| peer.deferred > 0 || peer.sends_ended);
@@ -145,7 +154,7 @@ impl Replies {
         sender.accounts.broken.add(slot);
     }
 
-    /// Replies inline, with a doorbell at once or later. False: nothing was done.
+    /// Sends a reply that goes inline, with a doorbell at once or later. False: nothing was done.
     #[inline(always)]
     fn send_inline<P: Provider>(
         sender: &mut Sender<P>,
@@ -155,29 +164,29 @@ impl Replies {
     ) -> bool {
         // An inline post needs no key. Its payload is copied out of the block, which is free then.
         let sge = Sge { lkey: 0, ..sender.accounts.recv.sge(block, length) };
-        length <= sender.inline_max
-            && match sender.doorbells.next_send() {
-                Doorbell::Now => sender.post_at_once::<false>(slot, None, sge, Some(block)),
-                Doorbell::Later => {
-                    let posted = sender.post_reserved(slot, sge)
-                        || sender.post_deferred::<false>(slot, None, sge);
-                    if posted {
-                        sender.done_with(slot, block);
-                    }
-                    posted
+        match sender.doorbells.next_send() {
+            Doorbell::Now => sender.post_at_once::<false>(slot, None, sge, Some(block)),
+            Doorbell::Later => {
+                let posted = sender.post_reserved(slot, sge)
+                    || sender.post_deferred::<false>(slot, None, sge);
+                if posted {
+                    sender.done_with(slot, block);
                 }
+                posted
             }
+        }
     }
 
     /// False: there is no room now. A reply to a peer that is gone is dropped.
     fn send<P: Provider>(sender: &mut Sender<P>, slot: u32, block: u32, length: u32) -> bool {
+        let inline = sender.goes_inline(slot, length as usize);
         if P::Qp::POSTS_INLINE
+            && inline
             && sender.open_budget(slot)
             && Self::send_inline(sender, slot, block, length)
         {
             return true;
         }
-        let inline = length <= sender.inline_max;
         let flags = if inline { SendFlags::INLINE } else { SendFlags::empty() };
         let wr = request(SendOp::Send, flags, sender.accounts.recv.sge(block, length));
         let held = Held::recv_block(block);

@@ -146,7 +146,7 @@ impl<P: Provider> Sender<P> {
         {
             return Ok(Doorbell::Now);
         }
-        if bytes.len() <= self.inline_max as usize
+        if self.goes_inline(id.slot, bytes.len())
             && self.peers.get(id).is_some_and(|peer| peer.deferred == 0)
         {
             let wr = message(imm, SendFlags::INLINE, Sge::inline(bytes));

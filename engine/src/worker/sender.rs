@@ -9,7 +9,7 @@ use super::config::Config;
 use super::doorbell_policy::DoorbellPolicy;
 use super::message::PeerId;
 use super::peers::Peers;
-use crate::provider::Provider;
+use crate::provider::{Provider, Qp};
 
 /// A worker's sending side.
 pub(super) struct Sender<P: Provider> {
@@ -20,11 +20,14 @@ pub(super) struct Sender<P: Provider> {
     pub(super) pending: Vec<u32>,
     pub(super) accounts: Accounts<P>,
     pub(super) doorbells: DoorbellPolicy,
+    /// The longest payload that goes inline to every peer.
     pub(super) inline_max: u32,
+    /// The longest that goes inline to a peer whose blocks hold it: see [`Config::inline_on`].
+    copied_max: u32,
 }
 
 impl<P: Provider> Sender<P> {
-    pub(super) fn new(accounts: Accounts<P>, config: &Config) -> Sender<P> {
+    pub(super) fn new(accounts: Accounts<P>, config: &Config, copied_max: u32) -> Sender<P> {
         Sender {
             peers: Peers::new(config),
             batches: Batches::new(config),
@@ -33,7 +36,41 @@ impl<P: Provider> Sender<P> {
             doorbells: DoorbellPolicy::new(config),
             // No message is longer than a block.
             inline_max: config.inline_bytes.min(config.block_bytes),
+            copied_max: copied_max.min(config.block_bytes),
         }
+    }
+
+    /// True if a payload of that length goes inline to the peer in a slot.
+    #[inline(always)]
+    pub(super) fn goes_inline(&self, slot: u32, length: usize) -> bool {
+        length <= self.inline_max as usize || self.is_copied(slot, length)
+    }
+
+    /// The same for a longer one. The handshake has not compared it with the peer's blocks.
+    #[cold]
+    #[inline(never)]
+    fn is_copied(&self, slot: u32, length: usize) -> bool {
+        P::Qp::POSTS_INLINE
+            && length <= self.copied_max as usize
+            && self.peers.check_length(slot, length as u64).is_ok()
+    }
+
+    /// The messages at the front of a list that go inline to any peer. The device looks at their
+    /// lengths too, but does not know the peers' blocks.
+    #[inline(always)]
+    pub(super) fn inline_front<'a>(&self, list: &'a [&'a [u8]]) -> &'a [&'a [u8]] {
+        match self.copied_max <= self.peers.shortest_blocks {
+            true => list,
+            false => self.shorter_front(list),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn shorter_front<'a>(&self, list: &'a [&'a [u8]]) -> &'a [&'a [u8]] {
+        let longer = |bytes: &&[u8]| bytes.len() > self.inline_max as usize;
+        let front = list.iter().position(longer).unwrap_or(list.len());
+        list.get(..front).unwrap_or_default()
     }
 
     /// True if something waits for a doorbell.

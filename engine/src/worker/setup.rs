@@ -28,7 +28,7 @@ use super::turn::{LOOK_TURNS, PUBLISH_TURNS, Worker};
 use super::watch::Closings;
 use crate::error::{Code, SetupError};
 use crate::provider::wake::WakeFds;
-use crate::provider::{Access, Caps, Poller, Provider, Sharing};
+use crate::provider::{Access, Caps, Poller, Provider, QpCaps, Sharing};
 use crate::wc::Wc;
 
 /// Checks that the device can make this worker's queue pairs, so that it fails here and not at each
@@ -91,15 +91,17 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             broken: Broken::new(config.peers),
             stats: Stats::default(),
         };
-        let message_max = nic.caps().message_max;
-        let core = Core::new(mailbox.clone(), accounts, datagrams, message_max, config);
-        let caps = [config.qp_caps(), config.datagram_caps()];
+        let core = Core::new(mailbox.clone(), accounts, datagrams, nic.caps(), config);
+        let inline = config.inline_on::<P>(nic.caps());
+        let with_inline = |caps: QpCaps| QpCaps { inline: caps.inline.max(inline), ..caps };
+        let caps = [with_inline(config.qp_caps()), config.datagram_caps()];
         let intake = Intake {
             mailbox,
             cq,
             shared: shared.clone(),
             words,
             caps,
+            inline_bytes: config.qp_caps().inline,
             retry: config.retry,
             domain,
             closings: Arc::new(Closings::new(config.peers)),

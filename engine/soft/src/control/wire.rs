@@ -20,7 +20,7 @@ use crate::FileName;
 /// First word of each message: the name of the protocol.
 const MAGIC: u32 = 0x4442_434d;
 /// Changes with every change of a message or of the layout of a link or a table.
-const VERSION: u16 = 9;
+const VERSION: u16 = 10;
 
 /// The longest message, in bytes.
 pub(super) const MESSAGE_MAX: usize = 256;

@@ -175,6 +175,47 @@ pub(crate) unsafe fn from_shared(to: *mut u8, from: NonNull<u8>, length: usize) 
     }
 }
 
+/// As [`to_shared`], for any number of bytes, of which the last were written a moment ago.
+///
+/// # Safety
+/// As there.
+pub(crate) unsafe fn to_shared_long(to: NonNull<u8>, from: *const u8, length: usize) {
+    let mut at = 0;
+    // SAFETY: as the caller vouches: all pieces lie below `length`, and each begins at a word.
+    unsafe {
+        #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
+        while length - at > 256 {
+            copy_x86::pull_any(to.add(at).as_ptr(), from.add(at), LONG_PIECE);
+            at += LONG_PIECE;
+        }
+        #[cfg(not(all(target_feature = "sse2", not(any(loom, miri)))))]
+        while length - at > 256 {
+            to_shared(to.add(at), from.add(at), LONG_PIECE);
+            at += LONG_PIECE;
+        }
+        to_shared(to.add(at), from.add(at), length - at);
+    }
+}
+
+/// As [`from_shared`], for any number of bytes.
+///
+/// # Safety
+/// As there.
+pub(crate) unsafe fn from_shared_long(to: *mut u8, from: NonNull<u8>, length: usize) {
+    let mut at = 0;
+    // SAFETY: as the caller vouches: all pieces lie below `length`, and each begins at a word.
+    unsafe {
+        while length - at > 256 {
+            from_shared(to.add(at), from.add(at), LONG_PIECE);
+            at += LONG_PIECE;
+        }
+        from_shared(to.add(at), from.add(at), length - at);
+    }
+}
+
+/// Bytes of a piece of a long payload.
+const LONG_PIECE: usize = 192;
+
 /// As [`short`], for any number of bytes, from memory that another process may write to meanwhile.
 /// The result may mix two writes byte by byte, but each byte is loaded once, although the compiler
 /// sees no writer of that memory.
@@ -282,7 +323,9 @@ mod tests {
     #[repr(align(64))]
     struct Words([AtomicU64; WORDS]);
 
-    const WORDS: usize = 33;
+    const WORDS: usize = MOST / 8 + 1;
+    /// More than the slot holds.
+    const MOST: usize = 1160;
 
     impl Words {
         /// Word `n` holds `value(n)`.
@@ -312,13 +355,19 @@ mod tests {
 
     #[test]
     fn words_hold_the_bytes_and_none_is_touched_after_them() {
-        let from: [u8; 257] = core::array::from_fn(|i| (i * 7 + 1) as u8);
-        for (length, skip) in (0..=256usize).flat_map(|length| [(length, 0), (length, 1)]) {
+        let from: [u8; MOST + 1] = core::array::from_fn(|i| (i * 7 + 1) as u8);
+        for (length, skip) in (0..=MOST).flat_map(|length| [(length, 0), (length, 1)]) {
             let (words, from) = (Words::new(|_| !0), &from[skip..]);
             let length = length - skip.min(length);
             // SAFETY: `from` is as long as the longest length, and there are words for it.
-            unsafe { to_shared(words.start(), from.as_ptr(), length) };
+            unsafe { to_shared_long(words.start(), from.as_ptr(), length) };
             holds(&words, from, length);
+            if length <= 256 {
+                let words = Words::new(|_| !0);
+                // SAFETY: as above.
+                unsafe { to_shared(words.start(), from.as_ptr(), length) };
+                holds(&words, from, length);
+            }
         }
     }
 
@@ -345,10 +394,10 @@ mod tests {
     #[test]
     fn from_words_is_exact() {
         let words = Words::new(|n| 0x0706_0504_0302_0100 + 0x0808_0808_0808_0808 * (n as u64 % 31));
-        for length in 0..=256usize {
-            let mut to = [0xeeu8; 280];
+        for length in 0..=MOST {
+            let mut to = [0xeeu8; MOST + 24];
             // SAFETY: `to` is longer than `length`.
-            unsafe { from_shared(to.as_mut_ptr(), words.start(), length) };
+            unsafe { from_shared_long(to.as_mut_ptr(), words.start(), length) };
             for (i, (byte, word)) in to.iter().zip(words.bytes()).enumerate() {
                 assert_eq!(*byte, if i < length { word } else { 0xee }, "{i} of {length}");
             }

@@ -10,7 +10,7 @@
 use core::arch::asm;
 use core::arch::x86_64::__m128i;
 
-/// Copies bytes that were not written a moment ago to memory that nobody else writes.
+/// Copies at most 256 bytes that were not written a moment ago to memory that nobody else writes.
 ///
 /// # Safety
 /// As for [`copy_recent`].

@@ -51,8 +51,10 @@ pub(crate) const RECORD_MAX: u32 = 16 + FRAGMENT;
 /// A sender that writes more than this publishes on the way: a quarter of a segment, so that
 /// publication never waits on itself. A whole fragment is as long, and so published at once.
 pub(crate) const PUBLISH_EVERY: u32 = SEGMENT / 4;
-/// Lines of the slot.
-pub(crate) const SLOT_LINES: usize = 4;
+/// Lines of the slot: enough for 1 KiB. All of them move at the same time: on far cores half a
+/// round trip of 1024 bytes takes 220 ns by the slot, and 560 by the ring. A receiver that knows
+/// from the last message how many there will be prefetches them.
+pub(crate) const SLOT_LINES: usize = 18;
 /// Words before the payload in the first line of the slot, and in the second. From there on the
 /// payload fills the rest of the slot.
 const SLOT_HEAD: usize = 4;
@@ -87,6 +89,12 @@ const _: () = assert!(RecordFlags::IMM.bits() == 1, "of_request sets it from a b
 const _: () = assert!(PUBLISH_EVERY <= FRAGMENT, "a whole fragment is published at once");
 const _: () = assert!(LENT_OPERANDS as usize <= SLOT_FIRST_BYTES, "an offer is one line");
 const _: () = assert!(FRAGMENT.is_multiple_of(8), "fragments but the last fill whole words");
+
+/// The longest payload that is written to the ring and to the slot at once. A longer one goes the
+/// way of deferred messages: its sender writes it to the ring, and copies it from there.
+pub(crate) const SLOT_SHORT: usize = 208;
+/// The longest record with such a payload.
+pub(crate) const SLOT_SHORT_RECORD: u32 = 8 + SLOT_SHORT as u32;
 
 /// For a payload that does not fit the first line of the slot: how many further lines it fills.
 #[inline(always)]

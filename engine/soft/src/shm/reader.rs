@@ -8,7 +8,7 @@ use crate::shm::burst::Burst;
 use crate::shm::copy::{self, fetch_line};
 use crate::shm::layout::{
     AREA, Data, Direction, Header, JUMP_BYTES, LENT_OPERANDS, SEGMENT, SLOT_FIRST_BYTES,
-    SLOT_PAYLOAD_MAX, SLOT_RECORD_MAX, slot_rest_lines,
+    SLOT_PAYLOAD_MAX, SLOT_RECORD_MAX, SLOT_SHORT, slot_rest_lines,
 };
 use crate::shm::offer::Offer;
 use crate::shm::peer_waker::PeerWaker;
@@ -234,15 +234,14 @@ impl Rx {
     }
 
     /// Copies the payload of the record in the slot, which [`Rx::slot_record`] or
-    /// [`Rx::predicted_in_slot`] just returned, to `to`, and moves past the record. False: the slot
-    /// changed meanwhile, or the payload is too long, and nothing was consumed; the record is in
-    /// the ring.
+    /// [`Rx::predicted_in_slot`] just returned, to `to`, and moves past the record. The payload has
+    /// `SLOT_SHORT` bytes at most. False: the slot changed meanwhile, or the payload is too long,
+    /// and nothing was consumed; the record is in the ring.
     #[inline(always)]
     pub(crate) fn take_from_slot(&mut self, lone: SlotRecord, to: Target<'_>) -> bool {
         if lone.header.length() > to.length() {
             return false;
         }
-        debug_assert!(lone.header.length() <= SLOT_PAYLOAD_MAX);
         let (length, to) = (lone.header.length() as usize, to.as_ptr());
         if length > SLOT_FIRST_BYTES {
             // SAFETY: the target has the length.
@@ -272,16 +271,43 @@ impl Rx {
         (end, word): (u64, u64),
         to: *mut u8,
     ) -> bool {
-        debug_assert!(length <= SLOT_PAYLOAD_MAX as usize);
+        debug_assert!(length <= SLOT_SHORT);
         let way = &self.dir;
         // SAFETY: as the caller vouches: the first line's part is less than `length`. The rest fits
-        // the lines behind it: `slot_record` has checked that, and a predicted message goes to a
-        // target that is no longer than the slot.
+        // the lines behind it: `take_any_from_slot` has checked that, and a predicted message goes
+        // to a target of `SLOT_SHORT` bytes at most.
         unsafe {
             copy::from_shared(to, way.slot_payload(), SLOT_FIRST_BYTES);
             let behind = length - SLOT_FIRST_BYTES;
             copy::from_shared(to.add(SLOT_FIRST_BYTES), way.slot_rest(), behind);
         }
+        self.has_copied(length, (end, word))
+    }
+
+    /// As [`Rx::take_from_slot`], for a payload of any length that the slot holds.
+    pub(crate) fn take_any_from_slot(&mut self, lone: SlotRecord, to: Target<'_>) -> bool {
+        let length = lone.header.length();
+        if length as usize <= SLOT_SHORT {
+            return self.take_from_slot(lone, to);
+        }
+        if length > to.length().min(SLOT_PAYLOAD_MAX) {
+            return false;
+        }
+        let (length, to, way) = (length as usize, to.as_ptr(), &self.dir);
+        // SAFETY: the target has the length, and so has the slot.
+        unsafe {
+            copy::from_shared(to, way.slot_payload(), SLOT_FIRST_BYTES);
+            let behind = length - SLOT_FIRST_BYTES;
+            copy::from_shared_long(to.add(SLOT_FIRST_BYTES), way.slot_rest(), behind);
+        }
+        self.has_copied(length, (lone.end, lone.word))
+    }
+
+    /// The payload of a record of more than one line has been copied out of the slot. Moves past
+    /// the record, unless the slot has changed meanwhile.
+    #[inline(always)]
+    fn has_copied(&mut self, length: usize, (end, word): (u64, u64)) -> bool {
+        let way = &self.dir;
         self.slot_lines = slot_rest_lines(length);
         // See `Tx::begin_slot`.
         fence(Ordering::Acquire);

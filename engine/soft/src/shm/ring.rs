@@ -14,7 +14,7 @@ use crate::shm::copy::{self, claim_line, gather};
 use crate::shm::head::Head;
 use crate::shm::layout::{
     Data, Direction, Header, JUMP_BYTES, LINE, RECORD_MAX, SEGMENT, SLOT_FIRST_BYTES,
-    SLOT_FIRST_RECORD, SLOT_PAYLOAD_MAX, SLOT_RECORD_MAX, record_bytes,
+    SLOT_FIRST_RECORD, SLOT_PAYLOAD_MAX, SLOT_SHORT, SLOT_SHORT_RECORD, record_bytes,
 };
 use crate::shm::peer_waker::PeerWaker;
 use crate::shm::refusals::PeerRefusals;
@@ -351,7 +351,7 @@ impl Tx {
     /// It stands apart from [`Tx::publish_copy_in_slot`] because it loads the payload once for both
     /// places; a copy from the ring would load it again, right behind the stores.
     ///
-    /// The message has no immediate word, and its record at most `SLOT_RECORD_MAX` bytes; nothing
+    /// The message has no immediate word, and its record at most `SLOT_SHORT_RECORD` bytes; nothing
     /// but a jump is unpublished. (With a jump, what is new is longer than the record: the ring is
     /// read.)
     #[inline(always)]
@@ -387,6 +387,13 @@ impl Tx {
     #[cfg(any(test, feature = "std", feature = "sim"))]
     pub(crate) fn publish_bytes_in_slot(&mut self, header: Header, payload: &[u8], ack: u64) {
         debug_assert_eq!(header.length() as usize, payload.len());
+        if header.record() > SLOT_SHORT_RECORD {
+            self.put_bytes(header, 0, payload);
+            return match self.alone_unpublished() {
+                Some(alone) => self.publish_alone_in_slot(alone, ack),
+                None => self.publish(ack),
+            };
+        }
         let (record, payload) = (header.record(), Source::of(payload));
         let head = Head { header, imm: 0, record, length: payload.length() };
         match self.space(record) {
@@ -452,25 +459,46 @@ impl Tx {
     /// doorbell for one deferred message: while it was deferred, nobody knew that it stays alone.
     #[inline(always)]
     pub(crate) fn publish_alone_in_slot(&mut self, alone: Alone, ack: u64) {
+        let Alone { header, payload } = alone;
         // SAFETY: `alone_unpublished` has found its payload in the ring, behind the header.
-        unsafe { self.publish_copy_in_slot(alone.header, alone.payload, ack) };
+        unsafe {
+            match header.length() as usize > SLOT_SHORT {
+                true => self.publish_long_copy_in_slot(header, payload, ack),
+                false => self.publish_copy_in_slot(header, payload, ack),
+            }
+        }
     }
 
-    /// Copies a record into the slot, and publishes it. It has no immediate word and at most
-    /// `SLOT_RECORD_MAX` bytes; nothing else but a jump is unpublished.
+    /// As [`Tx::publish_copy_in_slot`], for a payload that is longer than `SLOT_SHORT`.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn publish_long_copy_in_slot(&mut self, header: Header, payload: *const u8, ack: u64) {
+        let (length, first, end) = (header.length(), SLOT_FIRST_BYTES, self.at);
+        let rest = length.min(SLOT_PAYLOAD_MAX) as usize - first;
+        // SAFETY: as the caller vouches; each part fits its lines of the slot.
+        unsafe {
+            copy::to_shared_long(self.begin_slot_rest(end), payload.add(first), rest);
+            copy::to_shared(self.begin_slot(header, end), payload, first);
+        }
+        self.end_slot(end, ack);
+    }
+
+    /// Copies a record into the slot, and publishes it. It has no immediate word and a payload of
+    /// at most `SLOT_SHORT` bytes; nothing else but a jump is unpublished.
     ///
     /// # Safety
     /// `payload` is readable for the length in `header`.
     #[inline(always)]
     unsafe fn publish_copy_in_slot(&mut self, header: Header, payload: *const u8, ack: u64) {
-        debug_assert!(header.record() <= SLOT_RECORD_MAX);
+        debug_assert!(header.record() <= SLOT_SHORT_RECORD);
         debug_assert!(self.unpublished() - header.record() <= JUMP_BYTES);
         let (length, end) = (header.length() as usize, self.at);
         let first = length.min(SLOT_FIRST_BYTES);
         // SAFETY: as the caller vouches; each part fits its lines of the slot.
         unsafe {
             if length > first {
-                let rest = (length - first).min(SLOT_PAYLOAD_MAX as usize - SLOT_FIRST_BYTES);
+                let rest = (length - first).min(SLOT_SHORT - SLOT_FIRST_BYTES);
                 copy::to_shared(self.begin_slot_rest(end), payload.add(first), rest);
             }
             copy::to_shared(self.begin_slot(header, end), payload, first);

@@ -6,12 +6,14 @@ use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 
 use crate::room::{Grow, Room};
-use crate::shm::layout::{Header, RecordFlags, SLOT_FIRST_RECORD, SLOT_RECORD_MAX};
+use crate::shm::layout::{
+    Header, RecordFlags, SLOT_FIRST_RECORD, SLOT_RECORD_MAX, SLOT_SHORT_RECORD,
+};
 use crate::shm::peer_waker::PeerWaker;
 use crate::shm::reader::Rx;
 use crate::shm::refusals::Refusal;
 use crate::shm::remote_map::RemoteMap;
-use crate::shm::ring::{Space, Tx};
+use crate::shm::ring::{CLAIM_MIN, Space, Tx};
 use crate::state::lending::Lending;
 use crate::state::link_shared::LinkShared;
 use crate::state::policy::contention::Contention;
@@ -201,7 +203,41 @@ impl Link {
     #[inline(always)]
     pub(crate) fn uses_slot(&mut self, record: u32) -> bool {
         self.contention.allows_slot()
-            && (record <= SLOT_FIRST_RECORD || record <= SLOT_RECORD_MAX && !self.has_unacked())
+            && (record <= SLOT_FIRST_RECORD || record <= SLOT_SHORT_RECORD && !self.has_unacked())
+    }
+
+    /// The same for a record of any size that is in the ring already.
+    pub(crate) fn uses_long_slot(&mut self, record: u32) -> bool {
+        match record <= SLOT_SHORT_RECORD {
+            true => self.uses_slot(record),
+            false => {
+                self.contention.allows_slot() && record <= SLOT_RECORD_MAX && !self.has_unacked()
+            }
+        }
+    }
+
+    /// Publishes all that is unpublished: in the slot, if it is one message and that helps.
+    #[inline(never)]
+    pub(crate) fn publish_deferred(&mut self) {
+        let pending = self.tx.unpublished();
+        if !(self.uses_long_slot(pending) && self.publish_alone()) {
+            let ack = self.ack();
+            self.tx.publish(ack);
+            if pending >= CLAIM_MIN {
+                // The next doorbell is likely to publish as much.
+                self.tx.claim(pending);
+            }
+        }
+        self.tx.renew_defer_limit();
+    }
+
+    /// Publishes what is unpublished in the slot, if it is one message.
+    #[inline(never)]
+    fn publish_alone(&mut self) -> bool {
+        let Some(alone) = self.tx.alone_unpublished() else { return false };
+        let ack = self.ack();
+        self.tx.publish_alone_in_slot(alone, ack);
+        true
     }
 
     /// Notes whether messages that came at once crossed with others: they did, unless it was one

@@ -8,7 +8,7 @@
 
 use crate::model::memory::Lasting;
 use crate::model::recvq::Prefetch;
-use crate::shm::layout::{Header, RecordFlags, SLOT_PAYLOAD_MAX};
+use crate::shm::layout::{Header, RecordFlags, SLOT_SHORT};
 use crate::state::completion::recv_wc;
 use crate::state::link::Link;
 use crate::state::place::Pointer;
@@ -62,7 +62,7 @@ impl PredictedReceive {
         // A buffer that is only partly writable needs all checks for each message.
         if open && let Some(to) = mr_cache.lasting(memory, wr.sge) {
             let (like, wr_id) = (Header::plain_for(link.last_qp), wr.wr_id);
-            let to = to.at_most(SLOT_PAYLOAD_MAX);
+            let to = to.at_most(SLOT_SHORT as u32);
             let prefetch = Some(Pointer::to(&mut rq.prefetch));
             *self = PredictedReceive { like, to, wr_id, prefetch };
         }

@@ -4,8 +4,8 @@
 use crate::model::buffers::{Posted, Source};
 use crate::model::send_queue::{Sent, SqEntry};
 use crate::shm::head::Head;
-use crate::shm::layout::record_bytes;
-use crate::shm::ring::{CLAIM_MIN, Space};
+use crate::shm::layout::{SLOT_SHORT_RECORD, record_bytes};
+use crate::shm::ring::Space;
 use crate::state::domain_state::DomainState;
 use crate::state::link::Link;
 use crate::state::place::{Inside, Place};
@@ -79,7 +79,7 @@ impl DomainState {
         if let Some(Some(link)) = self.links.table.get_mut(qp.link)
             && link.tx.unpublished() > 0
         {
-            publish_deferred(link);
+            link.publish_deferred();
         }
     }
 }
@@ -158,8 +158,12 @@ fn post_in_ring_next(
     // SAFETY: the queue pair is a user of the link, which stays until its last user is gone. The
     // creator of `inside` vouched that nobody has a reference to a link.
     let link = unsafe { link.get(inside) };
-    let ack = link.ack();
-    link.tx.publish(ack);
+    if link.tx.unpublished() > SLOT_SHORT_RECORD {
+        link.publish_deferred();
+    } else {
+        let ack = link.ack();
+        link.tx.publish(ack);
+    }
     true
 }
 
@@ -197,33 +201,9 @@ fn make_room(link: &mut Link, record: u32) -> bool {
     let mut space = link.makes_space(record);
     link.tx.renew_defer_limit();
     if !link.tx.may_defer(record) && link.tx.unpublished() > 0 {
-        publish_deferred(link);
+        link.publish_deferred();
         space = link.makes_space(record);
         link.tx.renew_defer_limit();
     }
     space && link.tx.may_defer(record)
-}
-
-/// Publishes all deferred records: in the slot, if it is one message and that helps.
-#[inline(never)]
-fn publish_deferred(link: &mut Link) {
-    let pending = link.tx.unpublished();
-    if !(link.uses_slot(pending) && publish_deferred_in_slot(link)) {
-        let ack = link.ack();
-        link.tx.publish(ack);
-        if pending >= CLAIM_MIN {
-            // The next doorbell is likely to publish as much.
-            link.tx.claim(pending);
-        }
-    }
-    link.tx.renew_defer_limit();
-}
-
-/// Publishes the deferred records in the slot, if they are one message.
-#[inline(never)]
-fn publish_deferred_in_slot(link: &mut Link) -> bool {
-    let Some(alone) = link.tx.alone_unpublished() else { return false };
-    let ack = link.ack();
-    link.tx.publish_alone_in_slot(alone, ack);
-    true
 }

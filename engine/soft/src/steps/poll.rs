@@ -7,7 +7,7 @@
 use crate::model::cq::{Direct, Queued, SHARED_BUDGET, Sink};
 use crate::provider::Polled;
 use crate::shm::copy::claim_line;
-use crate::shm::layout::{LINE, SLOT_RECORD_MAX};
+use crate::shm::layout::{LINE, SLOT_SHORT};
 use crate::state::domain_state::DomainState;
 use crate::sync::{Ordering, fence};
 use crate::wc::Wc;
@@ -73,7 +73,8 @@ impl DomainState {
         }
         self.predicted.prepare(link, &mut self.transport);
         // A ping-pong goes through the whole ring, which is more than the nearest cache holds.
-        link.tx.claim(SLOT_RECORD_MAX);
+        // Of a long message the first lines only: a number that is known here costs least.
+        link.tx.claim(SLOT_SHORT as u32);
         // A ping-pong goes through its receives as well, and a reply waits until the message it
         // replies to is written there.
         for line in 0..=link.rx.slot_lines {

@@ -5,7 +5,9 @@ use crate::model::cq::Sink;
 use crate::model::memory::Memory;
 use crate::model::send_queue::{Sent, SqEntry};
 use crate::shm::head::Head;
-use crate::shm::layout::{FRAGMENT, Header, PUBLISH_EVERY, RecordFlags};
+use crate::shm::layout::{
+    FRAGMENT, Header, PUBLISH_EVERY, RecordFlags, SLOT_RECORD_MAX, SLOT_SHORT_RECORD,
+};
 use crate::shm::ring::{CLAIM_MIN, Space};
 use crate::state::domain_state::DomainState;
 use crate::state::link::Link;
@@ -202,10 +204,25 @@ fn post_at_once(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Poste
     let ack = link.ack();
     match link.uses_slot(plain.record()) {
         true => link.tx.publish_in_slot(plain, payload, space, ack),
+        false if plain.record() > SLOT_SHORT_RECORD => {
+            publish_long(link, plain, payload, space);
+        }
         false => link.tx.publish_in_ring(plain, payload, space, ack),
     }
     enter(link, qp, wr, (plain.header(), plain.header().length()), link.tx.at);
     true
+}
+
+/// Publishes a message that the slot holds only by way of the ring, or not at all.
+#[cold]
+#[inline(never)]
+fn publish_long(link: &mut Link, plain: Head, payload: Source<'_>, space: Space) {
+    if plain.record() <= SLOT_RECORD_MAX {
+        link.tx.put_in_ring(plain, payload, space);
+        return link.publish_deferred();
+    }
+    let ack = link.ack();
+    link.tx.publish_in_ring(plain, payload, space, ack);
 }
 
 /// As [`post_at_once`], for a message whose bytes are lent.

@@ -13,7 +13,8 @@ use crate::wc::{Status, WcFlags, WcOpcode};
 #[test]
 fn cp_2_every_length_arrives_exactly() {
     let (mut one, mut two) = pair(CAPS, true);
-    let lengths = (0..300).chain([1000, 2031, 2032, 2033, 4064, 5000, 8192, 9001, 65536, 1 << 20]);
+    let lengths = (0..300).chain([511, 512, 513, 700, 1000, 1023, 1024, 1025, 1104, 1105]);
+    let lengths = lengths.chain([2031, 2032, 2033, 4064, 5000, 8192, 9001, 65536, 1 << 20]);
     for (n, length) in lengths.enumerate() {
         let bytes = pattern(n, length);
         one.fill(0, &bytes);
@@ -285,13 +286,13 @@ fn two_threads_lose_nothing() {
     });
 }
 
-/// Lengths for every path: slot of one line and of four, ring, fragments.
+/// Lengths for every path: slot of one line, of four and of many, ring, fragments.
 fn length_of(n: u64) -> usize {
     let mixed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     match mixed % 10 {
         0..4 => mixed as usize % 41,
         4..7 => mixed as usize % 220,
-        7..9 => mixed as usize % 1000,
+        7..9 => mixed as usize % 1200,
         _ => mixed as usize % 4096,
     }
 }

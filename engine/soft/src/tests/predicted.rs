@@ -205,7 +205,7 @@ fn an_impossible_record_is_not_predicted() {
         begin(&mut one, &mut two, &[2048, 2048]);
         wait(&mut two, waits);
         two.fill(4096, &[0xee; 2048]);
-        forge(&two, Header(Header::plain_for(two.qp.num()).0 | 1024), 1032);
+        forge(&two, Header(Header::plain_for(two.qp.num()).0 | 1112), 1120);
         let got = two.poll();
         assert!(got.iter().all(|wc| wc.status == Status::Flushed), "{got:?}");
         assert!(two.bytes(4096, 2048).iter().all(|b| *b == 0xee));

@@ -3,6 +3,11 @@
 //! Both sides write the mailbox slot. In a ping-pong its lines move with the messages. When
 //! messages cross, each side takes the lines away from the other, which is writing them, and the
 //! ring alone is faster.
+//!
+//! A second slot for each direction, in the lines of its tail, for messages that cross, gained
+//! nothing. With Poisson arrivals on near cores at a tenth and at half of the peak, a round trip
+//! takes 243 and 398 ns. With that slot it took 245 and 390 where only a message alone on its way
+//! used it, and 262 and 487 where one behind up to 1 KiB of others did, too.
 
 /// From this level on, records do not use the slot. Two crossings with few other arrivals between
 /// them reach it.

@@ -5,6 +5,9 @@
 //! peer lately needed. A first look that finds nothing adds three steps to the budget, and one that
 //! finds a message takes one away; so three of four find one. If the budget stays at its maximum
 //! and still no first look finds a message, spinning is disabled for a while.
+//!
+//! Without the wait, half a round trip of 64 bytes between far cores takes 326 ns in place of 155.
+//! With Poisson arrivals, which the wait cannot foresee, it costs 10 of 243 ns.
 
 /// The longest spin in steps of a few cycles: some 200 ns. A message from a queue pair outside the
 /// ping-pong may wait that long.
