@@ -5,10 +5,11 @@ use std::os::unix::fs::FileExt;
 
 use doorbell_soft::{INBOX_BYTES, LINK_BYTES};
 
-/// Where a link has the slot, with a word of each side, and behind it the directions, those of
-/// messages and those of responses: each two lines of the sender, two of the receiver, and data.
+/// Where a link has the slot of 18 lines, with a word of each side, and behind it the directions,
+/// those of messages and those of responses: each two lines of the sender, two of the receiver, and
+/// data.
 const SLOT: u64 = 256;
-pub(crate) const HEAD: u64 = 512;
+pub(crate) const HEAD: u64 = SLOT + 18 * 64;
 pub(crate) const LINES: u64 = 256;
 pub(crate) const DATA: [u64; 2] = [64 << 10, 16 << 10];
 pub(crate) const RESPONSES: u64 = HEAD + 2 * (LINES + DATA[0]);
