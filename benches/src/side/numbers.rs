@@ -13,8 +13,16 @@ use crate::meet::wire;
 /// Largest message, in bytes, on a device that has no smaller limit.
 const SIZE_MAX: u32 = 16 << 20;
 
-/// The most memory for one kind of blocks, in bytes, unless the least number of blocks needs more.
+/// Memory for one kind of blocks, in bytes, where [`BLOCKS_EACH`] need no more. The receives go
+/// round, so all of this is touched again and again, and has to stay in the caches: with 64 MiB, one
+/// way, messages of 64 KiB have half the rate, and those of 1 MiB a quarter.
+const BLOCKS_CACHED: u32 = 4 << 20;
+
+/// The most memory for one kind of blocks, in bytes, unless [`BLOCKS_EACH`] need more.
 const BLOCKS_BYTES: u32 = 64 << 20;
+
+/// The fewest blocks for a busy connection.
+const BLOCKS_EACH: u32 = 4;
 
 /// Sends outstanding if many round trips are in flight.
 const SEND_QUEUE_DEEP: u32 = 1024;
@@ -35,7 +43,8 @@ pub(crate) fn config(request: &Request, peers: u32, caps: &Caps) -> Result<Confi
         )));
     }
     let block_bytes = size.max(wire::WORD_BYTES as u32).next_multiple_of(64);
-    let most = BLOCKS_BYTES / block_bytes;
+    let busy = request.qps.saturating_mul(BLOCKS_EACH);
+    let most = (BLOCKS_CACHED / block_bytes).max(busy).min(BLOCKS_BYTES / block_bytes);
     // Twice what the windows need, so that each is as long as it may be.
     let (send_queue, window, times) = match request.test {
         Test::Load | Test::Sweep => (SEND_QUEUE_DEEP, SEND_QUEUE_DEEP, 4),
@@ -45,7 +54,7 @@ pub(crate) fn config(request: &Request, peers: u32, caps: &Caps) -> Result<Confi
     };
     let streams = request.qps.saturating_mul(times).saturating_mul(send_queue);
     let recv_blocks = match request.receives {
-        0 => streams.min(most).min(caps.srq_wr_max).max(16),
+        0 => streams.min(most).min(caps.srq_wr_max).max(BLOCKS_EACH),
         asked => asked,
     };
     let refill = Config::DEFAULT.refill.min(recv_blocks / 4);
@@ -60,7 +69,7 @@ pub(crate) fn config(request: &Request, peers: u32, caps: &Caps) -> Result<Confi
         send_queue,
         block_bytes,
         recv_blocks,
-        send_blocks: Config::DEFAULT.send_blocks.min(most).max(4),
+        send_blocks: Config::DEFAULT.send_blocks.min(most).max(BLOCKS_EACH),
         signal_every: request.signal_every,
         refill,
         window,
