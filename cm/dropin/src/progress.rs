@@ -265,8 +265,11 @@ impl Progress {
         loop {
             self.look_on(requests)?;
             self.driven.store(false, Ordering::SeqCst);
+            let mut own = self.wait_for_own();
+            own.promise_polls(false);
             // It has notifiers, as seen when it was made.
-            let _ = self.wait_for_own().arm(false);
+            let _ = own.arm(false);
+            drop(own);
             self.work();
             self.attend()?;
             requests = self.stand_in()?;
@@ -277,6 +280,7 @@ impl Progress {
     /// event, makes another one.
     fn look_on(&self, requests: usize) -> Option<()> {
         self.driven.store(true, Ordering::SeqCst);
+        self.wait_for_own().promise_polls(true);
         let mut quiet = 0;
         let (mut before, mut since) = (POLLS.load(Ordering::Relaxed), Instant::now());
         loop {
@@ -293,6 +297,10 @@ impl Progress {
             since = Instant::now();
             let now = POLLS.load(Ordering::Relaxed);
             let polls = now.wrapping_sub(std::mem::replace(&mut before, now));
+            if polls == 0 && quiet == 0 {
+                // It has promised to: an acknowledgement may wait.
+                self.wait_for_own().poll(&mut []);
+            }
             quiet = if polls < BUSY_LOOK { quiet + 1 } else { 0 };
             let waits = self.armed.load(Ordering::SeqCst) > 0;
             if quiet >= if waits { 1 } else { QUIET_LOOKS } {
@@ -355,6 +363,8 @@ impl Progress {
     }
 
     fn attend_peers(&self) {
+        // What a peer has sent before it left counts.
+        self.wait_for_own().poll(&mut []);
         for num in self.device.rendezvous_step() {
             self.tell_qp(num, News::PeerLeft);
         }
