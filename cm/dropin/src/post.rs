@@ -13,7 +13,7 @@ use libc::c_int;
 
 use crate::abi::{ibv_qp, ibv_recv_wr, ibv_send_wr};
 use crate::ah::Ah;
-use crate::border::{ABSENT, Errno, INVALID, code, object};
+use crate::border::{ABSENT, Errno, INVALID, object};
 use crate::memory::Pd;
 use crate::qp::{Inner, Qp, qp_at};
 use crate::requests::{STEP, on_list, pieces, to_srq};
@@ -64,6 +64,7 @@ unsafe fn operation(wr: &ibv_send_wr, kind: QpType) -> Result<SendOp, Errno> {
 ///
 /// # Safety
 /// As for [`operation`].
+#[inline(always)]
 unsafe fn request<'a>(wr: &ibv_send_wr, kind: QpType) -> Result<SendWr<'a>, Errno> {
     // SAFETY: as the caller says.
     let (op, pieces) = unsafe { (operation(wr, kind)?, pieces(wr.sg_list, wr.num_sge)?) };
@@ -101,6 +102,7 @@ fn wait_for_room(qp: &Qp, wr: &SendWr<'_>) {
 ///
 /// # Safety
 /// The program keeps buffers and address handles until the requests have completed.
+#[inline]
 pub(crate) unsafe fn post_list(
     qp: &Qp,
     inner: &mut Inner,
@@ -128,46 +130,60 @@ pub(crate) unsafe extern "C" fn post_send(
     first: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    let mut next = first;
-    let result = code(|| {
-        // SAFETY: the program's queue pair.
-        let qp = unsafe { qp_at(at) }?;
-        let mut inner = qp.own.inner.lock();
-        inner.may_send()?;
-        while !next.is_null() {
-            let mut list = ArrayVec::<SendWr<'_>, STEP>::new();
-            let mut wrong = Ok(());
-            let mut end = next;
-            // SAFETY: the program's list, each request of which names the next.
-            while let Some(wr) = unsafe { end.as_ref() }.filter(|_| !list.is_full()) {
-                // SAFETY: as above.
-                match unsafe { request(wr, qp.own.kind()) } {
-                    Ok(made) => list.push(made),
-                    Err(errno) => {
-                        wrong = Err(errno);
-                        break;
-                    }
+    // SAFETY: the program's queue pair and list; it keeps the buffers, by the contract of
+    // `ibv_post_send`.
+    unsafe {
+        on_list(first, bad, |next| {
+            let qp = qp_at(at)?;
+            let mut inner = qp.own.inner.lock();
+            inner.may_send()?;
+            match next.as_ref().filter(|wr| wr.next.is_null()) {
+                Some(wr) => {
+                    let made = request(wr, qp.own.kind())?;
+                    post_list(&qp.own, &mut inner, slice::from_ref(&made))
+                        .map_err(|PostError { cause, .. }| Errno::from(cause))?;
                 }
-                end = wr.next;
+                None => post_many(&qp.own, &mut inner, next)?,
             }
-            // SAFETY: the program keeps the buffers, by the contract of `ibv_post_send`.
-            let posted = unsafe { post_list(&qp.own, &mut inner, &list) };
-            let accepted = posted.map_or_else(|error| error.accepted, |()| list.len());
-            for _ in 0..accepted {
-                // SAFETY: as above.
-                next = unsafe { (*next).next };
-            }
-            posted.map_err(|PostError { cause, .. }| Errno::from(cause))?;
-            wrong?;
-        }
-        qp.own.after_post(inner);
-        Ok(())
-    });
-    if result != 0 && !bad.is_null() {
-        // SAFETY: the program gives room for a pointer.
-        unsafe { bad.write(next) };
+            qp.own.after_post(inner);
+            Ok(())
+        })
     }
-    result
+}
+
+/// Posts a list of requests, some at a time. `next` is left at the first that was not taken.
+///
+/// # Safety
+/// As for [`post_list`]; the list is the program's.
+#[inline(never)]
+unsafe fn post_many(qp: &Qp, inner: &mut Inner, next: &mut *mut ibv_send_wr) -> Result<(), Errno> {
+    while !next.is_null() {
+        let mut list = ArrayVec::<SendWr<'_>, STEP>::new();
+        let mut wrong = Ok(());
+        let mut end = *next;
+        // SAFETY: the program's list, each request of which names the next.
+        while let Some(wr) = unsafe { end.as_ref() }.filter(|_| !list.is_full()) {
+            // SAFETY: as above.
+            match unsafe { request(wr, qp.kind()) } {
+                Ok(made) => list.push(made),
+                Err(errno) => {
+                    wrong = Err(errno);
+                    break;
+                }
+            }
+            end = wr.next;
+        }
+        // SAFETY: as the caller says.
+        let posted = unsafe { post_list(qp, inner, &list) };
+        let accepted = posted.map_or_else(|error| error.accepted, |()| list.len());
+        for _ in 0..accepted {
+            // SAFETY: as above.
+            *next = unsafe { (**next).next };
+        }
+        posted.map_err(|PostError { cause, .. }| Errno::from(cause))?;
+        wrong?;
+    }
+    Ok(())
 }
 
 /// `post_recv` of a context.

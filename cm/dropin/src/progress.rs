@@ -2,8 +2,9 @@
 //! that sleeps, or watches memory, makes none. So each process has one thread that polls in its
 //! place.
 //!
-//! While the program polls by itself, the thread only looks each millisecond whether it still does.
-//! Otherwise it sleeps until a peer rings, does the work, goes on for a moment, and sleeps again.
+//! While the program polls by itself, the thread only looks each millisecond whether it still does,
+//! also if it has asked for events: its polls ring for those. Otherwise the thread sleeps until a
+//! peer rings, does the work, goes on for a moment, and sleeps again.
 #![expect(unsafe_code, reason = "epoll, signals, the end of the process")]
 
 use std::collections::HashMap;
@@ -32,8 +33,11 @@ pub(crate) fn count_poll() {
     POLLS.store(POLLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
-/// How often the thread looks whether the program still polls, in milliseconds.
+/// How often the thread looks whether the program still polls, in milliseconds. A program that waits
+/// for completions must have gone on for as long, without another request for an event, before the
+/// thread leaves the device to it.
 const LOOK_MS: c_int = 1;
+const LOOK: Duration = Duration::from_millis(LOOK_MS as u64);
 /// Polls within that time that show that the program polls by itself.
 const BUSY_LOOK: usize = 50;
 /// Looks without such polls in a row after which the thread takes over: on a busy machine a program
@@ -70,6 +74,8 @@ pub(crate) struct Progress {
     driven: AtomicBool,
     /// Completion queues that a program waits for.
     armed: AtomicUsize,
+    /// The requests for an event, all of them.
+    requests: AtomicUsize,
     /// The events of each context, by its address.
     pub(crate) contexts: Mutex<HashMap<usize, Arc<AsyncQueue>>>,
     /// Objects of the program. Each leaves its list before it is destroyed, and is used only while
@@ -175,6 +181,7 @@ impl Progress {
             kick,
             driven: AtomicBool::new(true),
             armed: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
             contexts: Mutex::default(),
             cqs: Mutex::default(),
             qps: Mutex::default(),
@@ -199,8 +206,10 @@ impl Progress {
         self.armed.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The thread must not sleep its millisecond now.
+    /// The program may sleep from now on: the thread must not sleep its millisecond.
     pub(crate) fn call(&self) {
+        // SeqCst: the thread sees this request after it has set `driven`, or this call sees that.
+        self.requests.fetch_add(1, Ordering::SeqCst);
         if self.driven.load(Ordering::SeqCst) {
             ring(self.kick.as_raw_fd());
         }
@@ -213,8 +222,11 @@ impl Progress {
 
     /// The program has posted something. Its completion may come without a peer, who would wake
     /// this process: if the program waits for it, it must be made now. True if it may be there.
+    /// Where the program polls too, a poll makes it, or the thread when it takes over.
     pub(crate) fn posted(&self) -> bool {
         let waits = self.armed.load(Ordering::SeqCst) > 0;
+        // SeqCst: whoever reads the old value has posted before the thread does its work.
+        let waits = waits && !self.driven.load(Ordering::SeqCst);
         if waits {
             self.work();
         }
@@ -249,53 +261,91 @@ impl Progress {
 
     /// Runs until waiting is not possible any more.
     fn run(&self) -> Option<Infallible> {
+        let mut requests = 0;
         loop {
-            self.driven.store(true, Ordering::SeqCst);
-            let mut quiet = 0;
-            loop {
-                let before = POLLS.load(Ordering::Relaxed);
-                if !self.rare.wait(LOOK_MS)?.is_empty() {
-                    self.attend()?;
-                }
-                let polls = POLLS.load(Ordering::Relaxed).wrapping_sub(before);
-                quiet = if polls < BUSY_LOOK { quiet + 1 } else { 0 };
-                if self.armed.load(Ordering::SeqCst) > 0 || quiet >= QUIET_LOOKS {
-                    break;
-                }
-            }
+            self.look_on(requests)?;
             self.driven.store(false, Ordering::SeqCst);
+            let mut own = self.wait_for_own();
+            own.promise_polls(false);
             // It has notifiers, as seen when it was made.
-            let _ = self.wait_for_own().arm(false);
+            let _ = own.arm(false);
+            drop(own);
             self.work();
             self.attend()?;
-            self.stand_in()?;
+            requests = self.stand_in()?;
         }
     }
 
-    /// Does the work in place of the program, until that polls by itself.
-    fn stand_in(&self) -> Option<()> {
+    /// Leaves the device to the program, until that polls no more or, after as many requests for an
+    /// event, makes another one.
+    fn look_on(&self, requests: usize) -> Option<()> {
+        self.driven.store(true, Ordering::SeqCst);
+        self.wait_for_own().promise_polls(true);
+        let mut quiet = 0;
+        let (mut before, mut since) = (POLLS.load(Ordering::Relaxed), Instant::now());
+        loop {
+            // First: a request may have come before `driven` was set, and have rung nobody.
+            if self.requests.load(Ordering::SeqCst) != requests {
+                return Some(());
+            }
+            if !self.rare.wait(LOOK_MS)?.is_empty() {
+                self.attend()?;
+            }
+            if since.elapsed() < LOOK {
+                continue;
+            }
+            since = Instant::now();
+            let now = POLLS.load(Ordering::Relaxed);
+            let polls = now.wrapping_sub(std::mem::replace(&mut before, now));
+            if polls == 0 && quiet == 0 {
+                // It has promised to: an acknowledgement may wait.
+                self.wait_for_own().poll(&mut []);
+            }
+            quiet = if polls < BUSY_LOOK { quiet + 1 } else { 0 };
+            let waits = self.armed.load(Ordering::SeqCst) > 0;
+            if quiet >= if waits { 1 } else { QUIET_LOOKS } {
+                return Some(());
+            }
+        }
+    }
+
+    /// Does the work in place of the program, until that polls by itself. The requests for an event
+    /// by then.
+    fn stand_in(&self) -> Option<usize> {
         let mut before = POLLS.load(Ordering::Relaxed);
+        let (mut requests, mut asked) = (self.requests.load(Ordering::SeqCst), Instant::now());
         loop {
             if self.all.wait(-1)?.contains(&WORK) {
                 self.wait_for_own().woken();
             }
             self.attend()?;
-            let since = Instant::now();
-            while since.elapsed() < GO_ON {
-                // Whoever is in the device does the work.
-                let mut own = lock(&self.own);
-                if !own.is_busy() {
-                    own.poll(&mut []);
-                }
-                drop(own);
-                (0..PAUSES).for_each(|_| std::hint::spin_loop());
-            }
+            self.go_on();
             self.attend()?;
-            let now = POLLS.load(Ordering::Relaxed);
-            let polls = now.wrapping_sub(std::mem::replace(&mut before, now));
-            if self.armed.load(Ordering::SeqCst) == 0 && polls >= BUSY_GO_ON {
-                return Some(());
+            let polls = POLLS.load(Ordering::Relaxed);
+            let polls = polls.wrapping_sub(std::mem::replace(&mut before, polls));
+            let now = self.requests.load(Ordering::SeqCst);
+            if std::mem::replace(&mut requests, now) != now {
+                asked = Instant::now();
             }
+            // A program may ask for events that seldom come, and poll all the time, as UCX does.
+            let sleeps = self.armed.load(Ordering::SeqCst) > 0 && asked.elapsed() < LOOK;
+            if !sleeps && polls >= BUSY_GO_ON {
+                return Some(requests);
+            }
+        }
+    }
+
+    /// Does the work for a moment.
+    fn go_on(&self) {
+        let since = Instant::now();
+        while since.elapsed() < GO_ON {
+            // Whoever is in the device does the work.
+            let mut own = lock(&self.own);
+            if !own.is_busy() {
+                own.poll(&mut []);
+            }
+            drop(own);
+            (0..PAUSES).for_each(|_| std::hint::spin_loop());
         }
     }
 
@@ -313,6 +363,8 @@ impl Progress {
     }
 
     fn attend_peers(&self) {
+        // What a peer has sent before it left counts.
+        self.wait_for_own().poll(&mut []);
         for num in self.device.rendezvous_step() {
             self.tell_qp(num, News::PeerLeft);
         }
@@ -408,6 +460,30 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
+
+    /// UCX waits for datagrams that seldom come, in a thread of its own, and polls all the time.
+    #[test]
+    fn a_program_that_waits_and_polls_has_the_device_to_itself_until_it_waits_anew() {
+        let device = SoftDevice::open().unwrap();
+        device.connect_by_number().unwrap();
+        let progress: &'static Progress = Box::leak(Box::new(Progress::new(device).unwrap()));
+        std::thread::spawn(|| progress.run());
+        progress.arm();
+        let until = |driven: bool| {
+            let begin = Instant::now();
+            while progress.driven.load(Ordering::SeqCst) != driven {
+                assert!(begin.elapsed() < Duration::from_secs(60), "driven stays {}", !driven);
+                (0..BUSY_LOOK).for_each(|_| count_poll());
+                // As a peer would.
+                ring(progress.kick.as_raw_fd());
+            }
+        };
+        for _ in 0..20 {
+            until(true);
+            progress.call();
+            until(false);
+        }
+    }
 
     /// A program may close descriptors that it does not know, as daemons do when they start.
     #[test]

@@ -1,6 +1,8 @@
 //! Lists of requests: the pieces of one, and receives.
 #![expect(unsafe_code, reason = "the C interface")]
 
+use std::slice;
+
 use arrayvec::ArrayVec;
 use doorbell_seam::wr::{PostError, RecvWr, SendOp, Sge, XrcOp};
 use doorbell_soft::SoftDevice;
@@ -94,12 +96,34 @@ impl Queue<'_> {
         Ok(RecvWr { wr_id: wr.wr_id, sge })
     }
 
-    /// Posts a list of receives, by a call for some at a time. `next` is left at the first that was
-    /// not taken.
+    /// Posts a list of receives by that call. `next` is left at the first that was not taken.
     ///
     /// # Safety
     /// As for [`Queue::receives`].
     pub(crate) unsafe fn post(
+        &self,
+        next: &mut *mut ibv_recv_wr,
+        mut post: impl FnMut(&[RecvWr]) -> Result<(), PostError>,
+    ) -> Result<(), Errno> {
+        // SAFETY: as the caller says.
+        if let Some(wr) = unsafe { next.as_ref() }.filter(|wr| wr.next.is_null()) {
+            // SAFETY: as above.
+            let receive = unsafe { self.receive(wr) }?;
+            return post(slice::from_ref(&receive)).map_err(|PostError { cause, .. }| {
+                self.scatter.cancel(receive.wr_id);
+                cause.into()
+            });
+        }
+        // SAFETY: as above.
+        unsafe { self.post_many(next, post) }
+    }
+
+    /// The same for a list of several, some at a time.
+    ///
+    /// # Safety
+    /// As above.
+    #[inline(never)]
+    unsafe fn post_many(
         &self,
         next: &mut *mut ibv_recv_wr,
         mut post: impl FnMut(&[RecvWr]) -> Result<(), PostError>,

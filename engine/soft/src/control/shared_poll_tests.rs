@@ -48,3 +48,65 @@ fn an_acknowledgement_hides_no_message() {
         next_of(&mut two);
     }
 }
+
+/// One message there and one back. Returns the numbers of the completions of the first side, in
+/// order.
+fn exchange(one: &mut Side, two: &mut Side) -> [u64; 2] {
+    two.receive();
+    one.receive();
+    one.send(&[]);
+    assert_eq!(next_of(two).wr_id, 2, "a message");
+    two.send(&[]);
+    let told = [next_of(one).wr_id, next_of(one).wr_id];
+    assert_eq!(next_of(two).wr_id, 1, "the reply was taken");
+    told
+}
+
+fn connected() -> (Side, Side) {
+    let (mut one, mut two) = (Side::new(QpType::Rc), Side::new(QpType::Rc));
+    one.connect(two.name()).unwrap();
+    two.connect(one.name()).unwrap();
+    (one, two)
+}
+
+/// A reply that carries an acknowledgement completes the send first, as a NIC does: a program that
+/// sees the reply has room for the next send.
+#[test]
+fn a_send_completes_before_the_reply_to_it() {
+    let (mut one, mut two) = connected();
+    two.poller.promise_polls(true);
+    for round in 0..40 {
+        assert_eq!(exchange(&mut one, &mut two), [1, 2], "round {round}");
+    }
+}
+
+/// Where replies follow messages, an acknowledgement waits for the reply; but only if somebody
+/// promises to poll, and not beyond the next poll.
+#[test]
+fn an_acknowledgement_waits_for_a_reply_where_polls_are_promised() {
+    for promised in [true, false] {
+        let (mut one, mut two) = connected();
+        two.poller.promise_polls(promised);
+        (0..40).for_each(|_| _ = exchange(&mut one, &mut two));
+        two.receive();
+        one.send(&[]);
+        assert_eq!(next_of(&mut two).wr_id, 2);
+        let at_once = (0..100).find_map(|_| one.poll()).is_some();
+        assert_eq!(at_once, !promised);
+        if promised {
+            // The promise is taken back, and a poll follows.
+            two.poller.promise_polls(false);
+            assert_eq!(two.poll(), None);
+            assert_eq!(next_of(&mut one).wr_id, 1);
+        }
+        // It has waited in vain, or not at all. A late reply does not make the next one wait.
+        one.receive();
+        two.send(&[]);
+        assert_eq!([next_of(&mut one).wr_id, next_of(&mut two).wr_id], [2, 1]);
+        two.poller.promise_polls(promised);
+        two.receive();
+        one.send(&[]);
+        assert_eq!(next_of(&mut two).wr_id, 2);
+        assert_eq!(next_of(&mut one).wr_id, 1);
+    }
+}

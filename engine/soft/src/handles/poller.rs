@@ -113,6 +113,13 @@ impl SoftPoller {
         self.cq.domain.is_entered()
     }
 
+    /// Promises that somebody polls the shared domain within a few milliseconds after the program
+    /// has ceased to, or takes that back; then a poll must follow. Meanwhile a poll may leave the
+    /// acknowledgement of a message to the reply that is likely to follow.
+    pub fn promise_polls(&mut self, on: bool) {
+        self.cq.domain.enter_shared(|state| state.transport.res.attended = on);
+    }
+
     fn poll_shared(&mut self, out: &mut [Wc]) -> usize {
         self.cq.poll_shared(out)
     }

@@ -30,6 +30,8 @@ struct Ring {
     tail: u32,
     /// The domains, by their number here.
     claims: Vec<Option<Claim>>,
+    /// Receives that they have prefetched, used or not.
+    claimed: u32,
     /// Raise an event when fewer than this many are left; 0 for none.
     limit: u32,
     /// A domain found no receive, and may be asleep.
@@ -63,11 +65,6 @@ impl Ring {
         self.tail.wrapping_sub(self.head)
     }
 
-    /// Receives that are prefetched, used or not.
-    fn claimed(&self) -> u32 {
-        self.claims.iter().flatten().map(|claim| claim.claimed).sum()
-    }
-
     /// Receives that are prefetched and not used.
     fn ahead(&self) -> u32 {
         self.claims.iter().flatten().map(Claim::unused).sum()
@@ -75,7 +72,8 @@ impl Ring {
 
     fn claim(&mut self, number: usize, claimed: u32) {
         if let Some(Some(claim)) = self.claims.get_mut(number) {
-            claim.claimed = claimed;
+            let before = core::mem::replace(&mut claim.claimed, claimed);
+            self.claimed = self.claimed - before + claimed;
         }
     }
 }
@@ -111,6 +109,7 @@ impl RecvQueue {
                 head: 0,
                 tail: 0,
                 claims: Vec::new(),
+                claimed: 0,
                 limit: 0,
                 starved: false,
             }),
@@ -166,7 +165,9 @@ impl RecvQueue {
     pub(crate) fn detach(&self, prefetch: &mut Prefetch) {
         self.give_back(prefetch);
         self.users.fetch_sub(1, Ordering::Relaxed);
-        if let Some(claim) = self.ring.lock().claims.get_mut(prefetch.number) {
+        let mut ring = self.ring.lock();
+        ring.claim(prefetch.number, 0);
+        if let Some(claim) = ring.claims.get_mut(prefetch.number) {
             *claim = None;
         }
     }
@@ -174,10 +175,21 @@ impl RecvQueue {
     /// Adds receives at the end: all, or as many as fit (PL-5).
     pub(crate) fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
         let mut ring = self.ring.lock();
+        if let [one] = list
+            && ring.len() + ring.claimed < ring.depth
+            && !ring.starved
+        {
+            let at = ring.tail as usize & (ring.slots.len() - 1);
+            if let Some(place) = ring.slots.get_mut(at) {
+                *place = *one;
+                ring.tail = ring.tail.wrapping_add(1);
+                return Ok(());
+            }
+        }
         let mut room = ring.depth.saturating_sub(ring.len());
         // Prefetched receives keep their place here, because they may come back. The counts of used
         // ones lie in lines of other processors, so they are read only where they matter.
-        if list.len() > room.saturating_sub(ring.claimed()) as usize {
+        if list.len() > room.saturating_sub(ring.claimed) as usize {
             room = room.saturating_sub(ring.ahead());
         }
         let take = list.len().min(room as usize);
@@ -263,6 +275,8 @@ impl RecvQueue {
     fn take(&self, ring: &mut Ring, prefetch: &mut Prefetch, exact: bool) -> bool {
         let shared = self.users.load(Ordering::Relaxed).max(1);
         let share = ring.len() / 4 / shared;
+        // Nobody else can lack what the only domain has.
+        let exact = exact && shared > 1;
         let mut ahead = if exact { 1 } else { share.clamp(1, PREFETCH_MAX as u32) };
         if ring.limit > 0 {
             ahead = ahead.min(ring.len().saturating_sub(ring.limit)).max(1);
@@ -403,6 +417,40 @@ mod tests {
             seen.push(first.wr_id);
             prefetch.advance(1);
         }
+    }
+
+    /// The shared domain prefetches as others do while nobody else uses the queue, and one receive
+    /// at a time otherwise.
+    #[test]
+    fn the_shared_domain_keeps_no_receive_that_another_may_lack() {
+        let queue = RecvQueue::new(0, 64, PdMark::default());
+        queue.post(&(0..64).map(wr).collect::<Vec<_>>()).unwrap();
+        let mut one = attach(&queue);
+        assert!(!queue.fetch(&mut one, true));
+        assert_eq!(one.len(), 16);
+        let mut two = attach(&queue);
+        assert!(!queue.fetch(&mut two, true));
+        assert_eq!(two.len(), 1);
+    }
+
+    /// A receive that is posted alone finds the room that a list finds.
+    #[test]
+    fn a_single_receive_finds_no_more_room_than_a_list() {
+        let queue = RecvQueue::new(0, 8, PdMark::default());
+        let mut prefetch = attach(&queue);
+        let mut numbers = 0..;
+        let mut one = || queue.post(&[wr(numbers.next().unwrap())]);
+        (0..8).for_each(|_| one().unwrap());
+        assert!(one().is_err());
+        assert!(!queue.fetch(&mut prefetch, false));
+        assert_eq!(prefetch.len(), 2);
+        assert!(one().is_err(), "the prefetched ones keep their places");
+        prefetch.advance(2);
+        (0..2).for_each(|_| one().unwrap());
+        assert!(one().is_err());
+        assert_eq!(drain(&queue, &mut prefetch), [2, 3, 4, 5, 6, 7, 10, 11]);
+        queue.detach(&mut prefetch);
+        (12..20).for_each(|n| queue.post(&[wr(n)]).unwrap());
     }
 
     /// PL-5: a post stops at the first receive without room, and those before it are posted.

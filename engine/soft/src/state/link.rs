@@ -17,6 +17,7 @@ use crate::shm::ring::{CLAIM_MIN, Space, Tx};
 use crate::state::lending::Lending;
 use crate::state::link_shared::LinkShared;
 use crate::state::policy::contention::Contention;
+use crate::state::policy::reply::ReplyPolicy;
 use crate::state::policy::spin::SpinPolicy;
 use crate::state::responses::{Response, Responses};
 use crate::state::signaled::SignaledQueue;
@@ -55,6 +56,8 @@ pub(crate) struct Link {
     pub(crate) spin: SpinPolicy,
     /// Whether messages of both sides cross.
     pub(crate) contention: Contention,
+    /// Whether acknowledgements come with replies, in the shared domain.
+    pub(crate) reply: ReplyPolicy,
     /// There is a backlog or a refusal, or the link is broken or idle: posts and polls need more
     /// than the fast path.
     pub(crate) slow_path: bool,
@@ -111,6 +114,7 @@ impl Link {
             ping_pong: false,
             spin: SpinPolicy::new(),
             contention: Contention::new(),
+            reply: ReplyPolicy::new(),
             slow_path: false,
             slow_poll: false,
             idle: false,
@@ -291,14 +295,22 @@ impl Link {
         self.slow_poll || self.rx.ack_is_due() || !self.rx.caught_up()
     }
 
+    /// True if a completion is due, by the slot as last read.
+    #[inline(always)]
+    pub(crate) fn is_acked(&mut self) -> bool {
+        self.signaled.first().is_some_and(|first| self.acked() >= first.end)
+    }
+
     /// True if a completion is due, or the peer has said in its own line that it has taken
     /// something. While a completion is awaited, this waits for that a little. The peer writes the
-    /// slot next, and a look there would take its lines away.
+    /// slot next, and a look there would take its lines away. If the slot is to bring the
+    /// acknowledgement as well, one look is enough.
     #[inline(always)]
     pub(crate) fn await_ack(&mut self) -> bool {
         let Some(first) = self.signaled.first() else { return false };
+        let looks = if self.reply.peer_replies { 1 } else { AWAIT_ACK };
         // A post may have read the acknowledgement, and has completed nothing.
-        self.acked() >= first.end || (0..AWAIT_ACK).any(|_| self.tx.has_new_taken())
+        self.acked() >= first.end || (0..looks).any(|_| self.tx.has_new_taken())
     }
 
     /// True if a record, a refusal or a response has come. (An idle link waits for no completion

@@ -24,7 +24,7 @@ pub(crate) struct RqUse {
 pub(crate) struct Receives {
     queues: Vec<RqUse>,
     nic: Arc<Nic>,
-    /// A shared domain takes no more receives than it needs.
+    /// A shared domain takes no more receives than it needs from a queue of several domains.
     exact: bool,
 }
 

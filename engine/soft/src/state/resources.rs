@@ -32,6 +32,8 @@ pub(crate) struct Resources {
     pub(crate) completions: Completions,
     pub(crate) service_queue: ServiceQueue,
     pub(crate) inboxes: Inboxes,
+    /// Somebody polls soon even if the program does not: an acknowledgement may wait for a reply.
+    pub(crate) attended: bool,
 }
 
 /// What became of a record.

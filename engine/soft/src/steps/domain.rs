@@ -87,6 +87,7 @@ impl Domain {
                         completions: Completions::new(),
                         service_queue: ServiceQueue::new(),
                         inboxes: Inboxes::new(),
+                        attended: false,
                     },
                 },
             }),

@@ -43,8 +43,11 @@ impl Transport {
         // An acknowledgement waits one poll, so that a reply can carry it.
         if link.rx.ack_is_due() {
             link.ack_now();
+            if S::THOROUGH {
+                link.reply.note_vain();
+            }
         }
-        if !link.signaled.is_empty() {
+        if if S::THOROUGH { link.is_acked() } else { !link.signaled.is_empty() } {
             self.complete(link, sink);
         }
         let came = self.receive_all(link, sink);
@@ -56,7 +59,7 @@ impl Transport {
             }
         }
         if S::THOROUGH {
-            self.end_thorough(link, came, sink);
+            self.end_thorough(link, came);
         }
         if link.slow_poll {
             self.serve_slow_path(link, sink);
@@ -65,12 +68,13 @@ impl Transport {
 
     /// What each poll of the shared domain does at its end: the next may be long in coming.
     #[inline(always)]
-    fn end_thorough<S: Sink>(&mut self, link: &mut Link, came: bool, sink: &mut S) {
-        // The message that has come may acknowledge sends of this side.
-        if came && !link.signaled.is_empty() {
-            self.complete(link, sink);
+    fn end_thorough(&mut self, link: &mut Link, came: bool) {
+        if came && self.res.receives.is_dry(link.rq) {
+            // A message in the slot needs one.
+            self.res.receives.prefetch_ahead(link.rq);
         }
-        if link.rx.ack_is_due() {
+        let waits = came && link.reply.note_arrival(link.tx.published()) && self.res.attended;
+        if !waits && link.rx.ack_is_due() {
             link.ack_now();
         }
     }
@@ -79,6 +83,7 @@ impl Transport {
     #[inline(never)]
     pub(crate) fn take_ack<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
         link.note_taken();
+        link.reply.peer_replies = false;
         self.complete(link, sink);
     }
 
@@ -125,6 +130,12 @@ impl Transport {
         }
         if !link.rx.look() {
             return came;
+        }
+        // What has come may acknowledge sends of this side: they complete before its receive, as
+        // they do on a NIC.
+        if S::THOROUGH && link.is_acked() {
+            self.complete(link, sink);
+            link.reply.peer_replies = true;
         }
         if sink.room() > 0
             && let Some(lone) = link.rx.slot_record(link.tx.last_in_slot())
