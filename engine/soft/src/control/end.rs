@@ -265,6 +265,23 @@ impl End {
         Some(raised)
     }
 
+    /// The peer has closed its socket. The program learns that from its events; its queue pair
+    /// fails now, as far as it is to fail without the program. Returns the queue pair's number.
+    pub(super) fn hung_up(&self) -> Option<u32> {
+        let mut core = self.lock();
+        let (mut bytes, socket) = ([0; MESSAGE_MAX], core.socket.as_ref()?);
+        let next = socket.peek(&mut bytes).and_then(|length| bytes.get(..length));
+        let qp = core.qp.clone().or(core.external.asks_for.clone())?;
+        match (core.state, next.and_then(Message::decode)) {
+            // It has ended the connection, and this side may still receive what came before.
+            (State::Replied | State::Established, Some(Message::Bye)) => qp.peer_left(),
+            (State::Replied | State::Established, _) if core.qp.is_some() => core.fail_lost(),
+            (State::Established, _) => qp.peer_left(),
+            _ => return None,
+        }
+        Some(qp.num())
+    }
+
     /// Acts on the deadline, if it has passed.
     pub(super) fn expire(&self, now: Instant) -> Option<Raised> {
         let mut core = self.lock();
@@ -298,7 +315,11 @@ impl End {
 impl Drop for End {
     /// Tells the peer that the id is destroyed (ID-9).
     fn drop(&mut self) {
+        let key = self.key;
         let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(rendezvous) = core.device.rendezvous.get() {
+            rendezvous.forget_end(key);
+        }
         core.drop_external();
         let goodbye = match core.state {
             State::Asked | State::Requested => Some(Message::reject(&[])),

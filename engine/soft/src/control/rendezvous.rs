@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::io::ErrorKind;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use doorbell_fabric::CmError;
@@ -30,6 +30,7 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::Gid;
 use doorbell_seam::provider::wake::Notifier;
 
+use super::end::End;
 use super::files;
 use super::links;
 use super::offers::{LISTENER, OFFERS_MAX, Offer, Offers, WAITING, is_of};
@@ -42,6 +43,8 @@ use crate::{LinkShared, QpControl, Wiring};
 const OFFER_LIMIT: Duration = Duration::from_secs(5);
 /// Pause between two looks for it.
 const PAUSE: Duration = Duration::from_micros(100);
+/// Added to the keys of the connection manager's ends.
+const END: u64 = 1 << 40;
 /// Peers that may connect before this side takes them; a system may allow fewer.
 const BACKLOG: u32 = 4096;
 
@@ -50,7 +53,7 @@ pub(super) struct Rendezvous {
     /// The name of the device.
     device: String,
     gid: Gid,
-    /// Under the keys of `offers`, or the number of a queue pair, which has 24 bits.
+    /// Under the keys of `offers`, the number of a queue pair, which has 24 bits, or [`END`].
     pub(super) watch: Epoll,
     lists: Mutex<Lists>,
 }
@@ -59,6 +62,8 @@ struct Lists {
     offers: Offers,
     /// By the number of this side's queue pair.
     pairs: HashMap<u32, Pair>,
+    /// Ends of the connection manager, by their keys.
+    ends: HashMap<u64, Weak<End>>,
 }
 
 /// A queue pair that was connected.
@@ -123,7 +128,8 @@ impl Rendezvous {
         listener.listen(BACKLOG)?;
         let mut offers = Offers::new(listener, OFFERS_MAX);
         offers.listen(&watch);
-        let lists = Mutex::new(Lists { offers, pairs: HashMap::new() });
+        let lists = Lists { offers, pairs: HashMap::new(), ends: HashMap::new() };
+        let lists = Mutex::new(lists);
         Ok(Rendezvous { device: device.to_owned(), gid, watch, lists })
     }
 
@@ -241,6 +247,18 @@ impl Rendezvous {
         self.add(qp, link, socket, None, wiring)
     }
 
+    /// Watches for the peer of an end of the connection manager to leave: a program may read no
+    /// events.
+    pub(super) fn watch_end(&self, fd: RawFd, end: &Arc<End>) {
+        self.lists().ends.insert(end.key, Arc::downgrade(end));
+        // If this fails, the program must read its events.
+        let _ = self.watch.add_end(fd, END + end.key);
+    }
+
+    pub(super) fn forget_end(&self, key: u64) {
+        self.lists().ends.remove(&key);
+    }
+
     fn add(
         &self,
         qp: &QpControl,
@@ -297,6 +315,11 @@ impl Rendezvous {
             }
         }
         lists.pairs.retain(|_, pair| !pair.qp.is_gone());
+        let ended = |key: &u64| lists.ends.remove(&key.checked_sub(END)?)?.upgrade();
+        let ended: Vec<Arc<End>> = keys.iter().filter_map(ended).collect();
+        // An end takes its own lock, and then this one.
+        drop(lists);
+        left.extend(ended.iter().filter_map(|end| end.hung_up()));
         left
     }
 
