@@ -6,8 +6,8 @@ use crate::pairs::{Meets, PORT, free_port, started, turn, with_port};
 use crate::side::{Side, built};
 
 /// `silent PORT serve` answers one message, and does nothing then. `silent PORT poll` or `sleep`
-/// sends two, and waits until the other requests have failed. Only then does it ask for an event, if
-/// it has an event channel.
+/// sends two, and waits until the other requests have failed. With an event channel, it asks for an
+/// event then.
 const SILENT: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>

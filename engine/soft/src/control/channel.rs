@@ -158,6 +158,7 @@ impl Inner {
 
     /// Watches what an end waits for now: its socket and its deadline.
     pub(super) fn watch(&self, end: &Arc<End>) -> Result<(), CmError> {
+        let key = end.key;
         let mut core = end.lock();
         if let Some(fd) = core.watchable()
             && !core.watched
@@ -167,7 +168,8 @@ impl Inner {
                 .map_err(|error| CmError::from_io("watch a connection", &error))?;
             core.watched = true;
             if let Some(rendezvous) = core.device.rendezvous.get() {
-                rendezvous.watch_end(fd, end);
+                let end: Weak<End> = Arc::downgrade(end);
+                rendezvous.watch_end(fd, key, end);
             }
         }
         if let Some(deadline) = core.deadline {

@@ -14,6 +14,7 @@ use doorbell_seam::provider::QpType;
 use super::clock::RNR_TIMER_DEFAULT;
 use super::device::DeviceInner;
 use super::links::Offer;
+use super::rendezvous::HangsUp;
 use super::spare::Accepted;
 use super::sys::{self, Received, Socket};
 use super::wire::{Instance, MESSAGE_MAX, Message, Request};
@@ -265,23 +266,6 @@ impl End {
         Some(raised)
     }
 
-    /// The peer has closed its socket. The program learns that from its events; its queue pair
-    /// fails now, as far as it is to fail without the program. Returns the queue pair's number.
-    pub(super) fn hung_up(&self) -> Option<u32> {
-        let mut core = self.lock();
-        let (mut bytes, socket) = ([0; MESSAGE_MAX], core.socket.as_ref()?);
-        let next = socket.peek(&mut bytes).and_then(|length| bytes.get(..length));
-        let qp = core.qp.clone().or(core.external.asks_for.clone())?;
-        match (core.state, next.and_then(Message::decode)) {
-            // It has ended the connection, and this side may still receive what came before.
-            (State::Replied | State::Established, Some(Message::Bye)) => qp.peer_left(),
-            (State::Replied | State::Established, _) if core.qp.is_some() => core.fail_lost(),
-            (State::Established, _) => qp.peer_left(),
-            _ => return None,
-        }
-        Some(qp.num())
-    }
-
     /// Acts on the deadline, if it has passed.
     pub(super) fn expire(&self, now: Instant) -> Option<Raised> {
         let mut core = self.lock();
@@ -309,6 +293,23 @@ impl End {
                 Some(Raised::failed(EventKind::Unreachable, status))
             }
         }
+    }
+}
+
+impl HangsUp for End {
+    fn hung_up(&self) -> Option<u32> {
+        let mut core = self.lock();
+        let (mut bytes, socket) = ([0; MESSAGE_MAX], core.socket.as_ref()?);
+        let next = socket.peek(&mut bytes).and_then(|length| bytes.get(..length));
+        let qp = core.qp.clone().or(core.external.asks_for.clone())?;
+        match (core.state, next.and_then(Message::decode)) {
+            // It has ended the connection, and this side may still receive what came before.
+            (State::Replied | State::Established, Some(Message::Bye)) => qp.peer_left(),
+            (State::Replied | State::Established, _) if core.qp.is_some() => core.fail_lost(),
+            (State::Established, _) => qp.peer_left(),
+            _ => return None,
+        }
+        Some(qp.num())
     }
 }
 

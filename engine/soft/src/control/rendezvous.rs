@@ -30,7 +30,6 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::Gid;
 use doorbell_seam::provider::wake::Notifier;
 
-use super::end::End;
 use super::files;
 use super::links;
 use super::offers::{LISTENER, OFFERS_MAX, Offer, Offers, WAITING, is_of};
@@ -63,7 +62,14 @@ struct Lists {
     /// By the number of this side's queue pair.
     pairs: HashMap<u32, Pair>,
     /// Ends of the connection manager, by their keys.
-    ends: HashMap<u64, Weak<End>>,
+    ends: HashMap<u64, Weak<dyn HangsUp>>,
+}
+
+/// An end of the connection manager, as far as it matters here.
+pub(super) trait HangsUp: Send + Sync {
+    /// The peer has closed its socket. The program learns that from its events; its queue pair
+    /// fails now, as far as it is to fail without the program. Returns the queue pair's number.
+    fn hung_up(&self) -> Option<u32>;
 }
 
 /// A queue pair that was connected.
@@ -249,10 +255,10 @@ impl Rendezvous {
 
     /// Watches for the peer of an end of the connection manager to leave: a program may read no
     /// events.
-    pub(super) fn watch_end(&self, fd: RawFd, end: &Arc<End>) {
-        self.lists().ends.insert(end.key, Arc::downgrade(end));
+    pub(super) fn watch_end(&self, fd: RawFd, key: u64, end: Weak<dyn HangsUp>) {
+        self.lists().ends.insert(key, end);
         // If this fails, the program must read its events.
-        let _ = self.watch.add_end(fd, END + end.key);
+        let _ = self.watch.add_end(fd, END + key);
     }
 
     pub(super) fn forget_end(&self, key: u64) {
@@ -316,7 +322,7 @@ impl Rendezvous {
         }
         lists.pairs.retain(|_, pair| !pair.qp.is_gone());
         let ended = |key: &u64| lists.ends.remove(&key.checked_sub(END)?)?.upgrade();
-        let ended: Vec<Arc<End>> = keys.iter().filter_map(ended).collect();
+        let ended: Vec<Arc<dyn HangsUp>> = keys.iter().filter_map(ended).collect();
         // An end takes its own lock, and then this one.
         drop(lists);
         left.extend(ended.iter().filter_map(|end| end.hung_up()));
