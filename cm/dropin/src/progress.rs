@@ -33,9 +33,9 @@ pub(crate) fn count_poll() {
     POLLS.store(POLLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
-/// How often the thread looks whether the program still polls, in milliseconds. A program that waits
-/// for completions must have gone on for as long, without another request for an event, before the
-/// thread leaves the device to it.
+/// How often the thread looks whether the program still polls, in milliseconds. It leaves the
+/// device to a program that waits for completions only if that polls for as long without another
+/// request for an event.
 const LOOK_MS: c_int = 1;
 const LOOK: Duration = Duration::from_millis(LOOK_MS as u64);
 /// Polls within that time that show that the program polls by itself.

@@ -14,6 +14,7 @@ mod perftest;
 mod pyverbs;
 mod rust;
 mod side;
+mod silent;
 mod sockets;
 
 use pairs::{Meets, Sides, run};

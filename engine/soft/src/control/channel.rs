@@ -157,7 +157,8 @@ impl Inner {
     }
 
     /// Watches what an end waits for now: its socket and its deadline.
-    pub(super) fn watch(&self, end: &End) -> Result<(), CmError> {
+    pub(super) fn watch(&self, end: &Arc<End>) -> Result<(), CmError> {
+        let key = end.key;
         let mut core = end.lock();
         if let Some(fd) = core.watchable()
             && !core.watched
@@ -166,6 +167,10 @@ impl Inner {
                 .add(fd, end.key)
                 .map_err(|error| CmError::from_io("watch a connection", &error))?;
             core.watched = true;
+            if let Some(rendezvous) = core.device.rendezvous.get() {
+                let end: Weak<End> = Arc::downgrade(end);
+                rendezvous.watch_end(fd, key, end);
+            }
         }
         if let Some(deadline) = core.deadline {
             drop(core);

@@ -14,6 +14,7 @@ use doorbell_seam::provider::QpType;
 use super::clock::RNR_TIMER_DEFAULT;
 use super::device::DeviceInner;
 use super::links::Offer;
+use super::rendezvous::HangsUp;
 use super::spare::Accepted;
 use super::sys::{self, Received, Socket};
 use super::wire::{Instance, MESSAGE_MAX, Message, Request};
@@ -295,10 +296,31 @@ impl End {
     }
 }
 
+impl HangsUp for End {
+    fn hung_up(&self) -> Option<u32> {
+        let mut core = self.lock();
+        let (mut bytes, socket) = ([0; MESSAGE_MAX], core.socket.as_ref()?);
+        let next = socket.peek(&mut bytes).and_then(|length| bytes.get(..length));
+        let qp = core.qp.clone().or(core.external.asks_for.clone())?;
+        match (core.state, next.and_then(Message::decode)) {
+            // It has ended the connection, and this side may still receive what came before.
+            (State::Replied | State::Established, Some(Message::Bye)) => qp.peer_left(),
+            (State::Replied | State::Established, _) if core.qp.is_some() => core.fail_lost(),
+            (State::Established, _) => qp.peer_left(),
+            _ => return None,
+        }
+        Some(qp.num())
+    }
+}
+
 impl Drop for End {
     /// Tells the peer that the id is destroyed (ID-9).
     fn drop(&mut self) {
+        let key = self.key;
         let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(rendezvous) = core.device.rendezvous.get() {
+            rendezvous.forget_end(key);
+        }
         core.drop_external();
         let goodbye = match core.state {
             State::Asked | State::Requested => Some(Message::reject(&[])),

@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::io::ErrorKind;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use doorbell_fabric::CmError;
@@ -42,6 +42,8 @@ use crate::{LinkShared, QpControl, Wiring};
 const OFFER_LIMIT: Duration = Duration::from_secs(5);
 /// Pause between two looks for it.
 const PAUSE: Duration = Duration::from_micros(100);
+/// Added to the keys of the connection manager's ends.
+const END: u64 = 1 << 40;
 /// Peers that may connect before this side takes them; a system may allow fewer.
 const BACKLOG: u32 = 4096;
 
@@ -50,7 +52,7 @@ pub(super) struct Rendezvous {
     /// The name of the device.
     device: String,
     gid: Gid,
-    /// Under the keys of `offers`, or the number of a queue pair, which has 24 bits.
+    /// Under the keys of `offers`, the number of a queue pair, which has 24 bits, or [`END`].
     pub(super) watch: Epoll,
     lists: Mutex<Lists>,
 }
@@ -59,6 +61,15 @@ struct Lists {
     offers: Offers,
     /// By the number of this side's queue pair.
     pairs: HashMap<u32, Pair>,
+    /// Ends of the connection manager, by their keys.
+    ends: HashMap<u64, Weak<dyn HangsUp>>,
+}
+
+/// An end of the connection manager, as far as it matters here.
+pub(super) trait HangsUp: Send + Sync {
+    /// The peer has closed its socket. The program learns that from its events; its queue pair
+    /// fails now, as far as it is to fail without the program. Returns the queue pair's number.
+    fn hung_up(&self) -> Option<u32>;
 }
 
 /// A queue pair that was connected.
@@ -123,7 +134,8 @@ impl Rendezvous {
         listener.listen(BACKLOG)?;
         let mut offers = Offers::new(listener, OFFERS_MAX);
         offers.listen(&watch);
-        let lists = Mutex::new(Lists { offers, pairs: HashMap::new() });
+        let lists = Lists { offers, pairs: HashMap::new(), ends: HashMap::new() };
+        let lists = Mutex::new(lists);
         Ok(Rendezvous { device: device.to_owned(), gid, watch, lists })
     }
 
@@ -241,6 +253,18 @@ impl Rendezvous {
         self.add(qp, link, socket, None, wiring)
     }
 
+    /// Watches for the peer of an end of the connection manager to leave: a program may read no
+    /// events.
+    pub(super) fn watch_end(&self, fd: RawFd, key: u64, end: Weak<dyn HangsUp>) {
+        self.lists().ends.insert(key, end);
+        // If this fails, the program must read its events.
+        let _ = self.watch.add_end(fd, END + key);
+    }
+
+    pub(super) fn forget_end(&self, key: u64) {
+        self.lists().ends.remove(&key);
+    }
+
     fn add(
         &self,
         qp: &QpControl,
@@ -297,6 +321,11 @@ impl Rendezvous {
             }
         }
         lists.pairs.retain(|_, pair| !pair.qp.is_gone());
+        let ended = |key: &u64| lists.ends.remove(&key.checked_sub(END)?)?.upgrade();
+        let ended: Vec<Arc<dyn HangsUp>> = keys.iter().filter_map(ended).collect();
+        // An end takes its own lock, and then this one.
+        drop(lists);
+        left.extend(ended.iter().filter_map(|end| end.hung_up()));
         left
     }
 

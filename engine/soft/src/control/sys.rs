@@ -231,6 +231,17 @@ impl Socket {
         }
     }
 
+    /// The first bytes of the next message, which stays; `None` if there is none.
+    pub(super) fn peek(&self, bytes: &mut [u8]) -> Option<usize> {
+        let (at, length) = (bytes.as_mut_ptr().cast(), bytes.len());
+        // After a reset, the second look finds what the peer sent before.
+        let mut looks = (0..2).filter_map(|_| {
+            // SAFETY: `bytes` is writable for the length given.
+            usize::try_from(unsafe { libc::recv(self.fd(), at, length, libc::MSG_PEEK) }).ok()
+        });
+        looks.next().filter(|length| *length > 0)
+    }
+
     fn receive_once(&self, bytes: &mut [u8]) -> io::Result<Received> {
         let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let mut control = Control::new();
@@ -367,6 +378,15 @@ impl Epoll {
     /// Watches for data to read, or the end.
     pub(super) fn add(&self, fd: RawFd, key: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: key };
+        // SAFETY: `event` is alive during the call.
+        answer(unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) })?;
+        Ok(())
+    }
+
+    /// Watches once for the end of what a peer writes to a socket, and nothing else.
+    pub(super) fn add_end(&self, fd: RawFd, key: u64) -> io::Result<()> {
+        let events = (libc::EPOLLRDHUP | libc::EPOLLONESHOT) as u32;
+        let mut event = libc::epoll_event { events, u64: key };
         // SAFETY: `event` is alive during the call.
         answer(unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) })?;
         Ok(())
