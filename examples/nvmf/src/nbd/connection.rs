@@ -124,17 +124,18 @@ impl<F: Fabric> Connection<'_, F> {
                 rest.worked();
                 continue;
             }
-            rest.after_empty(IDLE, || self.sleep())?;
+            rest.after_empty(|| self.sleep())?;
         }
         Ok(())
     }
 
     /// Sleeps until the target answers, the client sends or takes more, or the time is over.
-    fn sleep(&mut self) -> Result<(), Failure> {
+    fn sleep(&mut self) -> Result<bool, Failure> {
         self.quiet = 0;
         let (input, output) = (self.hears(), !self.output.is_empty());
         let client = self.watch.until(&self.stream, input, output)?;
-        Ok(self.disk.sleep(client, IDLE)?)
+        self.disk.sleep(client, IDLE)?;
+        Ok(false)
     }
 
     /// True while the loop reads what the client sends.
