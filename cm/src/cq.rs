@@ -14,7 +14,7 @@ use doorbell_seam::wc::Wc;
 
 use crate::completion::Polled;
 use crate::posted::{RECEIVE, lock, queue_of};
-use crate::wait::readable;
+use crate::wait::readable_until;
 
 /// Fields that every completion has here.
 const NEEDED: WcFields =
@@ -211,7 +211,8 @@ impl<F: Fabric> CompletionQueue<F> {
         let end = limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut left = limit;
         loop {
-            let ready = readable(fds, left).map_err(|error| CmError::from_io(asked, &error))?;
+            let ready = readable_until(fds, left, end);
+            let ready = ready.map_err(|error| CmError::from_io(asked, &error))?;
             if lock(&self.0.reader).poller.waker().woken() {
                 return Ok(true);
             }

@@ -68,9 +68,17 @@ pub(crate) fn readable<const N: usize>(
     fds: [RawFd; N],
     limit: Option<Duration>,
 ) -> io::Result<bool> {
-    let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+    readable_until(fds, limit, limit.and_then(|limit| Instant::now().checked_add(limit)))
+}
+
+/// The same for a caller who knows what `limit` ends with: to ask for the time is a system call on
+/// some machines.
+pub(crate) fn readable_until<const N: usize>(
+    fds: [RawFd; N],
+    limit: Option<Duration>,
+    end: Option<Instant>,
+) -> io::Result<bool> {
     let mut entries = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    // To ask for the time is a system call on some machines.
     let mut left = limit;
     loop {
         let wait = left.map(|left| libc::timespec {
@@ -83,7 +91,7 @@ pub(crate) fn readable<const N: usize>(
         let got = unsafe { libc::ppoll(entry, count, wait, ptr::null()) };
         match got {
             1.. => return Ok(true),
-            0 => {}
+            0 => return Ok(false),
             _ => {
                 let error = io::Error::last_os_error();
                 if error.kind() != io::ErrorKind::Interrupted {
@@ -92,9 +100,6 @@ pub(crate) fn readable<const N: usize>(
             }
         }
         left = end.map(|end| end.saturating_duration_since(Instant::now()));
-        if got == 0 && left.is_some_and(|left| left.is_zero()) {
-            return Ok(false);
-        }
     }
 }
 

@@ -25,6 +25,8 @@ pub(crate) struct Machine {
     pub(crate) hugepages: u32,
     /// A machine that exceeds it is ended.
     pub(crate) limit: Limit,
+    /// Words for the kernel's command line, such as `idle=poll`; empty for none.
+    pub(crate) append: String,
     /// The interface below rxe0.
     pub(crate) port: Port,
 }
@@ -173,6 +175,9 @@ impl Machine {
             }
             // A page of 1 GiB on node 1, for the tests of alloc. Later no whole GiB may be free.
             vng.args(["--append", "hugepagesz=1G hugepages=1:1"]);
+        }
+        if !self.append.is_empty() {
+            vng.args(["--append", &self.append]);
         }
         if let Port::Wire { mac, socket, .. } = &self.port {
             vng.arg(format!(

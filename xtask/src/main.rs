@@ -70,6 +70,7 @@ VM options
   --numa            two NUMA nodes of equal size (vm run)
   --hugepages N     N huge pages of 2 MiB, reserved before CMD starts
   --limit SECONDS   end a machine that takes longer (1200)
+  --append WORDS    words for the kernel's command line, e.g. idle=poll
   --loss PERCENT    lose packets in both directions, e.g. 1% (vm pair)
 
 CMD runs as root from the repository root and sees this machine's files. What it writes under

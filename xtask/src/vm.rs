@@ -36,6 +36,7 @@ struct Options {
     numa: bool,
     hugepages: u32,
     limit_s: u64,
+    append: String,
     loss: String,
 }
 
@@ -47,6 +48,7 @@ impl Options {
             numa: false,
             hugepages: 0,
             limit_s: 1200,
+            append: String::new(),
             loss: String::new(),
         };
         let mut args = Args::new(words);
@@ -57,6 +59,7 @@ impl Options {
                 "--numa" => options.numa = true,
                 "--hugepages" => options.hugepages = args.value(option)?,
                 "--limit" => options.limit_s = args.value(option)?,
+                "--append" => options.append = args.value(option)?,
                 "--loss" if loss_too => options.loss = percent(args.value(option)?)?,
                 other => return Err(format!("there is no option `{other}` here")),
             }
@@ -78,6 +81,7 @@ impl Options {
             numa: self.numa,
             hugepages: self.hugepages,
             limit: Limit::Total(Duration::from_secs(self.limit_s)),
+            append: self.append.clone(),
             port,
         }
     }
@@ -107,7 +111,8 @@ fn percent(text: String) -> Outcome<String> {
 /// A machine with the usual parts, for the ladder, which ends it after `silence` without output.
 pub(crate) fn usual(silence: Duration) -> Machine {
     let limit = Limit::Silent(silence);
-    Machine { cpus: 2, memory_mib: 4096, numa: false, hugepages: 128, limit, port: Port::Alone }
+    let (append, port) = (String::new(), Port::Alone);
+    Machine { cpus: 2, memory_mib: 4096, numa: false, hugepages: 128, limit, append, port }
 }
 
 fn run_one(words: &[String]) -> Outcome<u8> {
@@ -302,10 +307,12 @@ mod tests {
 
     #[test]
     fn options_are_read() {
-        let line = words("--cpus 3 --memory 512M --hugepages 8 --loss 1% --limit 9 -- a b");
+        let line = "--cpus 3 --memory 512M --hugepages 8 --loss 1% --limit 9 --append x=y -- a b";
+        let line = words(line);
         let (options, rest) = Options::read(&line, true).expect("all are known");
         assert_eq!((options.cpus, options.memory_mib, options.hugepages), (Some(3), 512, 8));
         assert_eq!((options.loss.as_str(), options.limit_s), ("1%", 9));
+        assert_eq!(options.append, "x=y");
         assert_eq!(rest, words("a b"));
         assert!(Options::read(&line, false).is_err(), "one machine has no wire to lose on");
     }

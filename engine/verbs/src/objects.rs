@@ -204,13 +204,18 @@ impl Owned<ibv_cq> {
         unsafe { ibv_req_notify_cq(self.as_ptr(), solicited.into()) }
     }
 
-    /// Takes and acknowledges all events of its channel, on which no other queue is. Returns how
-    /// many.
-    pub(crate) fn drain(&self, channel: &Owned<ibv_comp_channel>) -> u32 {
+    /// Takes and acknowledges the events of its channel, on which no other queue is, but no more
+    /// than `most`. Returns how many.
+    pub(crate) fn drain(&self, channel: &Owned<ibv_comp_channel>, most: u32) -> u32 {
         let mut count = 0;
         let (mut which, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the channel is alive and does not block; the call fills in two pointers.
-        while unsafe { ibv_get_cq_event(channel.as_ptr(), &raw mut which, &raw mut context) } == 0 {
+        while count < most {
+            // SAFETY: the channel is alive and does not block; the call fills in two pointers.
+            let got =
+                unsafe { ibv_get_cq_event(channel.as_ptr(), &raw mut which, &raw mut context) };
+            if got != 0 {
+                break;
+            }
             count += 1;
         }
         if count > 0 {

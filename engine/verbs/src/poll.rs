@@ -23,6 +23,41 @@ pub struct VerbsPoller {
     poll_cq: PollCq,
     broken: bool,
     ahead: Ahead,
+    arms: Arms,
+}
+
+/// What the kernel was asked for and has not yet told.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Arms {
+    /// How the queue is armed for certain: only for what is solicited, or for anything.
+    armed: Option<Solicited>,
+    /// Events that may come or have come, at most: one for each arming.
+    events: u32,
+}
+
+/// True if a queue is armed only for what is solicited.
+type Solicited = bool;
+
+impl Arms {
+    /// True if arming again would change nothing.
+    fn cover(&self, solicited: Solicited) -> bool {
+        self.armed == Some(false) || (solicited && self.armed == Some(true))
+    }
+
+    /// The queue was armed.
+    fn add(&mut self, solicited: Solicited) {
+        self.armed = Some(solicited);
+        self.events = self.events.saturating_add(1);
+    }
+
+    /// `events` were taken, and no more had come.
+    fn took(&mut self, events: u32) {
+        if events > 0 {
+            self.armed = None;
+            // Two armings may have brought one event. Then the queue may still be armed, but once.
+            self.events = self.events.saturating_sub(events).min(1);
+        }
+    }
 }
 
 type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
@@ -38,7 +73,7 @@ struct Ahead {
 impl VerbsPoller {
     pub(super) fn new(cq: VerbsCq) -> VerbsPoller {
         let poll_cq = cq.wake.device.ops().poll_cq;
-        VerbsPoller { cq, poll_cq, broken: false, ahead: Ahead::new() }
+        VerbsPoller { cq, poll_cq, broken: false, ahead: Ahead::new(), arms: Arms::default() }
     }
 
     #[inline]
@@ -150,9 +185,16 @@ impl Poller for VerbsPoller {
         self.broken
     }
 
+    /// Arms once: each call of the driver may be a system call.
     fn arm(&mut self, solicited: bool) -> Result<(), SetupError> {
+        if self.arms.cover(solicited) {
+            return Ok(());
+        }
         match self.cq.cq.arm(solicited) {
-            0 => Ok(()),
+            0 => {
+                self.arms.add(solicited);
+                Ok(())
+            }
             answer => Err(refused("arm a completion queue", answer)),
         }
     }
@@ -162,11 +204,16 @@ impl Poller for VerbsPoller {
         Some(WakeFds { device: self.cq.wake.channel.fd(), queue })
     }
 
+    /// Usually one read, which takes the only event that can be there.
     fn woken(&mut self) -> bool {
-        if let Some(notifier) = &self.cq.wake.notifier {
+        let events = self.cq.cq.drain(&self.cq.wake.channel, self.arms.events.max(1));
+        self.arms.took(events);
+        if events == 0
+            && let Some(notifier) = &self.cq.wake.notifier
+        {
             notifier.clear();
         }
-        self.cq.cq.drain(&self.cq.wake.channel) > 0
+        events > 0
     }
 
     fn notifier(&self) -> Option<Notifier> {
@@ -364,6 +411,23 @@ mod tests {
                 assert_eq!((may_more, queue.calls), (has == CHUNK as u64, 1));
             }
         }
+    }
+
+    #[test]
+    fn a_queue_is_armed_once_until_its_event_has_come() {
+        let mut arms = Arms::default();
+        assert!(!arms.cover(true) && !arms.cover(false));
+        arms.add(true);
+        assert!(arms.cover(true) && !arms.cover(false), "other completions wake nobody yet");
+        arms.add(false);
+        assert!(arms.cover(true) && arms.cover(false));
+        arms.took(0);
+        assert_eq!(arms, Arms { armed: Some(false), events: 2 }, "nothing has come");
+        arms.took(1);
+        assert_eq!(arms, Arms { armed: None, events: 1 }, "it may still be armed, so one may come");
+        arms.add(false);
+        arms.took(2);
+        assert_eq!(arms, Arms { armed: None, events: 0 });
     }
 
     #[test]

@@ -253,9 +253,10 @@ pub trait Poller {
         None
     }
 
-    /// Call this when a wait is over, however it ended. It makes the descriptors unreadable again
-    /// and tells whether the awaited completion has come. If not, the queue is still armed, and the
-    /// caller may sleep again.
+    /// Call this when a wait is over, however it ended. It tells whether the awaited completion has
+    /// come, and makes the descriptors unreadable again. If the completion has come, a ring of the
+    /// notifier may stay until the next call: then the next wait ends at once. If it has not come,
+    /// the queue is still armed, and the caller may sleep again.
     fn woken(&mut self) -> bool {
         false
     }

@@ -1,7 +1,6 @@
 //! One NBD client: its requests, cut into commands, and the replies.
 
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use doorbell::Fabric;
 use super::Failure;
 use super::disk::{Disk, Done, Op, Part};
 use super::handshake::shake;
-use super::socket::{Stream, is_later};
+use super::socket::{Stream, Watch, is_later};
 use super::wire::{FLAG_FUA, FLAG_NO_HOLE, Kind, REQUEST_BYTES, Request, errno, simple_reply};
 use crate::rest::Rest;
 use crate::wire::BLOCK_BYTES;
@@ -22,15 +21,12 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const INPUT: usize = 1 << 19;
 /// Bytes of replies that wait for the client before its requests do.
 const OUTPUT: usize = 4 << 20;
-/// Empty rounds with commands in flight before the loop sleeps until the target answers or the
-/// client sends, at most, and how long it sleeps until it has to look whether the client takes
-/// more.
+/// Empty rounds before the loop sleeps, at most.
 const SPINS: u32 = 1 << 12;
-const SLEEP: Duration = Duration::from_millis(1);
 /// Rounds between two looks at a socket that had nothing, unless the client was answered: most
 /// clients send when they hear something, and a look is a system call.
 const LOOK: u32 = 32;
-/// How long an idle loop waits for the client, and how often the controller is tended.
+/// How long the loop sleeps at most, and how often it tends the controller.
 const IDLE: Duration = Duration::from_millis(250);
 /// Requests in flight at most.
 const REQUESTS: usize = 1024;
@@ -57,6 +53,7 @@ struct Cutting {
 
 struct Connection<'a, F: Fabric> {
     stream: Stream,
+    watch: Watch,
     disk: Disk<'a, F>,
     /// What the client sends; the bytes from `used` to `filled` wait for parsing.
     input: Vec<u8>,
@@ -86,6 +83,7 @@ pub(super) fn serve<F: Fabric>(
     }
     stream.set_nonblocking()?;
     let mut connection = Connection {
+        watch: Watch::new(&stream)?,
         stream,
         disk,
         input: vec![0; INPUT],
@@ -126,18 +124,18 @@ impl<F: Fabric> Connection<'_, F> {
                 rest.worked();
                 continue;
             }
-            rest.after_empty(SLEEP, || {
-                self.quiet = 0;
-                if self.disk.is_idle() {
-                    self.stream.wait(!self.output.is_empty(), IDLE)?;
-                } else {
-                    let client = self.hears().then_some(self.stream.as_fd());
-                    self.disk.sleep(client, SLEEP)?;
-                }
-                Ok::<(), Failure>(())
-            })?;
+            rest.after_empty(|| self.sleep())?;
         }
         Ok(())
+    }
+
+    /// Sleeps until the target answers, the client sends or takes more, or the time is over.
+    fn sleep(&mut self) -> Result<bool, Failure> {
+        self.quiet = 0;
+        let (input, output) = (self.hears(), !self.output.is_empty());
+        let client = self.watch.until(&self.stream, input, output)?;
+        self.disk.sleep(client, IDLE)?;
+        Ok(false)
     }
 
     /// True while the loop reads what the client sends.
@@ -193,7 +191,7 @@ impl<F: Fabric> Connection<'_, F> {
                 busy = true;
                 continue;
             };
-            let more = if cutting.skip { self.skip() } else { self.next_part()? };
+            let more = if cutting.skip { self.skip()? } else { self.next_part()? };
             if !more {
                 break;
             }
@@ -231,20 +229,20 @@ impl<F: Fabric> Connection<'_, F> {
     }
 
     /// Skips the bytes of a write that cannot be carried out; false if they have not all come.
-    fn skip(&mut self) -> bool {
-        let Some(cutting) = &mut self.cutting else { return false };
+    fn skip(&mut self) -> Result<bool, Failure> {
+        let Some(cutting) = &mut self.cutting else { return Ok(false) };
         let len =
             if cutting.request.kind == Kind::Write { u64::from(cutting.request.len) } else { 0 };
         let here = (self.filled - self.used).min((len - cutting.done) as usize);
         self.used += here;
         cutting.done += here as u64;
         if cutting.done < len {
-            return false;
+            return Ok(false);
         }
         let index = cutting.index;
         self.cutting = None;
-        self.ended(index);
-        true
+        self.ended(index, None)?;
+        Ok(true)
     }
 
     /// Makes the next command of the request; false if there is no room, or bytes are missing.
@@ -289,7 +287,7 @@ impl<F: Fabric> Connection<'_, F> {
         }
         self.disk.submit(part)?;
         if whole {
-            self.ended(index);
+            self.ended(index, None)?;
         }
         Ok(true)
     }
@@ -304,8 +302,7 @@ impl<F: Fabric> Connection<'_, F> {
         } else if done.part.op == Op::Read {
             let (len, start) = (pending.request.len as usize, done.part.offset);
             if done.part.len as usize == len {
-                let cookie = pending.request.cookie;
-                return self.reply_with(&done, cookie);
+                return self.ended(index, Some(&done));
             }
             pending.data.resize(len, 0);
             let to = pending.data.get_mut(start..start + done.part.len as usize);
@@ -315,36 +312,28 @@ impl<F: Fabric> Connection<'_, F> {
             let part = Part { op: Op::Flush, force: false, len: 0, ..done.part };
             return Ok(self.disk.submit(part)?);
         }
-        self.ended(index);
-        Ok(())
+        self.ended(index, None)
     }
 
-    /// One part of a request has ended; with the last one the client gets its reply.
-    fn ended(&mut self, index: usize) {
-        let Some(place) = self.pending.get_mut(index) else { return };
-        let Some(pending) = place else { return };
+    /// One part of a request has ended; with the last one the client gets its reply. A read of one
+    /// part is `whole`: its bytes go straight into the output.
+    fn ended(&mut self, index: usize, whole: Option<&Done>) -> Result<(), Failure> {
+        let Some(place) = self.pending.get_mut(index) else { return Ok(()) };
+        let Some(pending) = place else { return Ok(()) };
         pending.parts -= 1;
         if pending.parts > 0 {
-            return;
+            return Ok(());
         }
         self.output.extend(simple_reply(pending.error, pending.request.cookie));
-        if pending.error == 0 {
+        if let Some(done) = whole {
+            let start = self.output.len();
+            self.output.resize(start + done.part.len as usize, 0);
+            self.disk.read(done, self.output.get_mut(start..).unwrap_or_default())?;
+        } else if pending.error == 0 {
             self.output.extend_from_slice(&pending.data);
         }
         *place = None;
         self.free.push(index);
-    }
-
-    /// Replies to a read of one part, without a copy of its bytes in between.
-    fn reply_with(&mut self, done: &Done, cookie: u64) -> Result<(), Failure> {
-        self.output.extend(simple_reply(0, cookie));
-        let start = self.output.len();
-        self.output.resize(start + done.part.len as usize, 0);
-        self.disk.read(done, self.output.get_mut(start..).unwrap_or_default())?;
-        if let Some(place) = self.pending.get_mut(done.part.request) {
-            *place = None;
-            self.free.push(done.part.request);
-        }
         Ok(())
     }
 

@@ -85,9 +85,8 @@ pub(super) struct Disk<'a, F: Fabric> {
     link: Link<F>,
     /// Blocks of the namespace; a namespace that has another number after a reconnect is another.
     blocks: u64,
-    /// Parts in flight, by the number of their tag, and how many they are.
+    /// Parts in flight, by the number of their tag.
     flying: Vec<Option<Part>>,
-    count: usize,
     /// Parts that a lost connection has left.
     again: VecDeque<Part>,
     /// The part that was answered last.
@@ -120,7 +119,7 @@ impl<'a, F: Fabric> Disk<'a, F> {
         let (link, blocks) = patiently(fabric, export, &host, stop, patience)?;
         let (flying, again) = (Vec::new(), VecDeque::new());
         let fabric = fabric.clone();
-        Ok(Disk { fabric, export, host, stop, link, blocks, flying, count: 0, again, open: None })
+        Ok(Disk { fabric, export, host, stop, link, blocks, flying, again, open: None })
     }
 
     /// Bytes of the namespace.
@@ -144,7 +143,7 @@ impl<'a, F: Fabric> Disk<'a, F> {
 
     /// True if nothing is in flight.
     pub(super) fn is_idle(&self) -> bool {
-        self.count == 0 && self.again.is_empty()
+        self.again.is_empty() && self.link.queue.in_use() == usize::from(self.open.is_some())
     }
 
     /// Sends a part, with the next poll. Call it while there is room.
@@ -156,7 +155,6 @@ impl<'a, F: Fabric> Disk<'a, F> {
                 }
                 if let Some(place) = self.flying.get_mut(tag.index()) {
                     *place = Some(part);
-                    self.count += 1;
                 }
                 Ok(())
             }
@@ -211,7 +209,6 @@ impl<'a, F: Fabric> Disk<'a, F> {
             Ok(Some((tag, response))) => {
                 let part = self.flying.get_mut(tag.index()).and_then(Option::take);
                 let part = part.ok_or(Error::Unfit("a strange answer"))?;
-                self.count -= 1;
                 self.open = Some(tag);
                 Ok(Some(Done { part, status: response.status, tag }))
             }
@@ -228,7 +225,7 @@ impl<'a, F: Fabric> Disk<'a, F> {
     ) -> Result<(), Error> {
         match self.link.queue.sleep(other, limit) {
             Err(error) if error.is_lost() => self.reconnect(),
-            other => other,
+            slept => slept,
         }
     }
 
@@ -251,7 +248,6 @@ impl<'a, F: Fabric> Disk<'a, F> {
     fn reconnect(&mut self) -> Result<(), Error> {
         self.open = None;
         self.again.extend(self.flying.drain(..).flatten());
-        self.count = 0;
         let patience = self.export.patience;
         let (link, blocks) = patiently(&self.fabric, self.export, &self.host, self.stop, patience)?;
         if blocks != self.blocks {

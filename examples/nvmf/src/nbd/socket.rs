@@ -3,13 +3,13 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 /// A listening socket.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Listen {
             Listen::Tcp(listener) => listener.as_fd(),
             Listen::Unix(listener, _) => listener.as_fd(),
         };
-        wait(fd, false, limit)?;
+        wait(fd, limit)?;
         let accepted = match self {
             Listen::Tcp(listener) => listener.accept().and_then(|(stream, _)| {
                 stream.set_nodelay(true)?;
@@ -127,10 +127,51 @@ impl Stream {
             }
         }
     }
+}
 
-    /// Waits until bytes can be read, or written if `out`, or the time is over.
-    pub(super) fn wait(&self, out: bool, limit: Duration) -> io::Result<()> {
-        wait(self.as_fd(), out, limit)
+/// A descriptor that is readable when a stream is ready.
+#[derive(Debug)]
+pub(super) struct Watch {
+    set: OwnedFd,
+    /// What the set waits for.
+    flags: epoll::EventFlags,
+}
+
+impl Watch {
+    pub(super) fn new(stream: &Stream) -> io::Result<Watch> {
+        let (set, flags) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, epoll::EventFlags::IN);
+        epoll::add(&set, stream, epoll::EventData::new_u64(0), flags)?;
+        Ok(Watch { set, flags })
+    }
+
+    /// The descriptor, if the stream is waited for: until it has bytes, if `input`, and until it
+    /// takes bytes, if `output`.
+    pub(super) fn until(
+        &mut self,
+        stream: &Stream,
+        input: bool,
+        output: bool,
+    ) -> io::Result<Option<BorrowedFd<'_>>> {
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, input);
+        flags.set(epoll::EventFlags::OUT, output);
+        if flags.is_empty() {
+            return Ok(None);
+        }
+        if flags != self.flags {
+            epoll::modify(&self.set, stream, epoll::EventData::new_u64(0), flags)?;
+            self.flags = flags;
+        }
+        Ok(Some(self.set.as_fd()))
+    }
+}
+
+/// Waits until a descriptor is readable, or the time is over.
+pub(super) fn wait(fd: BorrowedFd<'_>, limit: Duration) -> io::Result<()> {
+    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+    match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -170,12 +211,37 @@ pub(super) fn is_later(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-fn wait(fd: BorrowedFd<'_>, out: bool, limit: Duration) -> io::Result<()> {
-    let mut events = PollFlags::IN;
-    events.set(PollFlags::OUT, out);
-    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
-    match poll(&mut [PollFd::from_borrowed_fd(fd, events)], Some(&limit)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Waits until it is readable, for `limit` at most.
+    fn is_readable(fd: Option<BorrowedFd<'_>>, limit: Duration) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(fd.unwrap(), PollFlags::IN)];
+        let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: 0 };
+        poll(&mut fds, Some(&limit)).unwrap() == 1
+    }
+
+    #[test]
+    fn a_watch_waits_for_what_it_is_asked_for() {
+        let (stream, mut client) = UnixStream::pair().unwrap();
+        let mut stream = Stream::Unix(stream);
+        stream.set_nonblocking().unwrap();
+        let mut watch = Watch::new(&stream).unwrap();
+        let (now, long) = (Duration::ZERO, Duration::from_secs(60));
+        assert!(watch.until(&stream, false, false).unwrap().is_none());
+        assert!(!is_readable(watch.until(&stream, true, false).unwrap(), now));
+        assert!(is_readable(watch.until(&stream, true, true).unwrap(), now));
+
+        let mut sent = 0;
+        while let Ok(count) = stream.write(&[7; 4096]) {
+            sent += count;
+        }
+        assert!(!is_readable(watch.until(&stream, true, true).unwrap(), now), "it is full");
+        client.write_all(b"x").unwrap();
+        assert!(!is_readable(watch.until(&stream, false, true).unwrap(), now));
+        assert!(is_readable(watch.until(&stream, true, true).unwrap(), long));
+        client.read_exact(&mut vec![0; sent]).unwrap();
+        assert!(is_readable(watch.until(&stream, false, true).unwrap(), long));
     }
 }

@@ -29,8 +29,10 @@ const RECEIVES: usize = 2048;
 /// on a device that cannot wake it.
 const SLEEP: Duration = Duration::from_millis(20);
 const NAP: Duration = Duration::from_micros(50);
-/// Turns between two looks at the clock, which is a system call on some machines.
-const CLOCK: u32 = 64;
+/// Turns between two looks at the clock, which is a system call on some machines. A sleep counts
+/// as some of them.
+const CLOCK: u32 = 1 << 10;
+const SLEPT: u32 = CLOCK / 4;
 /// Completions that may wait for the loop: of a receive, and of four requests, for each command.
 const COMPLETIONS: usize = RECEIVES * 5;
 /// The peer's wait while no receive is posted: code 12 is 0.64 ms.
@@ -109,8 +111,8 @@ impl<F: Fabric> Worker<F> {
                 rest.worked();
                 continue;
             }
-            if rest.after_empty(SLEEP, || self.sleep())? {
-                turns = CLOCK;
+            if rest.after_empty(|| self.sleep())? {
+                turns += SLEPT;
             }
         }
         let keys: Vec<IdKey> = self.queues.keys().copied().collect();
@@ -118,13 +120,15 @@ impl<F: Fabric> Worker<F> {
         Ok(())
     }
 
-    /// Sleeps until there may be something to do: arms, looks again, and then waits.
-    fn sleep(&mut self) -> Result<(), CmError> {
+    /// Sleeps until there may be something to do: arms, looks again, and then waits. True if that
+    /// look has found something.
+    fn sleep(&mut self) -> Result<bool, CmError> {
         if self.cq.arm(false).is_err() {
             thread::sleep(NAP);
-            return Ok(());
+            return Ok(false);
         }
-        let limit = if self.turn()? {
+        let busy = self.turn()?;
+        let limit = if busy {
             Duration::ZERO // The wait only ends what arming has begun.
         } else if self.backing.has_threads_busy() || self.queues.values().any(Queue::is_waiting) {
             NAP
@@ -132,7 +136,7 @@ impl<F: Fabric> Worker<F> {
             SLEEP
         };
         self.cq.wait_beside(self.backing.wakes(), Some(limit))?;
-        Ok(())
+        Ok(busy)
     }
 
     fn turn(&mut self) -> Result<bool, CmError> {
