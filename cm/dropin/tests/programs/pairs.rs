@@ -153,6 +153,21 @@ impl Sides {
     }
 }
 
+/// Runs two sides that meet by a name of the soft device, not by a port: the second starts when the
+/// kernel's list of sockets has that text in a name. Returns what they printed; both must succeed.
+pub(crate) fn meet(first: &[&str], second: &[&str], name: &str) -> Option<[String; 2]> {
+    let _turn = turn();
+    let (first, second) = (command(first)?, command(second)?);
+    let first = Side::start(first);
+    let has_name = |line: &str| line.contains("/soft0/") && line.contains(name);
+    first.wait_for(|| fs::read_to_string("/proc/net/unix").unwrap().lines().any(has_name));
+    let second = Side::start(second).end();
+    if !second.is_ok() {
+        first.stop();
+    }
+    Some([first.end().success(), second.success()])
+}
+
 /// Starts a server and waits until it listens at that port.
 pub(crate) fn started<S: AsRef<str>>(server: &[S], meets: Meets, port: u16) -> Option<Side> {
     let server = Side::start(with_port(server, port)?);

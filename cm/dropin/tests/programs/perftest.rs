@@ -1,6 +1,6 @@
 //! perftest: messages, WRITE, READ, atomics; latency and rate; and its main options.
 
-use crate::pairs::{Meets, Sides};
+use crate::pairs::{Meets, Sides, free_port, meet};
 
 /// The rows of perftest's table: a size, a number of messages, and figures.
 fn rows(text: &str) -> usize {
@@ -94,8 +94,25 @@ fn perftest_runs_over_other_transports() {
         ("ib_send_lat", &["-c", "XRC"]),
         ("ib_write_bw", &["-s", "4096", "-c", "XRC"]),
         ("ib_read_lat", &["-c", "XRC"]),
+        ("ib_send_bw", &["-c", "XRC"]),
+        ("ib_write_lat", &["-c", "XRC"]),
+        ("ib_atomic_lat", &["-c", "XRC"]),
     ];
     for (program, more) in runs {
         measure(program, &[*more, &["-n", "200"]].concat(), Meets::Tcp);
+    }
+}
+
+/// Raw frames between two addresses, which are this run's own.
+#[test]
+fn perftest_runs_over_raw_frames() {
+    let [high, low] = free_port().to_be_bytes();
+    let mac = |end: u8| format!("02:00:00:{high:02x}:{low:02x}:{end:02x}");
+    let (server, client) = (mac(1), mac(2));
+    let base = ["raw_ethernet_lat", "-d", "soft0", "-F", "-n", "200"];
+    let first = [&base[..], &["--server", "-B", &server, "-E", &client]].concat();
+    let second = [&base[..], &["--client", "-B", &client, "-E", &server]].concat();
+    for text in meet(&first, &second, &server.replace(':', "")).into_iter().flatten() {
+        assert_eq!(rows(&text), 1, "{text}");
     }
 }

@@ -88,6 +88,13 @@ pub(super) fn modify(
             if let Some(time) = fields.min_rnr_timer.and_then(rnr_timer_ns) {
                 qp.control().set_rnr_timer(time);
             }
+            if let Some(depth) = fields.max_rd_atomic {
+                qp.control().set_initiator_depth(depth);
+            }
+            if let (Some(retries), Some(rendezvous)) = (fields.rnr_retry, device.0.rendezvous.get())
+            {
+                rendezvous.say_rnr_retry(qp.num(), retries);
+            }
         }
     }
     Ok(())
@@ -126,8 +133,8 @@ fn wire(device: &SoftDevice, qp: &QpControl, fields: &QpFields) -> Result<(), Cm
     end.join_qp(qp, fields)
 }
 
-/// The figures of a connection by number. Nobody has told this side how often its peer retries:
-/// it waits for ever (RC-1).
+/// The figures of a connection by number, as far as they are known in RTR. The peer says later how
+/// often it retries; until then it waits for ever (RC-1).
 fn by_number(device: &SoftDevice, fields: &QpFields, peer: u32) -> Wiring {
     let most = device.0.rd_atomic_max();
     let timer = fields.min_rnr_timer.unwrap_or(RNR_TIMER_DEFAULT);

@@ -286,6 +286,13 @@ impl Rendezvous {
         Ok(())
     }
 
+    /// Tells the peer of a queue pair how often this side sends again what finds no receive.
+    pub(super) fn say_rnr_retry(&self, num: u32, retries: u8) {
+        if let Some(pair) = self.lists().pairs.get(&num) {
+            pair.link.say_rnr_retry(retries);
+        }
+    }
+
     /// Offers and peers that wait here.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {

@@ -10,7 +10,7 @@ use doorbell_seam::provider::{
     Access, AddressVector, Gid, Poller, Ports, Provider, Qp, QpCaps, QpType, Region, Sharing,
 };
 use doorbell_seam::wc::{Status, Wc};
-use doorbell_seam::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
+use doorbell_seam::wr::{RecvWr, Remote, SendFlags, SendOp, SendWr, Sge};
 
 use super::sys::Socket;
 use super::wire::{ByNumber, Message};
@@ -138,6 +138,49 @@ fn either_side_may_come_first_and_need_not_wait() {
         let received = if wc.wr_id == 1 { next_of(&mut one) } else { wc };
         assert_eq!(received.wr_id, 2);
         assert_eq!(next(&mut two, &mut one).wr_id, 1);
+    }
+}
+
+/// RTS tells the peer how often a message that finds no receive is sent again.
+#[test]
+fn the_fields_of_rts_count() {
+    for (first, retries) in [(true, 0), (false, 0), (true, 7)] {
+        let (mut one, mut two) = (Side::new(QpType::Rc), Side::new(QpType::Rc));
+        let (a, b) = (one.name(), two.name());
+        if first {
+            one.connect(b).unwrap();
+        }
+        two.connect(a).unwrap();
+        if !first {
+            one.connect(b).unwrap();
+        }
+        let fields = QpFields {
+            timeout: Some(14),
+            retry_cnt: Some(7),
+            rnr_retry: Some(retries),
+            sq_psn: Some(0),
+            max_rd_atomic: Some(0),
+            ..QpFields::to(QpState::Rts)
+        };
+        one.device.modify_qp(&mut one.qp, QpState::Rtr, &fields).unwrap();
+        one.send(b"");
+        if retries == 7 {
+            let until = Instant::now() + Duration::from_millis(50);
+            while Instant::now() < until {
+                assert_eq!((one.poll(), two.poll()), (None, None));
+            }
+            two.receive();
+            assert_eq!(next(&mut two, &mut one).wr_id, 2);
+            // Without a right to any, a READ is refused before it is sent.
+            let (sge, op) = (Sge::default(), SendOp::Read(Remote { addr: 0, rkey: 0 }));
+            let wr = SendWr { wr_id: 3, op, flags: SendFlags::empty(), sge, more: &[] };
+            // SAFETY: it has no bytes.
+            unsafe { one.qp.post(&[wr]) }.unwrap();
+            assert_eq!(next_of(&mut one).status, Status::Success);
+            assert_eq!(next_of(&mut one).status, Status::LocalQpOperation);
+        } else {
+            assert_eq!(next(&mut one, &mut two).status, Status::RnrRetryExceeded);
+        }
     }
 }
 

@@ -89,6 +89,12 @@ impl QpControl {
         self.domain.command(Command::SetRnrTimer { num: self.num, rnr_timer_ns });
     }
 
+    /// Sets how many READs and atomics a connected queue pair may have in flight, 16 at most.
+    pub fn set_initiator_depth(&self, depth: u8) {
+        let depth = depth.min(READS_MAX as u8);
+        self.domain.command(Command::SetInitiatorDepth { num: self.num, depth });
+    }
+
     /// Moves the queue pair to ERR as if the peer had been lost. Does nothing if it is gone.
     pub fn fail_lost(&self) {
         self.domain.command(Command::Fail { num: self.num, lost: true });

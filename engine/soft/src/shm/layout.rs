@@ -1,7 +1,8 @@
 //! The shared memory of a link: two directions between two domains.
 //!
 //! ```text
-//! link:       header 4 lines  users; which sides sleep; the peer's regions that each side reads
+//! link:       header 4 lines  users, and retries of each side; which sides sleep; the peer's
+//!                             regions that each side reads
 //!             slot   4 lines  both sides write; words 0 and 1 = each side's tail | acknowledgement
 //!                             of the other direction, then the last record posted alone
 //!             direction 0, direction 1, then responses 0 and 1
@@ -417,6 +418,15 @@ impl LinkHeader {
         // SAFETY: `split`'s caller vouches for the memory; offset 0 is 4-byte aligned, and the
         // word is only ever used as an atomic.
         unsafe { word(self.base) }
+    }
+
+    /// How often the only queue pair of that side sends again what finds no receive, plus 1; 0 if
+    /// the side has not said. It writes this before its first message.
+    pub(crate) fn rnr_retry(&self, side: Side) -> &AtomicU32 {
+        let offset = if side == Side::Maker { 4 } else { 8 };
+        // SAFETY: the offset lies in the first line of the header, and is that of a word, which is
+        // only ever used as an atomic.
+        unsafe { word(self.base.add(offset)) }
     }
 
     /// Not 0 while the domain on that side sleeps, or is about to: the peer must wake it. The word

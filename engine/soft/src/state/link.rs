@@ -275,6 +275,17 @@ impl Link {
         }
     }
 
+    /// Reads what the peer has acknowledged by now, in its own line and with messages that are not
+    /// read yet.
+    pub(crate) fn read_acks(&mut self) {
+        self.note_taken();
+        let peer_ack = self.rx.peer_ack_now();
+        // As in `acked`.
+        if peer_ack != self.last_ack {
+            self.note_ack(peer_ack);
+        }
+    }
+
     /// The peer broke the rules.
     pub(crate) fn break_off(&mut self) {
         self.broken = true;

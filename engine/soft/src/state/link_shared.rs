@@ -109,6 +109,20 @@ impl LinkShared {
         self.header.asleep(self.side).store(asleep.into(), Ordering::SeqCst);
     }
 
+    /// Tells the peer how often this side sends again what finds no receive, on a link of one queue
+    /// pair: `rnr_retry` of `ibv_modify_qp`, so 7 is for ever (RC-1).
+    pub(crate) fn say_rnr_retry(&self, retries: u8) {
+        // Relaxed: the publication of the first message comes after it.
+        let word = u32::from(retries.min(7)) + 1;
+        self.header.rnr_retry(self.side).store(word, Ordering::Relaxed);
+    }
+
+    /// What the peer has said so.
+    pub(crate) fn peer_rnr_retry(&self) -> Option<u8> {
+        let word = self.header.rnr_retry(self.side.peer()).load(Ordering::Relaxed);
+        Some(word.checked_sub(1)?.min(7) as u8)
+    }
+
     /// The directions, that of the maker first; then those of the responses.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn directions(&self) -> [&Direction; 4] {

@@ -18,7 +18,7 @@ use crate::state::link::Link;
 use crate::state::qp::QpContext;
 use crate::state::signaled::Signaled;
 use crate::steps::admission::{keep_for_later, readable, writable};
-use crate::steps::lend;
+use crate::steps::{lend, local_rdma};
 use crate::wc::Status;
 use crate::wr::{Remote, SendOp, XrcOp};
 
@@ -64,7 +64,7 @@ pub(crate) fn advance(link: &mut Link, memory: &Memory, qp: &mut QpContext) -> b
             qp.failure.poison = Some((qp.sq.sent, status));
             break;
         }
-        if waits_for_responses(qp, &pending) {
+        if waits_for_responses(link, qp, &pending) {
             qp.reads.waits = true;
             break;
         }
@@ -104,10 +104,14 @@ fn impossible(memory: &Memory, qp: &QpContext, pending: &Pending) -> Option<Stat
     if allowed { None } else { Some(Status::LocalProtection) }
 }
 
-/// True if the request may not start before a response has come (SQ-5, SQ-7).
-fn waits_for_responses(qp: &QpContext, pending: &Pending) -> bool {
-    let full = !pending.op.is_outward() && qp.reads.in_flight() >= u32::from(qp.reads.depth);
-    full || (pending.fence && qp.reads.in_flight() > 0)
+/// True if the request does not start before a response has come: it may not (SQ-5, SQ-7), or it
+/// can be carried out here then. Otherwise a program that always has READs in flight would not come
+/// back from the ring, where a long one takes several times as long.
+fn waits_for_responses(link: &Link, qp: &QpContext, pending: &Pending) -> bool {
+    let in_flight = qp.reads.in_flight();
+    let full = !pending.op.is_outward() && in_flight >= u32::from(qp.reads.depth);
+    let waits = || pending.fence || local_rdma::map_for(link, qp, pending).is_some();
+    full || (in_flight > 0 && waits())
 }
 
 /// Writes the rest of request `qp.sq.sent`. False: no space; it goes on from `qp.sq.sent_bytes`. An
@@ -127,6 +131,7 @@ fn write_request(
         SendOp::Xrc { srq, op } => (op.plain(), Some(srq)),
         op => (op, None),
     };
+    let mut is_done = false;
     let written = match op {
         SendOp::Send => write_fragments(link, qp, pending, Onto::Receive(srq), (None, 0)),
         SendOp::SendWithImm(word) | SendOp::SendWithInv(word) => {
@@ -154,7 +159,14 @@ fn write_request(
         SendOp::SendTo(_) | SendOp::SendToWithImm(..) => true,
         SendOp::Tso(_) | SendOp::Xrc { .. } => true,
         SendOp::Read(Remote { addr, rkey }) => {
-            write_read(link, qp, (KIND_READ, srq), &[addr, u64::from(rkey) | size])
+            if let Some((map, at)) = local_rdma::map_for(link, qp, pending)
+                && local_rdma::read_now(link, memory, qp, pending, (&map, at))
+            {
+                is_done = true;
+                write_local(link, qp, |_| true, Status::LocalQpOperation)?
+            } else {
+                write_read(link, qp, (KIND_READ, srq), &[addr, u64::from(rkey) | size])
+            }
         }
         SendOp::CompareSwap { at, compare, swap } => {
             let operands = [at.addr, at.rkey.into(), compare, swap];
@@ -174,6 +186,9 @@ fn write_request(
         entry.sent |= Sent::ON_WIRE;
         qp.sq.sent = index.wrapping_add(1);
         qp.sq.sent_bytes = 0;
+        if is_done {
+            qp.reads.local_until = qp.sq.sent;
+        }
     }
     Ok(written)
 }

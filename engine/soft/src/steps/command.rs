@@ -27,6 +27,11 @@ pub(crate) enum Command {
         num: u32,
         rnr_timer_ns: u64,
     },
+    /// READs and atomics that the queue pair may have in flight.
+    SetInitiatorDepth {
+        num: u32,
+        depth: u8,
+    },
     /// The queue pair goes to ERR; the peer is gone for good if `lost`.
     Fail {
         num: u32,

@@ -28,6 +28,11 @@ impl DomainState {
                     qp.rnr_timer_ns = rnr_timer_ns;
                 }
             }
+            Command::SetInitiatorDepth { num, depth } => {
+                if let Some(qp) = qps.get_mut(num) {
+                    qp.reads.depth = depth;
+                }
+            }
             Command::Fail { num, lost } => self.fail(num, lost),
             Command::SetRights { num, rights } => {
                 if let Some(qp) = qps.get_mut(num) {

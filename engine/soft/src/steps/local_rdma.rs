@@ -7,19 +7,28 @@
 
 use core::sync::atomic::{Ordering, fence};
 
+use std_alloc::sync::Arc;
+
 use crate::model::atomic::Step;
 use crate::model::buffers::{Posted, Source, Target};
 use crate::model::limits::MESSAGE_MAX;
 use crate::model::memory::Memory;
 use crate::model::pd::PdMark;
-use crate::model::send_queue::Sent;
+use crate::model::send_queue::{Pending, Sent};
 use crate::provider::Access;
 use crate::shm::layout::{Header, KIND_NOTICE, KIND_WRITE, RecordFlags};
+use crate::shm::remote_map::RemoteMap;
 use crate::state::link::Link;
 use crate::state::qp::QpContext;
 use crate::state::signaled::Signaled;
 use crate::steps::admission::{push, readable, writable};
+use crate::sync::pause;
 use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge};
+
+/// A READ of the backlog of so many bytes waits for this way: it takes longer than the wait.
+const LONG: u32 = 16 << 10;
+/// Looks whether the peer has taken what is before it, a microsecond or some.
+const PATIENCE: u32 = 64;
 
 /// What to do, and where.
 enum Deed {
@@ -63,6 +72,49 @@ pub(crate) fn carry_out(
         publish(link, header, imm, length);
     }
     enter(link, qp, wr);
+    true
+}
+
+/// The map by which a long READ of the backlog can be carried out here.
+pub(crate) fn map_for(
+    link: &Link,
+    qp: &QpContext,
+    pending: &Pending,
+) -> Option<(Arc<RemoteMap>, Remote)> {
+    let SendOp::Read(at) = pending.op else { return None };
+    let map = link.remote_map.as_ref().filter(|_| pending.length >= LONG)?;
+    map.find(qp.peer, (at.rkey, at.addr, pending.length), Access::REMOTE_READ)?;
+    Some((map.clone(), at))
+}
+
+/// Carries out the next request of the backlog, which is such a READ, if the peer has taken
+/// everything before it, or does so in a moment.
+pub(crate) fn read_now(
+    link: &mut Link,
+    memory: &Memory,
+    qp: &mut QpContext,
+    pending: &Pending,
+    (map, at): (&RemoteMap, Remote),
+) -> bool {
+    let before = qp.sq.entry(qp.sq.sent.wrapping_sub(1)).end;
+    let mut is_taken = || {
+        pause();
+        link.read_acks();
+        before <= link.acked()
+    };
+    if qp.reads.local_until != qp.sq.sent && !(0..PATIENCE).any(|_| is_taken()) {
+        return false;
+    }
+    let bytes = (at.rkey, at.addr, pending.length);
+    let Some(place) = map.find(qp.peer, bytes, Access::REMOTE_READ) else { return false };
+    let mut from = place.source();
+    for piece in pending.pieces.iter().copied() {
+        let Some(to) = memory.target(piece, qp.pd) else { return false };
+        to.copy(from);
+        from = from.part(piece.length, u32::MAX);
+    }
+    // As in `perform`.
+    fence(Ordering::Acquire);
     true
 }
 

@@ -483,14 +483,15 @@ impl Resources {
         qp: &mut QpContext,
         sink: &mut S,
     ) -> Outcome {
-        if qp.rnr_retry == 7 {
+        let retries = link.shared.peer_rnr_retry().unwrap_or(qp.rnr_retry);
+        if retries == 7 {
             return Outcome::Waits;
         }
         // Closes the fast path meanwhile, so that the next message clears the wait.
         qp.open_on = CLOSED;
         let now = (self.nic.host.clock)();
         let since = *qp.rnr_since_ns.get_or_insert(now);
-        let limit = qp.rnr_timer_ns.saturating_mul(u64::from(qp.rnr_retry) + 1);
+        let limit = qp.rnr_timer_ns.saturating_mul(u64::from(retries) + 1);
         if now.saturating_sub(since) < limit {
             return Outcome::Waits;
         }

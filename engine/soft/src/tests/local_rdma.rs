@@ -179,6 +179,40 @@ fn sq_5_completions_stay_in_order_with_messages() {
     assert_eq!(done(&mut one).wr_id, 2);
 }
 
+/// A READ behind a message that is not taken goes through the ring. Long ones behind it wait for
+/// its response, and are carried out here then.
+#[test]
+fn long_reads_come_back_from_the_ring() {
+    let (mut one, mut two) = mapped_pair();
+    let (long, to) = (32 << 10, 1 << 19);
+    let bytes = pattern(1, 3 * long);
+    two.fill(0, &bytes);
+    one.send(1, 0, 8, SendFlags::empty()).unwrap();
+    for n in 0..3 {
+        let (from, sge) = (two.region.remote(n * long), one.sge(to + n * long, long));
+        one.post(2 + n as u64, SendOp::Read(from), sge, SIGNALED).unwrap();
+    }
+    assert!(polled(&mut one).is_empty());
+    assert!(one.bytes(to, 3 * long).iter().all(|byte| *byte == 0), "none passes the message");
+    two.recv(1, 1 << 19, 8);
+    let mut rounds = 0;
+    let first = loop {
+        two.poll();
+        two.poll();
+        if let Some(wc) = one.poll().into_iter().next() {
+            break wc;
+        }
+        rounds += 1;
+        assert!(rounds < 1000);
+    };
+    assert_eq!((first.wr_id, first.status), (2, Status::Success));
+    let rest = polled(&mut one);
+    assert!(one.bytes(to, 3 * long) == bytes, "its owner need not poll");
+    let behind = settle(&mut one, &mut two).0;
+    let numbers: Vec<u64> = rest.iter().chain(&behind).map(|wc| wc.wr_id).collect();
+    assert_eq!(numbers, [3, 4]);
+}
+
 /// A READ never overtakes a WRITE of the same queue pair that went through the ring.
 #[test]
 fn reads_do_not_overtake_writes_in_the_ring() {
