@@ -12,7 +12,7 @@ use doorbell_soft::LINK_BYTES;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-use crate::links::{DATA, HEAD, LINES, RESPONSES, shared, talks};
+use crate::links::{DATA, HEAD, LINES, RESPONSES, moved, shared, talks};
 use crate::pairs::{HERE, Meets, PORT, free_port, started, turn, with_port};
 use crate::side::Side;
 
@@ -27,7 +27,8 @@ fn below(dice: &mut ChaCha8Rng, bound: u64) -> u64 {
 }
 
 /// A word to write to: often one that both sides read now.
-fn place(length: u64, dice: &mut ChaCha8Rng) -> u64 {
+fn place(file: &File, dice: &mut ChaCha8Rng) -> u64 {
+    let length = file.metadata().unwrap().len();
     let word = |dice: &mut ChaCha8Rng, from: u64, bytes: u64| from + below(dice, bytes / 8) * 8;
     if length != LINK_BYTES.next_multiple_of(4096) as u64 {
         return word(dice, 0, length);
@@ -40,13 +41,12 @@ fn place(length: u64, dice: &mut ChaCha8Rng) -> u64 {
         _ => HEAD + side * (LINES + DATA[0]),
     };
     // The first records are the ones in use, as long as the ring is short.
-    word(dice, direction, LINES + 1024)
+    word(dice, moved(file) + direction, LINES + 1024)
 }
 
 /// Changes one word: to anything, to something small, by a bit, by a step, or to another word.
 fn scribble(file: &File, dice: &mut ChaCha8Rng) {
-    let length = file.metadata().unwrap().len();
-    let (at, from) = (place(length, dice), place(length, dice));
+    let (at, from) = (place(file, dice), place(file, dice));
     let mut bytes = [0; 8];
     let mut read = |at| file.read_exact_at(&mut bytes, at).map(|()| u64::from_le_bytes(bytes));
     let (Ok(word), Ok(other)) = (read(at), read(from)) else { return };

@@ -14,7 +14,7 @@ use crate::shm::offer::Offer;
 use crate::shm::peer_waker::PeerWaker;
 use crate::shm::refusals::Refusal;
 use crate::shm::ring::tail_word;
-use crate::sync::{Ordering, fence, reads};
+use crate::sync::{AtomicU64, Ordering, fence, reads};
 
 /// The receiver acknowledges after this many bytes at the latest.
 const ACK_EVERY: u64 = SEGMENT as u64 / 4;
@@ -156,10 +156,17 @@ impl Rx {
         self.words() != self.seen
     }
 
-    /// True if the sender has published something.
+    /// The sender's two words, and each as last read.
+    pub(crate) fn watched(&self) -> [(&AtomicU64, u64); 2] {
+        [(self.dir.slot_tail(), self.seen[0]), (self.dir.tail(), self.seen[1])]
+    }
+
+    /// Prefetches the first lines of the slot, before the sender's words are read.
     #[inline(always)]
-    pub(crate) fn has_words(&self) -> bool {
-        self.words() != self.seen
+    pub(crate) fn fetch_slot(&self) {
+        for line in 0..2 {
+            fetch_line(self.dir.slot_line(line).as_ptr());
+        }
     }
 
     /// If the last record in the slot filled lines behind the first, the next may too. A prefetch

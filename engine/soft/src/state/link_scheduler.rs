@@ -11,6 +11,7 @@
 #![expect(unsafe_code, reason = "uses an object of the domain by its pointer")]
 
 use arrayvec::ArrayVec;
+use core::ptr::NonNull;
 use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
@@ -21,6 +22,7 @@ use crate::state::link_shared::LinkShared;
 use crate::state::place::{Place, Pointer};
 use crate::state::policy::idle::{IDLE_AFTER, IDLE_CHECKS, IdlePolicy, RESTING_MAX};
 use crate::state::qp::QpContext;
+use crate::sync::{AtomicU64, Ordering};
 
 /// The links of a domain, and which of them a poll serves.
 pub(crate) struct Links {
@@ -51,8 +53,40 @@ pub(crate) struct LinkScheduler {
 /// A link that rests, since that many looks.
 #[derive(Clone, Copy)]
 pub(crate) struct Resting {
+    watch: Watch,
     pub(crate) index: u32,
     since: u32,
+}
+
+/// Where the sender of a resting link publishes, and what it had published before. Those of all
+/// links lie side by side, so that a look at all of them reads little else but the shared words.
+#[derive(Clone, Copy)]
+struct Watch {
+    words: [NonNull<AtomicU64>; 2],
+    seen: [u64; 2],
+}
+
+// SAFETY: it belongs to the domain, as the link does.
+unsafe impl Send for Watch {}
+
+impl Watch {
+    fn of(link: &Link) -> Watch {
+        let watched = link.rx.watched();
+        Watch {
+            words: watched.map(|(word, _)| NonNull::from(word)),
+            seen: watched.map(|(_, seen)| seen),
+        }
+    }
+
+    /// True if the sender has published something. A link that this finds is looked at again by
+    /// whoever serves it, so the order of these loads does not matter.
+    #[inline(always)]
+    fn has_changed(&self) -> bool {
+        // SAFETY: the words are in the memory of the link, which is in the table as long as it
+        // rests: `drop_unused`, which alone takes links out, makes all of them busy.
+        let words = self.words.map(|word| unsafe { word.as_ref() }.load(Ordering::Relaxed));
+        words != self.seen
+    }
 }
 
 impl LinkScheduler {
@@ -118,9 +152,10 @@ impl Links {
         }
     }
 
-    /// Frees links that nobody uses on either side. Which link is the only busy one is known again
-    /// after the next full poll.
+    /// Frees links that nobody uses on either side, and makes the others busy. Which link is the
+    /// only busy one is known again after the next full poll.
     pub(crate) fn drop_unused(&mut self) {
+        self.activate_all();
         self.scheduler.only = None;
         for place in &mut self.table {
             if place.as_ref().is_some_and(|link| link.users == 0 && link.shared.is_unused()) {
@@ -174,8 +209,6 @@ impl Links {
     #[cold]
     #[inline(never)]
     fn end_idle(&mut self, index: usize) {
-        let Some(Some(link)) = self.table.get_mut(index) else { return };
-        link.set_idle(false);
         let scheduler = &mut self.scheduler;
         let rests = scheduler.resting.iter().position(|link| link.index as usize == index);
         if let Some(at) = rests {
@@ -189,7 +222,15 @@ impl Links {
                 scheduler.idle.swap_remove(at);
             }
         }
-        scheduler.busy.put(index as u32);
+        self.set_busy(index);
+    }
+
+    /// Makes a link busy that is in no list now.
+    fn set_busy(&mut self, index: usize) {
+        if let Some(Some(link)) = self.table.get_mut(index) {
+            link.set_idle(false);
+            self.scheduler.busy.put(index as u32);
+        }
         self.update();
     }
 
@@ -256,19 +297,22 @@ impl Links {
     #[inline(never)]
     pub(crate) fn check_resting(&mut self, looks: usize) -> Option<(usize, usize)> {
         let scheduler = &mut self.scheduler;
-        for left in (0..looks).rev() {
-            if scheduler.looked >= scheduler.resting.len() {
-                scheduler.looked = 0;
+        let first = scheduler.looked.min(scheduler.resting.len());
+        let (before, behind) = scheduler.resting.split_at(first);
+        let changed = |rests: &Resting| rests.watch.has_changed();
+        let (at, looked) = match behind.iter().take(looks).position(changed) {
+            Some(n) => (first + n, n),
+            None => {
+                let rest = looks.saturating_sub(behind.len());
+                let at = before.iter().take(rest).position(changed)?;
+                (at, behind.len() + at)
             }
-            let index = scheduler.resting.get(scheduler.looked)?.index as usize;
-            let link = self.table.get(index).and_then(Option::as_ref);
-            if link.is_some_and(|link| link.rx.has_words()) {
-                self.end_idle(index);
-                return Some((index, left));
-            }
-            scheduler.looked += 1;
-        }
-        None
+        };
+        scheduler.looked = at;
+        let Resting { index, .. } = scheduler.resting.swap_pop(at)?;
+        let index = index as usize;
+        self.set_busy(index);
+        Some((index, looks.saturating_sub(looked + 1)))
     }
 
     /// Checks one resting link, each time another, for everything that can come. If something has,
@@ -278,7 +322,7 @@ impl Links {
         let scheduler = &mut self.scheduler;
         let looks = scheduler.policy.note_look();
         let at = looks as usize % scheduler.resting.len().max(1);
-        let Resting { index, since } = scheduler.resting.get(at).copied()?;
+        let Resting { index, since, .. } = scheduler.resting.get(at).copied()?;
         let link = self.table.get(index as usize)?.as_ref()?;
         if link.has_news() {
             self.end_idle(index as usize);
@@ -305,6 +349,13 @@ impl Links {
         Some(index)
     }
 
+    /// The busy link in that step of a round, if there is one.
+    #[inline(always)]
+    pub(crate) fn busy_link(&self, step: usize, busy: usize) -> Option<&Link> {
+        let index = if step < busy { self.busy_at(step, busy)? } else { return None };
+        self.table.get(index)?.as_deref()
+    }
+
     /// Lets inactive links rest, or makes them idle if too many rest. One stays busy: it costs next
     /// to nothing.
     #[cold]
@@ -319,12 +370,12 @@ impl Links {
             if IdlePolicy::is_quiet(link.empty_polls) && link.may_idle() {
                 link.set_idle(true);
                 scheduler.busy.swap_remove(at);
-                let since = scheduler.policy.looks();
+                let (since, watch) = (scheduler.policy.looks(), Watch::of(link));
                 // A reply may still be unacknowledged. A far peer writes its next message sooner if
                 // nobody looks at the line meanwhile; a near one is seen sooner by many looks.
                 match (!link.rx.is_near && link.has_unacked()) || scheduler.resting.is_full() {
                     true => scheduler.idle.put(index),
-                    false => scheduler.resting.put(Resting { index, since }),
+                    false => scheduler.resting.put(Resting { watch, index, since }),
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! The part of a link that the control plane holds too: the memory, and the count of its users.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use doorbell_alloc::Mapping;
 use spin::Once;
@@ -8,7 +8,9 @@ use std_alloc::sync::Arc;
 
 use crate::error::{Code, SetupError};
 use crate::provider::wake::Notifier;
-use crate::shm::layout::{Direction, LINK_BYTES, LinkHeader, Side, split, split_responses};
+use crate::shm::layout::{
+    Direction, LINK_BYTES, LinkHeader, Side, set_colour, split, split_responses,
+};
 use crate::shm::remote_map::RemoteMap;
 
 /// The part of a link that the control plane holds too: the memory, and the count of its users.
@@ -24,6 +26,13 @@ pub struct LinkShared {
     peer_gone: AtomicBool,
     pub(super) remote_map: Option<Arc<RemoteMap>>,
     pub(super) notifier: Arc<Once<Notifier>>,
+}
+
+/// The colour of the next link that this process makes: each another than the last ones.
+fn next_colour() -> u32 {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    // Models make the same link again and again, in the same memory.
+    if cfg!(loom) { 0 } else { MADE.fetch_add(1, Ordering::Relaxed) }
 }
 
 impl LinkShared {
@@ -53,6 +62,9 @@ impl LinkShared {
                 std_alloc::format!("it needs {LINK_BYTES} bytes, aligned to 128"),
             )
         };
+        if side != Side::Taker {
+            set_colour(&memory, next_colour());
+        }
         let (out, input, header) = split(&memory, side).ok_or_else(too_short)?;
         let responses = split_responses(&memory, side).ok_or_else(too_short)?;
         match side {
@@ -174,5 +186,60 @@ impl LinkShared {
 
     pub(crate) fn is_unused(&self) -> bool {
         self.peer_gone.load(Ordering::Relaxed) || self.users() == 0
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use doorbell_alloc::{Ask, MapRequest};
+
+    use super::*;
+    use crate::shm::layout::LINE;
+
+    fn memory() -> Arc<Mapping> {
+        Arc::new(MapRequest::new(LINK_BYTES).pages(Ask::Plain).map().unwrap())
+    }
+
+    fn slot_of(way: &Direction) -> usize {
+        way.slot_line(0).addr().get()
+    }
+
+    /// Links that are made one after the other have their slots at different places of a page, and
+    /// both sides of a link find the same place.
+    #[test]
+    fn links_have_colours_on_which_both_sides_agree() {
+        let mut places = BTreeSet::new();
+        for _ in 0..16 {
+            let memory = memory();
+            let maker = LinkShared::over(memory.clone(), Side::Maker).unwrap();
+            let taker = LinkShared::over(memory.clone(), Side::Taker).unwrap();
+            for (one, other) in maker.directions().into_iter().zip(taker.directions()) {
+                let slots = [one, other].map(slot_of);
+                let data = [one, other].map(|way| way.data_from(0).at(0));
+                assert!(slots[0] == slots[1] && data[0] == data[1]);
+            }
+            places.insert((slot_of(&maker.out) - memory.as_ptr().addr()) % 4096);
+        }
+        // Other tests make links meanwhile.
+        assert!(places.len() > 8, "{places:?}");
+    }
+
+    /// A peer may write any colour: everything stays inside the memory.
+    #[test]
+    fn every_colour_is_in_bounds() {
+        for colour in [0, 1, 31, 32, 12345, u32::MAX] {
+            let memory = memory();
+            set_colour(&memory, colour);
+            let taker = LinkShared::over(memory.clone(), Side::Taker).unwrap();
+            let bounds = memory.as_ptr().addr()..memory.as_ptr().addr() + LINK_BYTES;
+            for way in taker.directions() {
+                assert!(bounds.contains(&slot_of(way)));
+                let end = way.data_from(0).at(u64::from(way.area())).addr();
+                assert!(end <= bounds.end && end.is_multiple_of(LINE), "{colour}");
+            }
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::model::send_queue::Sent;
 use crate::shm::burst::Burst;
 use crate::shm::layout::{
     Header, KIND_ADD, KIND_JUMP, KIND_LENT, KIND_NOTICE, KIND_READ, KIND_SEND, KIND_SHOW,
-    KIND_SRQ_NOTICE, KIND_SWAP, KIND_TO_SRQ, KIND_WRITE, RecordFlags,
+    KIND_SRQ_NOTICE, KIND_SWAP, KIND_TO_SRQ, KIND_WRITE, RecordFlags, SLOT_SHORT,
 };
 use crate::shm::reader::SlotRecord;
 use crate::shm::refusals::Refusal;
@@ -52,6 +52,10 @@ impl Transport {
         }
         let came = self.receive_all(link, sink);
         link.empty_polls = if came { 0 } else { link.empty_polls.wrapping_add(1) };
+        if link.empty_polls == 1 {
+            // The next message on this link goes there, perhaps after many on other links.
+            link.tx.claim(SLOT_SHORT as u32);
+        }
         if S::THOROUGH || link.empty_polls % LOOK_EVERY == 1 {
             self.look_around(link);
             if link.responses.may_come() {

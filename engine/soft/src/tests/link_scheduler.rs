@@ -78,8 +78,8 @@ impl Many {
     }
 }
 
-/// The next poll sees a message over a link that rests, whichever it is, and each of those that
-/// come at once. More links than a poll looks at are idle.
+/// The next poll sees a message over a link that rests, whichever it is. Of messages that come at
+/// once each poll sees some, until all are seen. More links than a poll looks at are idle.
 #[test]
 fn messages_over_a_resting_link_are_seen_at_once() {
     let clients = RESTING_MAX + 4;
@@ -99,7 +99,13 @@ fn messages_over_a_resting_link_are_seen_at_once() {
     for from in &resting[4..20] {
         many.clients[*from].send(1, 0, 8, SendFlags::empty()).unwrap();
     }
-    assert_eq!(many.server.poll().len(), 16);
+    let mut seen = 0;
+    while seen < 16 {
+        let came = many.server.poll().len();
+        assert!(came > 0, "after {seen}");
+        seen += came;
+    }
+    assert!(many.server.poll().is_empty());
 }
 
 /// All but one of the links without messages become idle. A message over an idle link is seen after

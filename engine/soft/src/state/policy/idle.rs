@@ -18,6 +18,7 @@
 //! beside it): 371, 391, 561 ns when links rested after 256 polls, and a poll then looked at 8 of
 //! them. With 64 clients in turn on near cores a link whose last reply is not yet acknowledged
 //! costs 190 ns if it rests, and 245 if it becomes idle at once; with 8 on far cores, 360 and 215.
+//! With 64 in turn, far, half a round trip takes 268 ns; if links rest after 4 polls, 381.
 
 /// A busy link rests after this many polls without an arrival.
 const REST_AFTER: u32 = 8;
