@@ -48,9 +48,9 @@ pub const PIECES_MAX: usize = 4;
 /// receiving side. See [`Outbox::room`](super::Outbox::room).
 ///
 /// **Caches.** Receives are used in turn, so messages that fill their blocks go through all of
-/// `recv_blocks`. As long as both sides' blocks fit the last cache of the cores, a message is copied
-/// within it. On soft, half a round trip of 64 KiB took 1.7 µs with 4 MiB of receives, and 2.1 µs
-/// with 64 MiB; one of 1 MiB took 29 and 60 µs, and one way the rate was double.
+/// `recv_blocks`. As long as the blocks of both sides fit the last cache of the cores, a message is
+/// copied within it. On soft, half a round trip of 64 KiB took 1.7 µs with 4 MiB of receives, and
+/// 2.1 µs with 64 MiB; one of 1 MiB took 29 and 60 µs, and one way the rate was double.
 ///
 /// [`Config::builder`] chooses the numbers from what a program wants. With the feature `serde` a
 /// file can hold them: a field that is not there has its default, and one that does not exist is an
