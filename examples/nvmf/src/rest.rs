@@ -124,8 +124,8 @@ impl Rest {
         }
     }
 
-    /// A timed yield has ended. On a crowded processor the next empty turn ends in a sleep, and so do the
-    /// next times without work: twice as many whenever a yield finds it crowded again.
+    /// A timed yield has ended. On a crowded processor the next empty turn ends in a sleep, and so
+    /// do the next times without work: twice as many whenever a yield finds it crowded again.
     fn yielded(&mut self, took: Duration) {
         self.shortest = self.shortest.min(took);
         if took > CROWDED.max(self.shortest.saturating_mul(SLOWER)) {
