@@ -2,10 +2,14 @@
 # the same backing, in turn. Run by bash as root in the virtual machine:
 #
 #   cargo build --release -p doorbell-nvmf --features verbs
-#   cargo xtask vm run -- bash xtask/vm/nvmf-speed.sh [ROUNDS [SECONDS]]
+#   cargo xtask vm run --append idle=poll -- bash xtask/vm/nvmf-speed.sh [ROUNDS [SECONDS]]
+#
+# With idle=poll a processor that has nothing to do polls, as on machines that are set up for low latency.
+# Without, the host stops an emulated processor that sleeps, and takes milliseconds to start it again.
 #
 # For each backing (memory, and a file on ext4 in a RAM disk), operation and depth it prints the
-# medians of both and their ratio. PERF=1 adds a profile of the processor during a run of each.
+# medians of both and their ratio. PERF=1 adds a profile of the processor during a run of each, and
+# CALLS=1 the system calls of the target for each command at depth 1.
 
 . xtask/vm/harness.sh
 
@@ -137,6 +141,32 @@ profile() {
     wait $!
 }
 
+# calls DEVICE OPERATION: the system calls of the target for each command at depth 1, by number.
+calls() {
+    local trace=/sys/kernel/tracing device=${1#/dev/} before after
+    # With multipath the path counts, not the device above it.
+    local stat=(/sys/block/"${device%n*}"c*n"${device##*n}"/stat)
+    [ -e "${stat[0]}" ] || stat=(/sys/block/"$device"/stat)
+    mountpoint -q $trace || must mount -t tracefs none $trace
+    ls /proc/$target/task > $trace/set_event_pid
+    echo 32768 > $trace/buffer_size_kb
+    fio --name=calls --filename="$1" --ioengine=libaio --direct=1 --bs=4k --rw="$2" --iodepth=1 \
+        --time_based --runtime=6 --size=${megabytes}M > /dev/null &
+    sleep 3
+    before=$(awk '{ print $1 + $5 }' "${stat[0]}")
+    echo 1 > $trace/events/raw_syscalls/sys_enter/enable
+    sleep 2
+    echo 0 > $trace/events/raw_syscalls/sys_enter/enable
+    after=$(awk '{ print $1 + $5 }' "${stat[0]}")
+    echo "$device, $2: $((after - before)) commands, and these calls for each"
+    sed -n 's/.*sys_enter: NR \([0-9]*\) .*/\1/p' $trace/trace |
+        awk -v commands=$((after - before)) '{ n[$1]++ }
+            END { for (call in n) printf "  %5.2f of number %d\n", n[call] / commands, call }' |
+        sort -rn
+    echo > $trace/trace
+    wait $!
+}
+
 must modprobe nvme-rdma
 backing
 kernel_target
@@ -151,6 +181,12 @@ if [ -n "${PERF:-}" ]; then
     for depth in 1 32; do
         profile nvmf "$(disk $ours)n1" "${PERF_OP:-randread}" $depth
         profile nvmet "$(disk $theirs)n1" "${PERF_OP:-randread}" $depth
+    done
+fi
+if [ -n "${CALLS:-}" ]; then
+    for space in 1 2; do
+        calls "$(disk $ours)n$space" randread
+        calls "$(disk $ours)n$space" randwrite
     done
 fi
 nvme disconnect -n $ours > /dev/null
