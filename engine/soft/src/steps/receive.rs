@@ -128,6 +128,7 @@ impl Transport {
             }
         }
         if !link.rx.look() {
+            link.fetch_next();
             return came;
         }
         if sink.room() > 0
