@@ -178,6 +178,12 @@ impl Rx {
         }
     }
 
+    /// Prefetches the line of the next record in the ring.
+    #[inline(always)]
+    pub(crate) fn fetch_next(&self) {
+        fetch_line(self.data.at(self.at));
+    }
+
     /// The bytes between the position read and the newest tail.
     #[inline(always)]
     fn news(&self) -> u32 {

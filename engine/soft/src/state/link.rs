@@ -220,6 +220,17 @@ impl Link {
         }
     }
 
+    /// Nothing has come. While messages cross, the next one will be in the ring alone: fetches the
+    /// line where it begins, so that it comes together with the tail. With Poisson arrivals a round
+    /// trip takes 0.92 of the time. Not while the peer alone sends: a stream would take 1.3 times
+    /// as long, because each fetch takes the line from the peer, which is filling it.
+    #[inline(always)]
+    pub(crate) fn fetch_next(&self) {
+        if !self.contention.allows_slot() && self.rx.peer_ack() != self.tx.published() as u32 {
+            self.rx.fetch_next();
+        }
+    }
+
     /// Publishes all that is unpublished: in the slot, if it is one message and that helps.
     #[inline(never)]
     pub(crate) fn publish_deferred(&mut self) {

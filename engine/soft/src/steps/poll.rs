@@ -103,6 +103,7 @@ impl DomainState {
     #[inline(always)]
     fn wait(&mut self) -> Polled {
         let Some(link) = self.links.only() else { return Polled::More };
+        link.fetch_next();
         link.empty_polls = link.empty_polls.wrapping_add(1);
         if link.empty_polls % LOOK_IDLE == 1 {
             self.predicted.prepare(link, &mut self.transport);

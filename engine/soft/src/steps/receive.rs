@@ -133,6 +133,7 @@ impl Transport {
             }
         }
         if !link.rx.look() {
+            link.fetch_next();
             return came;
         }
         // What has come may acknowledge sends of this side: they complete before its receive, as
