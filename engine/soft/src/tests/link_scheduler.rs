@@ -108,6 +108,19 @@ fn messages_over_a_resting_link_are_seen_at_once() {
     assert!(many.server.poll().is_empty());
 }
 
+/// When a queue pair goes, its link may go with it. No link rests from then on, so nobody looks at
+/// the words of one that is gone.
+#[test]
+fn no_link_rests_when_one_may_have_gone() {
+    let mut many = Many::new(8);
+    many.rest();
+    assert_eq!(many.resting(), 7);
+    drop((many.qps.remove(0), many.clients.remove(0)));
+    assert_eq!(many.resting(), 0);
+    many.clients[0].send(1, 0, 8, SendFlags::empty()).unwrap();
+    assert_eq!(many.comes_within(1).0, many.qps[0].num());
+}
+
 /// All but one of the links without messages become idle. A message over an idle link is seen after
 /// as many polls as it takes to check all of them; the next one is seen at once.
 #[test]
