@@ -212,7 +212,7 @@ impl Links {
         let scheduler = &mut self.scheduler;
         let rests = scheduler.resting.iter().position(|link| link.index as usize == index);
         if let Some(at) = rests {
-            scheduler.resting.swap_remove(at);
+            scheduler.resting.swap_pop(at);
         } else {
             // Usually it is the one checked last.
             let is_it = |idle: &u32| *idle as usize == index;
