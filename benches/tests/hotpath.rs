@@ -167,9 +167,9 @@ fn processes(task: Task) -> Result<[Figures; 2], [ExitStatus; 2]> {
 const WORD_MESSAGES: u64 = 8;
 const PAUSE_TURNS: u64 = 1 << 14;
 
-/// Doorbells that may come on top of one for each batch. A batch of a stream that finds the ring
-/// full sends the rest from blocks, by another doorbell. Only the messages of 1 KiB, which are
-/// copied into the ring, are long enough to fill it before their credit ends.
+/// Doorbells that a side may ring beside one for each batch. If a batch of a stream finds the ring
+/// full, the worker sends the rest from blocks, by another doorbell. Only messages of 1 KiB fill
+/// the ring before their credit ends.
 fn rung_twice(task: &Task, side: &str) -> u64 {
     match (task.path, side) {
         (Path::Stream, "caller") => task.counts()[1] / STREAM_BATCH,

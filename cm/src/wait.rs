@@ -71,8 +71,8 @@ pub(crate) fn readable<const N: usize>(
     readable_until(fds, limit, limit.and_then(|limit| Instant::now().checked_add(limit)))
 }
 
-/// The same for a caller who knows what `limit` ends with: to ask for the time is a system call on
-/// some machines.
+/// As [`readable`], for a caller who knows the time `end` at which `limit` is over. On some
+/// machines each question for the time is a system call.
 pub(crate) fn readable_until<const N: usize>(
     fds: [RawFd; N],
     limit: Option<Duration>,

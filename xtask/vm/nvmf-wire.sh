@@ -8,8 +8,8 @@
 #   cargo xtask vm pair --loss 1% --limit 3000 -- env $both target 192.168.78.1 4420 ::: \
 #       env $both initiator 192.168.78.1 4420
 #
-# The wire stays up, because on rxe a message of the connection manager that finds the interface down
-# takes queue pair 1 with it, and the machine connects no more.
+# The interface stays up: on rxe 6.1 nothing connects any more after the connection manager has sent
+# something while the interface was down.
 
 set -eu
 . xtask/vm/up.sh

@@ -15,7 +15,7 @@ const SIZE_MAX: u32 = 16 << 20;
 
 /// Memory for one kind of blocks, in bytes, where [`BLOCKS_EACH`] need no more. Receives are used
 /// in turn, so all of this is touched again and again, and has to stay in the caches: with 64 MiB,
-/// the rate of messages of 64 KiB is half as high, and that of 1 MiB a quarter.
+/// the rate of messages of 64 KiB and of 1 MiB is half as high, and that of 256 KiB a quarter.
 const BLOCKS_CACHED: u32 = 4 << 20;
 
 /// The most memory for one kind of blocks, in bytes, unless [`BLOCKS_EACH`] need more.

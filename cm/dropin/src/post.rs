@@ -137,16 +137,17 @@ pub(crate) unsafe extern "C" fn post_send(
             let qp = qp_at(at)?;
             let mut inner = qp.own.inner.lock();
             inner.may_send()?;
-            match next.as_ref().filter(|wr| wr.next.is_null()) {
+            let posted = match next.as_ref().filter(|wr| wr.next.is_null()) {
                 Some(wr) => {
                     let made = request(wr, qp.own.kind())?;
                     post_list(&qp.own, &mut inner, slice::from_ref(&made))
-                        .map_err(|PostError { cause, .. }| Errno::from(cause))?;
+                        .map_err(|PostError { cause, .. }| Errno::from(cause))
                 }
-                None => post_many(&qp.own, &mut inner, next)?,
-            }
+                None => post_many(&qp.own, &mut inner, next),
+            };
+            // Also after a refusal: the requests before it were posted.
             qp.own.after_post(inner);
-            Ok(())
+            posted
         })
     }
 }

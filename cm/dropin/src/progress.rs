@@ -33,9 +33,9 @@ pub(crate) fn count_poll() {
     POLLS.store(POLLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
-/// How often the thread looks whether the program still polls, in milliseconds. It leaves the
-/// device to a program that waits for completions only if that polls for as long without another
-/// request for an event.
+/// How often the thread looks whether the program still polls, in milliseconds. A program that has
+/// asked for events gets the device to itself only after it has polled for this long and asked for
+/// no further event.
 const LOOK_MS: c_int = 1;
 const LOOK: Duration = Duration::from_millis(LOOK_MS as u64);
 /// Polls within that time that show that the program polls by itself.
@@ -74,7 +74,7 @@ pub(crate) struct Progress {
     driven: AtomicBool,
     /// Completion queues that a program waits for.
     armed: AtomicUsize,
-    /// The requests for an event, all of them.
+    /// How often the program has asked for an event.
     requests: AtomicUsize,
     /// The events of each context, by its address.
     pub(crate) contexts: Mutex<HashMap<usize, Arc<AsyncQueue>>>,
@@ -276,8 +276,8 @@ impl Progress {
         }
     }
 
-    /// Leaves the device to the program, until that polls no more or, after as many requests for an
-    /// event, makes another one.
+    /// Leaves the device to the program until the program polls no more, or asks for an event
+    /// again: `requests` is how often it has asked so far.
     fn look_on(&self, requests: usize) -> Option<()> {
         self.driven.store(true, Ordering::SeqCst);
         self.wait_for_own().promise_polls(true);
@@ -298,7 +298,7 @@ impl Progress {
             let now = POLLS.load(Ordering::Relaxed);
             let polls = now.wrapping_sub(std::mem::replace(&mut before, now));
             if polls == 0 && quiet == 0 {
-                // It has promised to: an acknowledgement may wait.
+                // The thread has promised to poll: an acknowledgement may wait.
                 self.wait_for_own().poll(&mut []);
             }
             quiet = if polls < BUSY_LOOK { quiet + 1 } else { 0 };
@@ -309,8 +309,8 @@ impl Progress {
         }
     }
 
-    /// Does the work in place of the program, until that polls by itself. The requests for an event
-    /// by then.
+    /// Does the work in place of the program, until the program polls by itself. Returns how often
+    /// the program has asked for an event so far.
     fn stand_in(&self) -> Option<usize> {
         let mut before = POLLS.load(Ordering::Relaxed);
         let (mut requests, mut asked) = (self.requests.load(Ordering::SeqCst), Instant::now());

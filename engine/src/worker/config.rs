@@ -19,10 +19,11 @@ pub const DIRTY_PEERS: usize = 64;
 
 /// Longest payload a worker stages for an inline send, in bytes.
 pub const INLINE_MAX: usize = 256;
+
 /// The longest payload that goes inline on a device that takes inline messages one by one. Such a
-/// device copies a short payload during the post in any case. From a block of the worker each send
-/// would ask for a completion as well: on soft, with near cores, half a round trip of 256 bytes
-/// through the ring took 110 ns from a block and 95 ns inline.
+/// device copies a short payload during the post in any case, and a send from a block asks for a
+/// completion too. On soft, with near cores, half a round trip of 256 bytes through the ring took
+/// 110 ns from a block and 95 ns inline.
 pub(super) const COPIED_MAX: u32 = 1024;
 
 /// The most pieces of one request.

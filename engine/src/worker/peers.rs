@@ -166,7 +166,7 @@ pub(super) struct Peers<P: Provider> {
     /// The slot of the last lookup: the next one is often the same.
     recent: u32,
     pub(super) block_bytes: u32,
-    /// The least that the blocks of any peer hold, of all peers so far.
+    /// The length of the shortest blocks that any peer has had.
     pub(super) shortest_blocks: u32,
 }
 

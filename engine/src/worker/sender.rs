@@ -46,7 +46,8 @@ impl<P: Provider> Sender<P> {
         length <= self.inline_max as usize || self.is_copied(slot, length)
     }
 
-    /// The same for a longer one. The handshake has not compared it with the peer's blocks.
+    /// As [`Sender::goes_inline`], for a payload longer than `inline_max`. The handshake has not
+    /// compared that length with the peer's blocks.
     #[cold]
     #[inline(never)]
     fn is_copied(&self, slot: u32, length: usize) -> bool {

@@ -12,8 +12,8 @@ const YIELD: u32 = 8;
 /// Empty turns before a sleep, at least.
 const SPINS: u32 = 64;
 
-/// A yield that lasts this long has met others that need the processor, if it is also this many
-/// times as long as the shortest: on an emulated machine each step of the kernel takes long.
+/// The processor is crowded if a yield lasts longer than this, and longer than this many times the
+/// shortest yield: on an emulated machine every yield takes long.
 const CROWDED: Duration = Duration::from_micros(200);
 const SLOWER: u32 = 256;
 /// Yields between two that are timed. To ask for the time is a system call on some machines.
@@ -66,7 +66,9 @@ impl Rest {
     pub(crate) fn worked(&mut self) {
         self.empty = 0;
         if !take(&mut self.slept) {
-        } else if self.avoid > 0 {
+            return;
+        }
+        if self.avoid > 0 {
             self.avoid -= 1;
         } else if self.spins < self.most {
             self.spins = self.spins.saturating_mul(4).min(self.most);

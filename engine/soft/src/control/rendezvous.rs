@@ -67,8 +67,9 @@ struct Lists {
 
 /// An end of the connection manager, as far as it matters here.
 pub(super) trait HangsUp: Send + Sync {
-    /// The peer has closed its socket. The program learns that from its events; its queue pair
-    /// fails now, as far as it is to fail without the program. Returns the queue pair's number.
+    /// The peer has closed its socket. Its event stays until the program asks for events. After an
+    /// orderly end, sends on their way fail now; otherwise the queue pair does. Returns the number
+    /// of the queue pair, or `None` if the connection was not made yet.
     fn hung_up(&self) -> Option<u32>;
 }
 
@@ -134,8 +135,7 @@ impl Rendezvous {
         listener.listen(BACKLOG)?;
         let mut offers = Offers::new(listener, OFFERS_MAX);
         offers.listen(&watch);
-        let lists = Lists { offers, pairs: HashMap::new(), ends: HashMap::new() };
-        let lists = Mutex::new(lists);
+        let lists = Mutex::new(Lists { offers, pairs: HashMap::new(), ends: HashMap::new() });
         Ok(Rendezvous { device: device.to_owned(), gid, watch, lists })
     }
 
@@ -253,7 +253,7 @@ impl Rendezvous {
         self.add(qp, link, socket, None, wiring)
     }
 
-    /// Watches for the peer of an end of the connection manager to leave: a program may read no
+    /// Watches whether the peer of an end of the connection manager leaves: the program may read no
     /// events.
     pub(super) fn watch_end(&self, fd: RawFd, key: u64, end: Weak<dyn HangsUp>) {
         self.lists().ends.insert(key, end);

@@ -383,7 +383,8 @@ impl Epoll {
         Ok(())
     }
 
-    /// Watches once for the end of what a peer writes to a socket, and nothing else.
+    /// Reports once that the peer of a socket has closed it or shut down its writes, and nothing
+    /// else (EPOLLRDHUP).
     pub(super) fn add_end(&self, fd: RawFd, key: u64) -> io::Result<()> {
         let events = (libc::EPOLLRDHUP | libc::EPOLLONESHOT) as u32;
         let mut event = libc::epoll_event { events, u64: key };

@@ -175,7 +175,7 @@ pub(crate) unsafe fn from_shared(to: *mut u8, from: NonNull<u8>, length: usize) 
     }
 }
 
-/// As [`to_shared`], for any number of bytes, of which the last were written a moment ago.
+/// As [`to_shared`], for any number of bytes. The last of them were written a moment ago.
 ///
 /// # Safety
 /// As there.

@@ -210,7 +210,7 @@ impl Link {
             && (record <= SLOT_FIRST_RECORD || record <= SLOT_SHORT_RECORD && !self.has_unacked())
     }
 
-    /// The same for a record of any size that is in the ring already.
+    /// As [`Link::uses_slot`], for a record of any size that is in the ring already.
     pub(crate) fn uses_long_slot(&mut self, record: u32) -> bool {
         match record <= SLOT_SHORT_RECORD {
             true => self.uses_slot(record),
@@ -220,10 +220,11 @@ impl Link {
         }
     }
 
-    /// Nothing has come. While messages cross, the next one will be in the ring alone: fetches the
-    /// line where it begins, so that it comes together with the tail. With Poisson arrivals a round
-    /// trip takes 0.92 of the time. Not while the peer alone sends: a stream would take 1.3 times
-    /// as long, because each fetch takes the line from the peer, which is filling it.
+    /// Nothing has come. While messages cross, the next message will be in the ring alone. This
+    /// fetches the line where it begins, so that the line comes together with the tail: with
+    /// Poisson arrivals a round trip takes 0.92 of the time. While the peer alone sends, it does
+    /// nothing: each fetch would take the line from the peer, which is filling it, and a stream
+    /// would take 1.3 times as long.
     #[inline(always)]
     pub(crate) fn fetch_next(&self) {
         if !self.contention.allows_slot() && self.rx.peer_ack() != self.tx.published() as u32 {

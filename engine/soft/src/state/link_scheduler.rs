@@ -58,8 +58,9 @@ pub(crate) struct Resting {
     since: u32,
 }
 
-/// Where the sender of a resting link publishes, and what it had published before. Those of all
-/// links lie side by side, so that a look at all of them reads little else but the shared words.
+/// Where the sender of a resting link publishes, and what it had published before. The scheduler
+/// keeps these of all resting links side by side, so a look at all links reads the shared words and
+/// little else.
 #[derive(Clone, Copy)]
 struct Watch {
     words: [NonNull<AtomicU64>; 2],
@@ -78,12 +79,13 @@ impl Watch {
         }
     }
 
-    /// True if the sender has published something. A link that this finds is looked at again by
-    /// whoever serves it, so the order of these loads does not matter.
+    /// True if the sender has published something. The poll serves a link for which this is true,
+    /// and reads the words again with the right order. So these loads may be relaxed.
     #[inline(always)]
     fn has_changed(&self) -> bool {
-        // SAFETY: the words are in the memory of the link, which is in the table as long as it
-        // rests: `drop_unused`, which alone takes links out, makes all of them busy.
+        // SAFETY: the words are in the memory of a link in the table. Only commands take links out,
+        // and `Domain::attend` makes all links busy after commands, so no poll finds a link resting
+        // that has gone.
         let words = self.words.map(|word| unsafe { word.as_ref() }.load(Ordering::Relaxed));
         words != self.seen
     }
@@ -152,10 +154,9 @@ impl Links {
         }
     }
 
-    /// Frees links that nobody uses on either side, and makes the others busy. Which link is the
-    /// only busy one is known again after the next full poll.
+    /// Frees links that nobody uses on either side. Which link is the only busy one is known again
+    /// after the next full poll. Only commands may call this: see [`Watch`].
     pub(crate) fn drop_unused(&mut self) {
-        self.activate_all();
         self.scheduler.only = None;
         for place in &mut self.table {
             if place.as_ref().is_some_and(|link| link.users == 0 && link.shared.is_unused()) {
@@ -225,7 +226,7 @@ impl Links {
         self.set_busy(index);
     }
 
-    /// Makes a link busy that is in no list now.
+    /// Makes a link busy. It is in no list before.
     fn set_busy(&mut self, index: usize) {
         if let Some(Some(link)) = self.table.get_mut(index) {
             link.set_idle(false);

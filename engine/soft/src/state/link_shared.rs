@@ -28,7 +28,7 @@ pub struct LinkShared {
     pub(super) notifier: Arc<Once<Notifier>>,
 }
 
-/// The colour of the next link that this process makes: each another than the last ones.
+/// The colour of the next link that this process makes. Colours follow each other in turn.
 fn next_colour() -> u32 {
     static MADE: AtomicU32 = AtomicU32::new(0);
     // Models make the same link again and again, in the same memory.
@@ -129,7 +129,7 @@ impl LinkShared {
         self.header.rnr_retry(self.side).store(word, Ordering::Relaxed);
     }
 
-    /// What the peer has said so.
+    /// How often the peer sends again what finds no receive; `None` if it has not said.
     pub(crate) fn peer_rnr_retry(&self) -> Option<u8> {
         let word = self.header.rnr_retry(self.side.peer()).load(Ordering::Relaxed);
         Some(word.checked_sub(1)?.min(7) as u8)

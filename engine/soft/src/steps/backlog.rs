@@ -104,9 +104,10 @@ fn impossible(memory: &Memory, qp: &QpContext, pending: &Pending) -> Option<Stat
     if allowed { None } else { Some(Status::LocalProtection) }
 }
 
-/// True if the request does not start before a response has come: it may not (SQ-5, SQ-7), or it
-/// can be carried out here then. Otherwise a program that always has READs in flight would not come
-/// back from the ring, where a long one takes several times as long.
+/// True if the request waits for a response. Either it must not start before (SQ-5, SQ-7), or it is
+/// a long READ that can be carried out here as soon as no other is in flight. Without this wait a
+/// program that always has READs in flight would send all of them through the ring, where a long
+/// one takes several times as long.
 fn waits_for_responses(link: &Link, qp: &QpContext, pending: &Pending) -> bool {
     let in_flight = qp.reads.in_flight();
     let full = !pending.op.is_outward() && in_flight >= u32::from(qp.reads.depth);

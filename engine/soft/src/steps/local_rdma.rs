@@ -25,9 +25,11 @@ use crate::steps::admission::{push, readable, writable};
 use crate::sync::pause;
 use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge};
 
-/// A READ of the backlog of so many bytes waits for this way: it takes longer than the wait.
+/// READs in the backlog of at least this many bytes wait until they can be carried out here. The
+/// copy takes longer than that wait.
 const LONG: u32 = 16 << 10;
-/// Looks whether the peer has taken what is before it, a microsecond or some.
+/// A READ that is next looks this often whether the peer has taken everything before it. All looks
+/// together take a few microseconds at most.
 const PATIENCE: u32 = 64;
 
 /// What to do, and where.
@@ -87,8 +89,9 @@ pub(crate) fn map_for(
     Some((map.clone(), at))
 }
 
-/// Carries out the next request of the backlog, which is such a READ, if the peer has taken
-/// everything before it, or does so in a moment.
+/// Carries out the next request of the backlog, a READ for which [`map_for`] has found a map.
+/// False: the peer does not take everything before it within [`PATIENCE`] looks, or the memory has
+/// gone; nothing that counts was written.
 pub(crate) fn read_now(
     link: &mut Link,
     memory: &Memory,

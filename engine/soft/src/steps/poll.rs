@@ -16,15 +16,15 @@ use crate::wc::Wc;
 /// after it, unless a completion is awaited.
 const LOOK_IDLE: u32 = 64;
 
-/// Behind a resting link with a message, a poll looks at so many more before it returns that
-/// message. If many messages come at once they are soon found, and one alone does not wait for
-/// looks at all other links. With 64 links in turn on near cores half a round trip takes 130 ns; if
-/// the poll looks at all, 145.
+/// A poll that has found a message on a resting link looks at this many more resting links before
+/// it returns. It finds messages that come at once soon, and a message that comes alone does not
+/// wait for looks at all other links. With 64 links in turn on near cores, half a round trip takes
+/// 130 ns; if the poll looks at all links, 145.
 const LOOK_ON: usize = 8;
 
-/// While a poll serves one busy link it prefetches the slot of the one this far behind, so that
-/// messages that come at once do not wait for each other's lines. Such a poll is 10 % shorter with
-/// 64 links.
+/// Before a poll serves a busy link, it prefetches the slot of the link this many places later in
+/// the round. So the lines of messages that come at once travel together. With 64 links at once
+/// the poll is 10 % shorter.
 const FETCH_AHEAD: usize = 2;
 
 impl DomainState {
@@ -84,7 +84,7 @@ impl DomainState {
         }
         self.predicted.prepare(link, &mut self.transport);
         // A ping-pong goes through the whole ring, which is more than the nearest cache holds.
-        // Of a long message the first lines only: a number that is known here costs least.
+        // The reply may be longer. A constant number of lines costs the least instructions.
         link.tx.claim(SLOT_SHORT as u32);
         // A ping-pong goes through its receives as well, and a reply waits until the message it
         // replies to is written there.

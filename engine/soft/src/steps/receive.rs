@@ -47,13 +47,15 @@ impl Transport {
                 link.reply.note_vain();
             }
         }
-        if if S::THOROUGH { link.is_acked() } else { !link.signaled.is_empty() } {
+        let due = if S::THOROUGH { link.is_acked() } else { !link.signaled.is_empty() };
+        if due {
             self.complete(link, sink);
         }
         let came = self.receive_all(link, sink);
         link.empty_polls = if came { 0 } else { link.empty_polls.wrapping_add(1) };
         if link.empty_polls == 1 {
-            // The next message on this link goes there, perhaps after many on other links.
+            // This side writes its next message there. By then polls of many other links may have
+            // driven the lines out of the nearest cache.
             link.tx.claim(SLOT_SHORT as u32);
         }
         if S::THOROUGH || link.empty_polls % LOOK_EVERY == 1 {

@@ -213,7 +213,8 @@ fn post_at_once(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Poste
     true
 }
 
-/// Publishes a message that the slot holds only by way of the ring, or not at all.
+/// Publishes a message that is too long for [`Tx::publish_in_slot`]: it goes to the ring, and from
+/// there to the slot if that holds it.
 #[cold]
 #[inline(never)]
 fn publish_long(link: &mut Link, plain: Head, payload: Source<'_>, space: Space) {
