@@ -5,9 +5,8 @@ use std::time::Duration;
 /// How long a side waits for a sign of life.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a finished run waits for the other side to hang up. That side may be without a core for
-/// seconds on a busy machine.
-pub(crate) const FAREWELL: Duration = Duration::from_secs(20);
+/// How long a finished run waits for the other side to hang up.
+pub(crate) const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Look at the control plane after this many empty turns. They take some milliseconds, so no
 /// measured message ever waits for it.

@@ -21,8 +21,8 @@ use crate::ranks::control::{Control, Event, Figures, PartSum, Way, phase};
 use crate::ranks::party::{Party, call, seed};
 use crate::ranks::pattern::Pattern;
 use crate::ranks::sizes::{Sizes, Stream};
+use crate::side::answers::is_pressure;
 use crate::side::numbers::{config, memory};
-use crate::side::session::is_pressure;
 
 /// Turns between two looks at the control plane on a core that several threads share.
 const COLD_SHARED: u32 = 256;

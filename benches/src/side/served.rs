@@ -6,6 +6,7 @@ use doorbell::worker::{DownReason, Handler, Message, Outbox, PeerId, Verdict};
 use crate::ask::request::Request;
 use crate::error::Failure;
 use crate::meet::wire;
+use crate::side::answers::Answers;
 
 /// What the loop must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,9 @@ pub(crate) struct Served {
     marks: u32,
     /// Busy connections that have marked the end.
     ends: u32,
+    /// What every busy connection has said. The loop hears of it when all have their answers.
+    said: Event,
+    answers: Answers,
     ups: u32,
     downs: u32,
     why: Option<DownReason>,
@@ -67,6 +71,8 @@ impl Served {
             active: request.active(n),
             marks: 0,
             ends: 0,
+            said: Event::None,
+            answers: Answers::new(peers),
             ups: 0,
             downs: 0,
             why: None,
@@ -110,13 +116,19 @@ impl Served {
         };
         *said += 1;
         if *said == self.active {
-            (*said, self.event) = (0, event);
+            (*said, self.said) = (0, event);
         }
-        // If this fails the peer is going down, and `check` reports it.
-        let _ = out.send_imm(peer, &wire::words(stream.received, stream.wrong), wire::ACK);
-        // A turn may leave the doorbell to the next turn, and another lot may be served first.
-        out.flush();
+        self.answers.owe(peer, wire::words(stream.received, stream.wrong));
+        self.answer(out);
         Verdict::Done
+    }
+
+    /// Sends the answers that wait.
+    fn answer<F: Fabric>(&mut self, out: &mut Outbox<'_, F>) {
+        self.answers.send(out);
+        if self.answers.is_empty() && self.said != Event::None {
+            self.event = std::mem::replace(&mut self.said, Event::None);
+        }
     }
 }
 
@@ -138,6 +150,12 @@ impl<F: Fabric> Handler<F> for Served {
         Verdict::Done
     }
 
+    fn on_idle(&mut self, out: &mut Outbox<'_, F>) {
+        if !self.answers.is_empty() {
+            self.answer(out);
+        }
+    }
+
     fn on_peer_up(&mut self, _peer: PeerId, _out: &mut Outbox<'_, F>) {
         self.ups += 1;
     }
@@ -145,5 +163,76 @@ impl<F: Fabric> Handler<F> for Served {
     fn on_peer_down(&mut self, _peer: PeerId, why: DownReason, _out: &mut Outbox<'_, F>) {
         self.downs += 1;
         self.why = Some(why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use doorbell::alloc::Mapping;
+    use doorbell::soft::SoftDevice;
+    use doorbell::worker::{Config, Intake, SharedRecv, Worker};
+    use doorbell::{Dialer, Listener};
+
+    use super::*;
+    use crate::ask::request::Test;
+    use crate::side::caller::{Caller, Stream as InOrder};
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn worker<H: Handler<SoftDevice>>(
+        device: &SoftDevice,
+        handler: H,
+        window: u32,
+    ) -> (Worker<SoftDevice, H>, Intake<SoftDevice>) {
+        let numbers = Config {
+            peers: 1,
+            block_bytes: 64,
+            recv_blocks: window + 1,
+            refill: 1,
+            window,
+            window_min: window,
+            ..Config::DEFAULT
+        };
+        let memory = |bytes| Mapping::plain(bytes).unwrap();
+        let shared = SharedRecv::new(device, memory(numbers.recv_bytes()), &numbers).unwrap();
+        Worker::new(device, &shared, memory(numbers.send_bytes()), handler, &numbers).unwrap()
+    }
+
+    /// The peer takes no more echoes than it has receives for. The answer waits behind those, and
+    /// comes in the end.
+    #[test]
+    fn an_answer_without_credit_comes_later() {
+        let device = SoftDevice::open().unwrap();
+        let request = Request::new(Test::Latency, 8);
+        let (mut serving, intake) = worker(&device, Served::new(&request, 0, 1), 32);
+        let (mut calling, own) = worker(&device, Caller::new(8, InOrder, 1, 1), 4);
+        let mut listener = Listener::bind(&device, "127.0.0.1:0".parse().unwrap()).unwrap();
+        listener.feed(intake);
+        let mut dialer = Dialer::new(&device).unwrap();
+        let begin = Instant::now();
+        dialer.start(listener.local_addr().unwrap(), &[], &own, LIMIT).unwrap();
+        while calling.handler().peers.is_empty() || serving.handler().ups == 0 {
+            assert!(begin.elapsed() < LIMIT, "they do not connect");
+            while listener.step(Duration::ZERO).unwrap() || dialer.step(Duration::ZERO).unwrap() {}
+            serving.turn();
+            calling.turn();
+        }
+        let peer = calling.handler().peers[0];
+        for number in 0..16_u64 {
+            calling.outbox().send(peer, &number.to_le_bytes()).unwrap();
+        }
+        calling.outbox().send_imm(peer, &wire::words(0, 0), wire::MARK).unwrap();
+        calling.outbox().flush();
+        // The peer makes no turn meanwhile, and so gives no credit back.
+        (0..100).for_each(|_| _ = serving.turn());
+        assert!(!serving.handler().answers.is_empty() && serving.handler().event == Event::None);
+        for _ in 0..10_000 {
+            calling.turn();
+            serving.turn();
+        }
+        assert_eq!((calling.handler().echoes, calling.handler().acks), (16, 1));
+        assert_eq!(serving.handler().event, Event::Mark);
     }
 }

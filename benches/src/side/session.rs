@@ -16,14 +16,9 @@ use crate::meet::echoes::Echoes;
 use crate::meet::patience::{COLD_TURNS, PATIENCE};
 use crate::meet::tally::{Since, Tally};
 use crate::meet::wire;
+use crate::side::answers::is_pressure;
 use crate::side::caller::{Caller, Order, Stream};
 use crate::side::numbers::{config, memory};
-
-/// True for back-pressure: turn, and try again.
-#[inline(always)]
-pub(crate) fn is_pressure(error: SendError) -> bool {
-    matches!(error, SendError::Full | SendError::NoCredit | SendError::NoBlock)
-}
 
 /// The connecting side of a run: one worker with its connections.
 pub(crate) struct Session<F: Fabric, O: Order = Stream> {

@@ -15,6 +15,7 @@ use crate::meet::line::{Answer, Line};
 use crate::meet::patience::{COLD_TURNS, FAREWELL, patience};
 use crate::meet::tally::Tally;
 use crate::meet::wire;
+use crate::side::answers::Answers;
 use crate::side::numbers::{config, memory};
 use crate::traffic::naive::{Layout, Server};
 use crate::traffic::random::Random;
@@ -122,18 +123,20 @@ struct Answering {
     peers: u32,
     /// The last word, and how many peers have said it.
     said: (u32, u32),
+    answers: Answers,
     downs: u32,
     why: Option<DownReason>,
 }
 
 impl Answering {
     fn new(work: Work, peers: u32) -> Answering {
-        Answering { work, peers, said: (0, 0), downs: 0, why: None }
+        let answers = Answers::new(peers as usize);
+        Answering { work, peers, said: (0, 0), answers, downs: 0, why: None }
     }
 
-    /// True once, when every peer has said that word.
+    /// True once, when every peer has said that word and has its answer.
     fn have_all_said(&mut self, word: u32) -> bool {
-        let all = self.said == (word, self.peers);
+        let all = self.said == (word, self.peers) && self.answers.is_empty();
         if all {
             self.said = (0, 0);
         }
@@ -154,10 +157,8 @@ impl Answering {
     fn word<F: Fabric>(&mut self, peer: PeerId, word: u32, out: &mut Outbox<'_, F>) -> Verdict {
         let (last, count) = self.said;
         self.said = (word, if last == word { count + 1 } else { 1 });
-        // If this fails the peer is going down, and `check` reports it.
-        let _ = out.send_imm(peer, &wire::words(0, 0), wire::ACK);
-        // There may be no next turn before the naive ring is served.
-        out.flush();
+        self.answers.owe(peer, wire::words(0, 0));
+        self.answers.send(out);
         Verdict::Done
     }
 }
@@ -170,6 +171,12 @@ impl<F: Fabric> Handler<F> for Answering {
         }
         self.work.take(message.peer().index(), message.bytes());
         Verdict::Reply { len: message.len() }
+    }
+
+    fn on_idle(&mut self, out: &mut Outbox<'_, F>) {
+        if !self.answers.is_empty() {
+            self.answers.send(out);
+        }
     }
 
     fn on_peer_down(&mut self, _peer: PeerId, why: DownReason, _out: &mut Outbox<'_, F>) {

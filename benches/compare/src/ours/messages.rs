@@ -7,7 +7,7 @@ use doorbell::wc::Status;
 use doorbell::worker::{LendError, OwnPiece, OwnRegion, Piece, Request, SEND_BATCH};
 
 use crate::error::Failure;
-use crate::ours::session::{Link, Linked, Session};
+use crate::ours::session::{Link, Linked, Session, is_pressure};
 use crate::ours::{Side, SideArgs, Task};
 use crate::payload;
 use crate::peer::Figure;
@@ -96,11 +96,14 @@ struct Messages {
     wrong: u64,
     /// The other side's counts: messages that came, and wrong ones.
     told: Option<[u64; 2]>,
+    /// The peer that has asked for the counts and not got them yet: a send may be refused.
+    asked: Option<PeerId>,
 }
 
 impl Messages {
     fn new(size: usize, touch: bool, answers: bool) -> Messages {
-        Messages { link: Link::default(), size, touch, answers, came: 0, wrong: 0, told: None }
+        let link = Link::default();
+        Messages { link, size, touch, answers, came: 0, wrong: 0, told: None, asked: None }
     }
 
     /// Asked for the counts, or told.
@@ -111,11 +114,19 @@ impl Messages {
             self.told = Some([u64::from_le_bytes(*came), u64::from_le_bytes(*wrong)]);
             return Verdict::Done;
         }
-        let counts = [self.came.to_le_bytes(), self.wrong.to_le_bytes()].concat();
-        // If this fails the peer is going down, and the other side reports that.
-        let _ = out.send_imm(message.peer(), &counts, COUNTS);
-        out.flush();
+        self.asked = Some(message.peer());
+        self.tell(out);
         Verdict::Done
+    }
+
+    /// Tells the counts to the peer that has asked, if there is room.
+    #[cold]
+    #[inline(never)]
+    fn tell(&mut self, out: &mut Outbox<'_, SoftDevice>) {
+        let counts = [self.came.to_le_bytes(), self.wrong.to_le_bytes()].concat();
+        // A peer that is gone gets none.
+        self.asked.take_if(|peer| !out.send_imm(*peer, &counts, COUNTS).is_err_and(is_pressure));
+        out.flush();
     }
 }
 
@@ -133,6 +144,12 @@ impl Handler<SoftDevice> for Messages {
         self.wrong += u64::from(!right || bytes.len() != self.size);
         self.came += 1;
         if self.answers { Verdict::Reply { len: self.size } } else { Verdict::Done }
+    }
+
+    fn on_idle(&mut self, out: &mut Outbox<'_, SoftDevice>) {
+        if self.asked.is_some() {
+            self.tell(out);
+        }
     }
 
     fn on_send_done(
