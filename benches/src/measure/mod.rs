@@ -18,6 +18,7 @@ pub(crate) mod rate;
 pub(crate) mod record;
 pub(crate) mod run;
 pub(crate) mod search;
+pub(crate) mod searches;
 pub(crate) mod sweep;
 pub(crate) mod times;
 pub(crate) mod tries;

@@ -230,8 +230,8 @@ pub(crate) struct Kept {
     pub(crate) kept: bool,
     /// True for the highest rate that kept it.
     pub(crate) best: bool,
-    /// It was not kept while other programs took the core, and so the try was repeated and does not
-    /// count.
+    /// The try does not count: it was not kept while other programs took the core, or the cores
+    /// moved between near and far ones.
     #[serde(skip_serializing_if = "is_false")]
     pub(crate) disturbed: bool,
 }

@@ -17,7 +17,7 @@ use crate::measure::all;
 use crate::measure::live::Progress;
 use crate::measure::outcome::{Outcome, Round};
 use crate::measure::record::{Figures, HalfRtt, Kept, Part, Placement, Record, SCHEMA, round};
-use crate::measure::search::Search;
+use crate::measure::searches::Searches;
 use crate::measure::sweep::Rounds;
 use crate::measure::tries;
 use crate::meet::line::Answer;
@@ -83,7 +83,7 @@ impl<F: Fabric> Bench<'_, F> {
                 records.append(&mut found);
                 found = self.step(step)?;
             }
-            tries::count_all(&mut found);
+            tries::count_if(&mut found, |_| true);
             records.append(&mut found);
             progress.done();
         }
@@ -125,9 +125,9 @@ impl<F: Fabric> Bench<'_, F> {
 
     /// Searches for the highest rate that keeps the objective. Every try is a record.
     fn search(&mut self, step: &Step) -> Result<Vec<Record>, Failure> {
-        let (mut search, mut records) = (Search::from(step.rate, step.tries), Vec::new());
-        let mut spare = SPARE_TRIES;
-        while let Some(rate) = search.next() {
+        let mut searches = Searches::from(step.rate, step.tries);
+        let mut records = Vec::new();
+        while let Some(rate) = searches.next() {
             if interrupt::is_asked() {
                 break;
             }
@@ -135,16 +135,14 @@ impl<F: Fabric> Bench<'_, F> {
             let round = self.round(&step)?;
             let mut found = self.records(&step, &round);
             let (kept, disturbed) = tries::outcome(&found);
-            if disturbed && spare > 0 {
-                spare -= 1;
-            } else {
-                spare = SPARE_TRIES;
-                tries::count_all(&mut found);
-                search.tell(kept);
-            }
+            let mode = round.floor.map(|floor| floor.mode());
+            let counts = searches.tell(mode, rate, kept, disturbed);
+            tries::count_if(&mut found, |_| counts);
             records.extend(found);
         }
-        tries::mark(records.iter_mut(), search.best().map(|rate| round(rate, 0)));
+        let decides = |record: &Record| searches.decides(record.placement.mode);
+        tries::count_if(&mut records, |record| tries::counts(record) && decides(record));
+        tries::mark(records.iter_mut(), searches.best().map(|rate| round(rate, 0)));
         Ok(records)
     }
 

@@ -21,10 +21,19 @@ pub(crate) fn outcome(records: &[Record]) -> (bool, bool) {
     (kept, records.iter().any(slo))
 }
 
-/// Tries that are not repeated count, whatever other programs did.
-pub(crate) fn count_all(records: &mut [Record]) {
-    let all = records.iter_mut().filter_map(|record| record.figures.slo.as_mut());
-    all.for_each(|slo| slo.disturbed = false);
+/// True if a try counts.
+pub(crate) fn counts(record: &Record) -> bool {
+    record.figures.slo.as_ref().is_some_and(|slo| !slo.disturbed)
+}
+
+/// Says of each try whether it counts.
+pub(crate) fn count_if(records: &mut [Record], counts: impl Fn(&Record) -> bool) {
+    for record in records {
+        let disturbed = !counts(record);
+        if let Some(slo) = &mut record.figures.slo {
+            slo.disturbed = disturbed;
+        }
+    }
 }
 
 /// The tries of each rate, the lowest rate first.
@@ -50,7 +59,7 @@ pub(crate) fn mark<'a>(records: impl Iterator<Item = &'a mut Record>, best: Opti
     for record in records {
         let is_best = record.figures.offered_per_second == best;
         if let Some(slo) = &mut record.figures.slo {
-            slo.best = is_best && slo.kept;
+            slo.best = is_best && slo.kept && !slo.disturbed;
         }
     }
 }

@@ -26,6 +26,10 @@ const DIGEST_LOOKS: u32 = 250;
 /// it has not sent what is asked for.
 const ANSWER_LOOKS: u32 = 25;
 
+/// Looks after which it trades without the feed. Whoever joins a group may miss what is sent in the
+/// next tenth of a second, so it waits for the first datagram: the exchange sends one every 5 ms.
+const FEED_LOOKS: u32 = 5000;
+
 /// What a trader does.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
@@ -73,6 +77,8 @@ pub struct Trader {
     digest: Option<Digest>,
     digest_asked: bool,
     looks: u32,
+    /// A datagram of the feed has come, or it waits for none any longer.
+    has_feed: bool,
     /// The sum of its own books at the number of the digest.
     sum: Option<u64>,
     clock: fn() -> u64,
@@ -105,6 +111,7 @@ impl Trader {
             digest: None,
             digest_asked: false,
             looks: 0,
+            has_feed: false,
             sum: None,
             clock,
             drops: plan.load.seed,
@@ -138,6 +145,9 @@ impl Trader {
     /// Sends the orders that are due.
     fn trade<P: Provider>(&mut self, out: &mut Outbox<'_, P>) {
         let Some(exchange) = self.exchange else { return };
+        if !self.has_feed {
+            return;
+        }
         if self.unasked {
             // Before the orders: those take all room while the exchange is behind.
             self.ask(out);
@@ -145,6 +155,13 @@ impl Trader {
         self.orders.send(exchange, out);
         if self.orders.is_over() {
             self.ask_digest(exchange, out);
+        }
+    }
+
+    /// The feed is there: orders may go out.
+    fn see_feed(&mut self) {
+        if !std::mem::replace(&mut self.has_feed, true) && self.exchange.is_some() {
+            self.orders.begin();
         }
     }
 
@@ -177,7 +194,9 @@ impl Trader {
                 self.results.welcomes += 1;
                 (self.plan.welcomed)(self.results.welcomes);
                 self.patience = 0;
-                self.orders.begin();
+                if self.has_feed {
+                    self.orders.begin();
+                }
                 self.follower.lost();
                 self.ask(out);
             }
@@ -338,6 +357,7 @@ impl<P: Provider> Handler<P> for Trader {
     }
 
     fn on_datagram(&mut self, datagram: Datagram<'_>, out: &mut Outbox<'_, P>) {
+        self.see_feed();
         if !self.drops() {
             self.follow(Channel::Recovery, datagram.bytes());
             self.trade(out);
@@ -351,6 +371,9 @@ impl<P: Provider> Handler<P> for Trader {
         self.patience = self.patience.saturating_sub(1);
         self.ask(out);
         self.looks += 1;
+        if self.looks == FEED_LOOKS {
+            self.see_feed();
+        }
         if self.looks.is_multiple_of(DIGEST_LOOKS) && self.digest.is_none() {
             self.digest_asked = false;
         }

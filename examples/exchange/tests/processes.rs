@@ -206,15 +206,20 @@ fn the_load_is_measured_at_half_and_at_90_percent() {
 }
 
 /// Kills the primary in the middle of its work. The standby takes over, and the trader's books and
-/// answers are those of the standby: nothing that it was told is lost, and nothing came twice.
-/// `DOORBELL_EXCHANGE_KILLS` says how often.
+/// answers are those of the standby: nothing that it was told is lost, and nothing came twice. A
+/// kill may come too early or too late, so more follow until one has come in the middle.
+/// `DOORBELL_EXCHANGE_KILLS` says how many come at least.
 #[test]
 fn a_standby_has_every_order_that_was_answered() {
     let kills = std::env::var("DOORBELL_EXCHANGE_KILLS").ok();
     let kills = kills.map_or(4, |kills| kills.parse().expect("a number"));
     let mut prng = Prng::new(doorbell::clock_ns());
     let (mut welcomed, mut followed) = (0, 0);
-    for round in 0..kills {
+    for round in 0.. {
+        if round >= kills && welcomed > 0 && followed > 0 {
+            break;
+        }
+        assert!(round < 10 * kills, "no kill came in the middle of the work");
         let primary = Served::start();
         let more = ["--standby-of", &primary.port[1]];
         let mut standby = Served::with(primary.lines.clone(), &more);
@@ -231,7 +236,6 @@ fn a_standby_has_every_order_that_was_answered() {
         let said = standby.end();
         followed += u32::from(!said.contains("followed: 0"));
     }
-    assert!(welcomed > 0 && followed > 0, "no kill came in the middle of the work");
 }
 
 /// Sends one damaged message, and waits for the end of the connection.

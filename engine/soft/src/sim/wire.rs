@@ -46,6 +46,8 @@ pub struct Wire {
     net: Net<Packet>,
     lines: Vec<Line>,
     conns: Vec<Conn>,
+    /// The open ones, in the order of their numbers.
+    open: Vec<usize>,
     relays: Vec<Relay>,
     last_sender: u32,
     events: Vec<(u64, Event)>,
@@ -73,6 +75,7 @@ impl Wire {
             net,
             lines: Vec::new(),
             conns: Vec::new(),
+            open: Vec::new(),
             relays: Vec::new(),
             last_sender: 0,
             events: Vec::new(),
@@ -129,6 +132,7 @@ impl Wire {
             cut_until: 0,
             open: true,
         });
+        self.open.push(self.conns.len() - 1);
         let wiring = Wiring { peer: nums[0], ..wirings[1] };
         ends[1].connect(&self.lines[line].ports[1].far, wiring);
         Ok(self.conns.len() - 1)
@@ -145,6 +149,7 @@ impl Wire {
     pub fn close(&mut self, conn: usize) {
         let Some(known) = self.conns.get_mut(conn).filter(|conn| conn.open) else { return };
         known.open = false;
+        self.open.retain(|open| *open != conn);
         for side in 0..2 {
             known.requests.senders[side].dead = true;
             known.responses.senders[side].dead = true;
@@ -204,8 +209,12 @@ impl Wire {
         self.lines.iter().flat_map(|line| &line.ports).find_map(|port| port.broken)
     }
 
+    fn open_conns(&self) -> impl Iterator<Item = (usize, &Conn)> {
+        self.open.iter().map(|number| (*number, &self.conns[*number]))
+    }
+
     fn timers(&self) -> impl Iterator<Item = (u64, usize, usize, Lane)> {
-        self.conns.iter().enumerate().filter(|(_, conn)| conn.open).flat_map(|(number, conn)| {
+        self.open_conns().flat_map(|(number, conn)| {
             let lanes = [(&conn.requests, Lane::Requests), (&conn.responses, Lane::Responses)];
             lanes.into_iter().flat_map(move |(Flows { senders, .. }, lane)| {
                 let at = |side: usize| Some((senders[side].deadline()?, number, side, lane));
@@ -278,7 +287,8 @@ impl Wire {
         for line in &mut self.lines {
             line.ports.iter_mut().for_each(Port::settle);
         }
-        for conn in 0..self.conns.len() {
+        for at in 0..self.open.len() {
+            let conn = self.open[at];
             for from in 0..2 {
                 self.write_domain(conn, from);
                 self.write_responses(conn, from);
@@ -323,10 +333,12 @@ impl Wire {
     /// Reads the records that the domain on that side wrote, as far as the window allows, and sends
     /// them.
     fn read_domain(&mut self, line: usize, side: usize) {
-        while self.flying(line, side, |conn| &conn.requests) < self.patience.window {
+        while self.lines[line].ports[side].has_record()
+            && self.flying(line, side, |conn| &conn.requests) < self.patience.window
+        {
             let port = &mut self.lines[line].ports[side];
             let Some((span, record)) = port.next_record() else { return };
-            let Some(number) = open_to(&self.conns, line, side, record.qp()) else {
+            let Some(number) = open_to(&self.conns, &self.open, line, side, record.qp()) else {
                 port.note_read(span, None);
                 continue;
             };
@@ -357,14 +369,16 @@ impl Wire {
 
     /// Packets on the way from that side of a line, in those flows.
     fn flying(&self, line: usize, side: usize, flows: fn(&Conn) -> &Flows) -> usize {
-        let conns = self.conns.iter().filter(|conn| conn.line == line && conn.open);
-        let senders = conns.map(|conn| &flows(conn).senders[side]);
+        let conns = self.open_conns().filter(|(_, conn)| conn.line == line);
+        let senders = conns.map(|(_, conn)| &flows(conn).senders[side]);
         senders.filter(|sender| !sender.dead).map(Sender::flying).sum()
     }
 
     /// Writes the records that have arrived to their domain, as far as the ring has space.
     fn write_domain(&mut self, number: usize, from: usize) {
-        if !self.conns[number].open || !self.may_write(number, from) {
+        if self.conns[number].requests.receivers[from].ready.is_empty()
+            || !self.may_write(number, from)
+        {
             return;
         }
         let conn = &mut self.conns[number];

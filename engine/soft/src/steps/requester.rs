@@ -213,7 +213,7 @@ fn post_at_once(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Poste
     true
 }
 
-/// Publishes a message that is too long for [`Tx::publish_in_slot`]: it goes to the ring, and from
+/// Publishes a message that is too long for `Tx::publish_in_slot`: it goes to the ring, and from
 /// there to the slot if that holds it.
 #[cold]
 #[inline(never)]

@@ -178,22 +178,20 @@ impl Port {
         self.broken
     }
 
+    /// True if the domain has published a record that was not read.
+    pub fn has_record(&mut self) -> bool {
+        let rx = &mut self.link.rx;
+        if self.broken.is_none() && rx.caught_up() && rx.look() && !rx.advance() {
+            self.broken = Some("a tail that no sender writes");
+        }
+        self.broken.is_none() && !rx.caught_up()
+    }
+
     /// Reads the next record that the domain has published. The caller passes its span to
     /// [`Port::note_read`] or [`Port::refuse_read`].
     pub fn next_record(&mut self) -> Option<(Span, Record)> {
-        if self.broken.is_some() {
+        if !self.has_record() {
             return None;
-        }
-        if self.link.rx.caught_up() {
-            if !self.link.rx.look() {
-                return None;
-            }
-            if !self.link.rx.advance() {
-                self.broken = Some("a tail that no sender writes");
-            }
-            if self.link.rx.caught_up() {
-                return None;
-            }
         }
         let Some(header) = self.link.rx.header() else {
             self.broken = Some("a header that no sender writes");
@@ -214,19 +212,21 @@ impl Port {
         Some((span, Record { header, imm, payload: payload.into() }))
     }
 
+    /// True if the domain has published a response that was not read.
+    pub fn has_response(&mut self) -> bool {
+        let rx = &mut self.link.responses.rx;
+        if self.broken.is_none() && rx.caught_up() && rx.look() && !rx.advance() {
+            self.broken = Some("a tail of responses that no sender writes");
+        }
+        self.broken.is_none() && !rx.caught_up()
+    }
+
     /// Reads the next response, or piece of one, that the domain has published. It waits for
     /// nothing, and the far domain takes it whenever that polls. A carrier that has no space for
     /// more reads no more.
     pub fn next_response(&mut self) -> Option<Record> {
-        let rx = &mut self.link.responses.rx;
-        while self.broken.is_none() {
-            if rx.caught_up() && !rx.look() {
-                return None;
-            }
-            if rx.caught_up() && !rx.advance() {
-                self.broken = Some("a tail of responses that no sender writes");
-                return None;
-            }
+        while self.has_response() {
+            let rx = &mut self.link.responses.rx;
             match rx.header() {
                 Some(Header::JUMP) if rx.jump() => {}
                 Some(header) if header.kind() == KIND_RESPONSE => {

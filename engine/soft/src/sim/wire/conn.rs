@@ -61,7 +61,18 @@ pub(super) struct Line {
     pub(super) amid: [Option<usize>; 2],
 }
 
-/// The open connection on that line whose queue pair at the far end of `side` has that number.
-pub(super) fn open_to(conns: &[Conn], line: usize, side: usize, qp: u32) -> Option<usize> {
-    conns.iter().rposition(|conn| conn.line == line && conn.nums[1 - side] == qp && conn.open)
+/// The one of the `open` connections on that line whose queue pair at the far end of `side` has that
+/// number.
+pub(super) fn open_to(
+    conns: &[Conn],
+    open: &[usize],
+    line: usize,
+    side: usize,
+    qp: u32,
+) -> Option<usize> {
+    let is_it = |number: &&usize| {
+        let conn = &conns[**number];
+        conn.line == line && conn.nums[1 - side] == qp
+    };
+    open.iter().rfind(is_it).copied()
 }

@@ -8,9 +8,13 @@ impl Wire {
     /// Reads the responses that the domain on that side wrote, as far as the window allows, and
     /// sends them.
     pub(super) fn read_responses(&mut self, line: usize, side: usize) {
-        while self.flying(line, side, |conn| &conn.responses) < self.patience.window {
+        while self.lines[line].ports[side].has_response()
+            && self.flying(line, side, |conn| &conn.responses) < self.patience.window
+        {
             let Some(record) = self.lines[line].ports[side].next_response() else { return };
-            let Some(number) = open_to(&self.conns, line, side, record.qp()) else { continue };
+            let Some(number) = open_to(&self.conns, &self.open, line, side, record.qp()) else {
+                continue;
+            };
             let conn = &mut self.conns[number];
             let replayed =
                 record.answers() && conn.owed[1 - side].pop_front().is_some_and(|replay| replay);
@@ -25,7 +29,7 @@ impl Wire {
 
     /// Writes the responses that have arrived to their domain, as far as the ring has space.
     pub(super) fn write_responses(&mut self, number: usize, from: usize) {
-        if !self.conns[number].open || self.holds_responses(number, from) {
+        if self.holds_responses(number, from) {
             return;
         }
         let conn = &mut self.conns[number];

@@ -1,0 +1,139 @@
+//! A search for each mode of the cores. A hypervisor may move them between near and far ones, and
+//! the best rate of near cores is a multiple of that of far ones. So a try counts for the search of
+//! the mode in which it ran, and the first search that ends decides.
+
+use crate::machine::floor::Floor;
+use crate::measure::search::Search;
+
+/// After this many tries in a row that did not count, the next one does.
+const SPARE_TRIES: u32 = 4;
+
+/// The searches, between two tries.
+pub(crate) struct Searches {
+    /// By mode: `None` if no floor is known.
+    all: Vec<(Option<&'static str>, Search)>,
+    /// Tries of a rate that is confirmed.
+    of: u32,
+    /// The place in `all` of the search for the mode of the last try.
+    last: usize,
+    /// Tries in a row that did not count.
+    spare: u32,
+    /// The rate of the first try.
+    first: f64,
+}
+
+impl Searches {
+    /// Searches that begin there, and confirm with `of` tries of a rate.
+    pub(crate) fn from(first: f64, of: u32) -> Searches {
+        Searches { all: Vec::new(), of, last: 0, spare: 0, first }
+    }
+
+    /// The rate to try next; `None` at the end.
+    pub(crate) fn next(&self) -> Option<f64> {
+        self.all.get(self.last).map_or(Some(self.first), |(_, search)| search.next())
+    }
+
+    /// Takes the outcome of a try of that rate, which ran in that mode. False if it does not count:
+    /// the cores moved, or `disturbed` says that other programs took them.
+    pub(crate) fn tell(
+        &mut self,
+        mode: Option<&'static str>,
+        rate: f64,
+        holds: bool,
+        disturbed: bool,
+    ) -> bool {
+        let moved = mode == Some(Floor::MIX);
+        let known = self.all.iter().position(|(known, _)| *known == mode);
+        let at = match known {
+            Some(at) => at,
+            None if moved && !self.all.is_empty() => self.last,
+            None => {
+                self.all.push((mode, Search::from(rate, self.of)));
+                self.all.len() - 1
+            }
+        };
+        let other = known.is_some_and(|at| at != self.last);
+        self.last = at;
+        if (moved || other || disturbed) && self.spare < SPARE_TRIES {
+            self.spare += 1;
+            return false;
+        }
+        self.spare = 0;
+        if !other {
+            self.all[at].1.tell(holds);
+        }
+        !other
+    }
+
+    /// The highest rate that held in the search that has ended.
+    pub(crate) fn best(&self) -> Option<f64> {
+        self.all.get(self.last).and_then(|(_, search)| search.best())
+    }
+
+    /// False for tries in a mode whose search has not ended: they decide nothing.
+    pub(crate) fn decides(&self, mode: Option<&'static str>) -> bool {
+        let known = self.all.iter().position(|(known, _)| *known == mode);
+        known.is_none_or(|at| at == self.last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::random::Random;
+
+    /// The best rates of near and of far cores.
+    const BEST: [f64; 2] = [3e7, 1.8e7];
+
+    /// Searches on cores that are moved after each try with that chance, in percent.
+    fn find(seed: u64, moves: u64) -> (Searches, u32) {
+        let random = &mut Random::new(seed, 0);
+        let (mut searches, mut tries, mut at) = (Searches::from(1e6, 5), 0, 0);
+        while let Some(rate) = searches.next() {
+            let before = at;
+            at = if random.below(100) < moves { 1 - at } else { at };
+            let mode = match before == at {
+                true => [Floor::NEAR, Floor::FAR][at],
+                false => Floor::MIX,
+            };
+            searches.tell(Some(mode), rate, rate <= BEST[at], false);
+            tries += 1;
+            assert!(tries < 1000, "it does not end");
+        }
+        (searches, tries)
+    }
+
+    #[test]
+    fn the_first_mode_that_is_searched_through_decides() {
+        for seed in 0..100 {
+            let (searches, tries) = find(seed, 5);
+            let is_near = searches.decides(Some(Floor::NEAR));
+            let knee = BEST[usize::from(!is_near)];
+            let times = searches.best().expect("a rate holds") / knee;
+            assert!((0.95..=1.0).contains(&times), "{is_near} {times} after {tries}, seed {seed}");
+        }
+    }
+
+    /// Nothing counts for long, and yet the search ends.
+    #[test]
+    fn cores_that_always_move_do_not_keep_the_search_alive() {
+        find(1, 100);
+        let mut searches = Searches::from(1e6, 5);
+        while let Some(rate) = searches.next() {
+            searches.tell(None, rate, rate <= 3e6, true);
+        }
+        assert!(searches.best().is_some());
+    }
+
+    #[test]
+    fn a_try_in_another_mode_does_not_count() {
+        let mut searches = Searches::from(1e6, 5);
+        assert!(searches.tell(Some(Floor::NEAR), 1e6, true, false));
+        assert!(searches.tell(Some(Floor::FAR), 4e6, true, false), "that search begins with it");
+        assert!(!searches.tell(Some(Floor::NEAR), 16e6, false, false));
+        assert_eq!(searches.next(), Some(4e6), "near goes on where it was");
+        assert!(!searches.tell(Some(Floor::MIX), 4e6, false, false));
+        assert!(!searches.tell(Some(Floor::NEAR), 4e6, false, true));
+        assert_eq!(searches.next(), Some(4e6));
+    }
+}
