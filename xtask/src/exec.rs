@@ -58,6 +58,8 @@ pub(crate) enum Sink<'a> {
     Prefixed(&'a str),
     /// Kept, and handed back at the end.
     Kept,
+    /// To our own output as each line comes, and kept.
+    Shown,
 }
 
 /// How a streamed program ended.
@@ -65,7 +67,7 @@ pub(crate) enum Sink<'a> {
 pub(crate) struct Ended {
     /// `None` if it was ended at the limit.
     pub(crate) status: Option<ExitStatus>,
-    /// What a [`Sink::Kept`] kept: standard output, then standard error.
+    /// What a [`Sink::Kept`] or a [`Sink::Shown`] kept: standard output, then standard error.
     pub(crate) text: String,
 }
 
@@ -151,7 +153,9 @@ fn pump(pipe: impl Read, sink: Sink<'_>, printed: &AtomicU64, mut own: impl Writ
         // that a prompt without a line end is visible.
         let read = match sink {
             Sink::Through => reader.fill_buf().map(|bytes| chunk.extend_from_slice(bytes)),
-            Sink::Kept | Sink::Prefixed(_) => reader.read_until(b'\n', &mut chunk).map(drop),
+            Sink::Kept | Sink::Shown | Sink::Prefixed(_) => {
+                reader.read_until(b'\n', &mut chunk).map(drop)
+            }
         };
         if let Sink::Through = sink {
             reader.consume(chunk.len());
@@ -166,6 +170,10 @@ fn pump(pipe: impl Read, sink: Sink<'_>, printed: &AtomicU64, mut own: impl Writ
             Sink::Kept => {
                 kept.append(&mut chunk);
                 continue;
+            }
+            Sink::Shown => {
+                kept.extend_from_slice(&chunk);
+                own.write_all(&chunk)
             }
             Sink::Through => own.write_all(&chunk),
             Sink::Prefixed(prefix) => {
@@ -232,6 +240,13 @@ mod tests {
     }
 
     const LONG: Limit = Limit::Total(Duration::from_secs(600));
+
+    #[test]
+    fn what_is_shown_is_kept_as_well() {
+        let (mut own, printed) = (Vec::new(), AtomicU64::new(0));
+        let kept = pump(&b"a\nb"[..], Sink::Shown, &printed, &mut own);
+        assert_eq!((kept.as_str(), own.as_slice()), ("a\nb", &b"a\nb"[..]));
+    }
 
     #[test]
     fn output_and_code_come_back() {

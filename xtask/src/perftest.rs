@@ -119,7 +119,7 @@ fn here(options: &Options, bench: &Path) -> Outcome<String> {
     let addr = addr.ok_or("--addr IP: which of this machine's addresses is the device's?")?;
     let mut bash: Command = program("bash");
     bash.arg(SCRIPT).envs(variables(options, bench, addr));
-    let ended = stream(&mut bash, Sink::Kept, Limit::Total(LIMIT), &|| false)?;
+    let ended = stream(&mut bash, Sink::Shown, Limit::Total(LIMIT), &|| false)?;
     ended.status.map(|_| ended.text).ok_or_else(|| "it did not end in time".to_owned())
 }
 
@@ -135,7 +135,7 @@ fn emulated(options: &Options, bench: &Path) -> Outcome<String> {
     let line = format!("{} bash {SCRIPT}", words.join(" "));
     let machine = vm::usual(LIMIT);
     let job =
-        Job { machine: &machine, shared: &shared, role: "command", line: &line, sink: Sink::Kept };
+        Job { machine: &machine, shared: &shared, role: "command", line: &line, sink: Sink::Shown };
     job.run(&parts, &|| false).map(|(_, text)| text)
 }
 
