@@ -26,9 +26,9 @@ const SLOWER: u8 = 4;
 /// and longer, so the half of them that counts is soon far above the limit, near and far.
 const LOAD: &str = "load --size 64 --slo p50=10us --duration 0.2";
 
-/// Searches, each with a sweep of its own behind it. A hypervisor moves the cores, and the best rate
-/// of near ones is twice that of far ones: the tries of a sweep count where the cores are as they
-/// were for its search.
+/// Searches, each with a sweep of its own behind it. A hypervisor moves the cores, and the best
+/// rate of near ones is twice that of far ones: the tries of a sweep count where the cores are as
+/// they were for its search.
 const SEARCHES: usize = 5;
 
 /// The sweep has eight rates on each side of the one that the search found, in steps of 2 %, and

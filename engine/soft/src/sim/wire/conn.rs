@@ -61,8 +61,8 @@ pub(super) struct Line {
     pub(super) amid: [Option<usize>; 2],
 }
 
-/// The one of the `open` connections on that line whose queue pair at the far end of `side` has that
-/// number.
+/// The one of the `open` connections on that line whose queue pair at the far end of `side` has
+/// that number.
 pub(super) fn open_to(
     conns: &[Conn],
     open: &[usize],
