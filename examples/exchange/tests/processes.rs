@@ -9,15 +9,16 @@ mod process;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use doorbell::prelude::{Message as Received, *};
 use doorbell::prng::Prng;
+use doorbell::worker::PeerData;
 use doorbell_exchange::capture;
 use doorbell_exchange::feed::Arbiter;
 use doorbell_exchange::itch::Message;
 use doorbell_exchange::view::View;
-use doorbell_exchange::wire::{Channel, Digest, SESSION, symbols};
+use doorbell_exchange::wire::{Channel, Digest, GREETING, SESSION, symbols};
 
 use folder::Folder;
 use process::{Running, program};
@@ -203,6 +204,53 @@ fn the_load_is_measured_at_half_and_at_90_percent() {
     load.args(["load", "--seconds", "1", "--lines", &lines()]);
     let words = ["peak: ", "| half | ", "| 90 % | ", "tick to trade"];
     Running::start(&mut load).ends_with_all(0, &words);
+}
+
+/// Welcomes a client and sends no feed, until the client's first order.
+struct Silent {
+    welcomed: Option<Instant>,
+    traded: Option<Duration>,
+    stop: Stop,
+}
+
+impl<P: Provider> Handler<P> for Silent {
+    fn on_message(&mut self, message: Received<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+        match Channel::split(message.bytes()) {
+            Some((Channel::Login, _)) => {
+                out.send(message.peer(), &[Channel::Login as u8, 0]).expect("a new peer has room");
+                self.welcomed = Some(Instant::now());
+            }
+            Some((Channel::Orders, _)) => {
+                self.traded = self.welcomed.map(|welcomed| welcomed.elapsed());
+                self.stop.stop();
+            }
+            _ => {}
+        }
+        Verdict::Done
+    }
+    fn on_peer_down(&mut self, _: PeerId, _: DownReason, _: &mut Outbox<'_, P>) {
+        self.stop.stop();
+    }
+}
+
+/// Who joins a group may miss what is sent in the next tenth of a second, so a client waits for the
+/// feed before it trades, for 5000 looks of 0.2 ms.
+#[test]
+fn a_client_waits_for_the_feed_before_it_trades() {
+    let nic = SoftDevice::open().expect("the soft device");
+    let mut runtime = Runtime::new(&nic, &Config { peers: 4, ..Config::DEFAULT });
+    let stop = runtime.stopper();
+    runtime.add(Silent { welcomed: None, traded: None, stop }).expect("a worker");
+    let mut listener = Listener::bind(&nic, ([127, 0, 0, 1], 0).into()).expect("an address");
+    let greeting = PeerData::new(GREETING).expect("it is short");
+    listener.on_request(move |_| Answer::accept().with_data(greeting));
+    let port = listener.local_addr().expect("it is bound").port().to_string();
+    runtime.add_listener(listener);
+    let words = ["trade", "--orders", "100", "--port", &port, "--lines", &lines()];
+    let _trader = Running::start(exchange().args(words));
+    runtime.run().expect("it runs");
+    let traded = runtime.workers()[0].handler().traded.expect("an order came");
+    assert!(traded > Duration::from_millis(900), "it traded after {traded:?}");
 }
 
 /// Kills the primary in the middle of its work. The standby takes over, and the trader's books and
