@@ -224,15 +224,15 @@ impl Document {
 /// What a reader must know to compare.
 const NOTE: &str = "\
 Doorbell and iceoryx2 write every byte of a message before they send it, and read every byte of \
-what comes: of a round trip each reading counts, the first writing does not. ucx_perftest and \
-fi_pingpong neither write nor read messages, and UCX's active messages are not even copied to the \
-receiver: that is an advantage of their figures. \"doorbell untouched\" does without writing and \
-reading too. One-sided requests and large messages are untouched on all sides. The copy of the \
-other core's lines is memcpy on one core from memory that the other core has just written: the \
-limit of every message whose bytes one core writes and the other reads. The column \"limit\" has \
-its ratio to theirs, and for \"doorbell untouched\" that of memcpy; an aim beyond it stays, but \
-cannot be met on this machine. A message of UCX and of Doorbell's one-sided rows is seen when its \
-last word has come.";
+a message that comes. Each reading is part of the time of a round trip; the first writing is \
+not. ucx_perftest and fi_pingpong neither write nor read messages, and UCX does not even copy \
+active messages to the receiver. So their figures have an advantage. \"doorbell untouched\" does \
+not write or read messages either. One-sided requests and large messages are untouched on all \
+sides. The copy of the other core's lines is memcpy on one core from memory that the other core \
+has just written. No message whose bytes one core writes and the other reads can be faster than \
+that. The column \"limit\" holds the ratio of that limit to theirs; for \"doorbell untouched\" \
+it holds the ratio of memcpy. An aim beyond the limit stays in the table, but this machine \
+cannot meet it. UCX and Doorbell's one-sided rows see a message when its last word has come.";
 
 /// The head of a table.
 fn title(test: Test) -> String {

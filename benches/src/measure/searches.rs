@@ -14,7 +14,7 @@ pub(crate) struct Searches {
     all: Vec<(Option<&'static str>, Search)>,
     /// Tries of a rate that is confirmed.
     of: u32,
-    /// The place in `all` of the search for the mode of the last try.
+    /// The place in `all` of the search that asks for the next rate.
     last: usize,
     /// Tries in a row that did not count.
     spare: u32,
@@ -34,7 +34,8 @@ impl Searches {
     }
 
     /// Takes the outcome of a try of that rate, which ran in that mode. False if it does not count:
-    /// the cores moved, or `disturbed` says that other programs took them.
+    /// the cores moved, or `disturbed` says that other programs took them. A try that has to count
+    /// nevertheless does so for the search that asked for its rate.
     pub(crate) fn tell(
         &mut self,
         mode: Option<&'static str>,
@@ -44,25 +45,19 @@ impl Searches {
     ) -> bool {
         let moved = mode == Some(Floor::MIX);
         let known = self.all.iter().position(|(known, _)| *known == mode);
-        let at = match known {
-            Some(at) => at,
-            None if moved && !self.all.is_empty() => self.last,
-            None => {
-                self.all.push((mode, Search::from(rate, self.of)));
-                self.all.len() - 1
-            }
-        };
-        let other = known.is_some_and(|at| at != self.last);
-        self.last = at;
-        if (moved || other || disturbed) && self.spare < SPARE_TRIES {
+        let suits = !moved && !disturbed && known.is_none_or(|at| at == self.last);
+        if !suits && self.spare < SPARE_TRIES {
             self.spare += 1;
+            self.last = known.unwrap_or(self.last);
             return false;
         }
         self.spare = 0;
-        if !other {
-            self.all[at].1.tell(holds);
+        if self.all.is_empty() || known.is_none() && !moved {
+            self.last = self.all.len();
+            self.all.push((mode, Search::from(rate, self.of)));
         }
-        !other
+        self.all[self.last].1.tell(holds);
+        true
     }
 
     /// The highest rate that held in the search that has ended.
@@ -123,6 +118,13 @@ mod tests {
             searches.tell(None, rate, rate <= 3e6, true);
         }
         assert!(searches.best().is_some());
+        // In another mode at each try, and never during one.
+        let (mut searches, mut tries) = (Searches::from(1e6, 5), 0);
+        while let Some(rate) = searches.next() {
+            searches.tell(Some([Floor::NEAR, Floor::FAR][tries % 2]), rate, rate <= 3e6, false);
+            tries += 1;
+            assert!(tries < 2000, "it does not end");
+        }
     }
 
     #[test]
