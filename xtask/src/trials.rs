@@ -31,8 +31,8 @@ const LOAD: &str = "load --size 64 --slo p50=10us --duration 0.2";
 /// they were for its search.
 const SEARCHES: usize = 5;
 
-/// The sweep has eight rates on each side of the one that the search found, in steps of 2 %, and
-/// tries each of them as often as the search. It may take that many passes.
+/// The sweep has eight rates on each side of the one that the search found, in steps of 2 %. Its
+/// tries of a rate, and the most passes that it may take.
 const RATES: i32 = 8;
 const STEP: f64 = 1.02;
 const TRIES: u32 = 9;
@@ -288,10 +288,14 @@ impl Sweep {
         self.0.len() == 2 * RATES as usize + 1 && self.0.values().all(|(_, all)| *all >= TRIES)
     }
 
-    /// The highest rate at which more than half of the tries kept the objective.
+    /// The highest rate that keeps the objective. Near it some tries do and some do not: each rate
+    /// counts for the part of its tries that kept it (Spearman and Kaerber), and the sum tells how
+    /// many steps above the lowest rate the best one is.
     fn knee(&self) -> Option<f64> {
-        let holds = |(_, (held, all)): &(&u64, &(u32, u32))| 2 * held > *all;
-        self.0.iter().rfind(holds).map(|(rate, _)| *rate as f64)
+        let (lowest, _) = self.0.first_key_value()?;
+        let parts = self.0.values().map(|(held, all)| f64::from(*held) / f64::from(*all));
+        let sum: f64 = parts.sum();
+        (sum >= 1.0).then(|| *lowest as f64 * STEP.powf(sum - 1.0))
     }
 }
 
@@ -310,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_ends_at_the_highest_rate_that_more_than_half_of_the_tries_held() {
+    fn a_sweep_counts_the_part_of_the_tries_that_held() {
         let csv = "cores,offered_per_second,slo.kept,slo.best,placement.mode\n\
                    \"[1,0]\",100,true,false,NEAR\n64,102,true,true,NEAR\n\
                    64,104,false,false,NEAR\n";
@@ -320,8 +324,13 @@ mod tests {
         let mut sweep = Sweep::default();
         sweep.add(tries(csv).iter());
         assert_eq!((sweep.knee(), sweep.has_all()), (Some(102.0), false));
+        // Half of the tries at 102 fail now.
         sweep.add(tries(&csv.replace("102,true", "102,false")).iter());
-        assert_eq!(sweep.knee(), Some(100.0));
+        assert_eq!(sweep.knee(), Some(100.0 * STEP.sqrt()));
+        let none = csv.replace(",true,", ",false,");
+        let mut sweep = Sweep::default();
+        sweep.add(tries(&none).iter());
+        assert_eq!(sweep.knee(), None);
         let disturbed = "offered_per_second,slo.kept,slo.best,placement.mode,slo.disturbed\n\
              100,false,false,FAR,true\n";
         assert_eq!(Try::all(disturbed), Ok(Vec::new()));

@@ -243,7 +243,8 @@ pub(crate) struct LoadArgs {
     /// p50, p90, p99, p99.9, p99.99 or max, and ns, us or ms
     #[arg(long, value_name = "p99.9=5us", value_parser = slo)]
     pub(crate) slo: Option<Slo>,
-    /// A rate keeps --slo if more than half of this many tries do
+    /// Of several rates, one keeps --slo if more than half of this many tries do. A search makes
+    /// four times as many around the best rate
     #[arg(long, value_name = "N", default_value_t = 5, requires = "slo",
         value_parser = clap::value_parser!(u32).range(1..=99))]
     pub(crate) tries: u32,

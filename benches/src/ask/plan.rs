@@ -48,7 +48,7 @@ pub(crate) struct Step {
     pub(crate) slo: Option<Slo>,
     /// Search for the highest rate that keeps it, from `rate` on.
     pub(crate) search: bool,
-    /// A rate keeps it if more than half of this many tries do.
+    /// How often to try a rate. A search makes four times as many tries around the best one.
     pub(crate) tries: u32,
     /// Messages in flight, rising, for [`Test::Sweep`] and [`Test::Crowd`].
     pub(crate) depths: Vec<u32>,

@@ -1,9 +1,10 @@
 //! `--slo`: the search for the highest rate at which a percentile stays within a time. Other
 //! programs and the hypervisor disturb a try, and near the best rate some tries hold by luck. So
 //! there are two parts. The climb rises in large steps until a rate fails twice, and halves the gap
-//! until it is small; here one try is enough to hold. Then the best rate is confirmed: a rate holds
-//! if more than half of its tries do, and the search goes up while rates hold, or down until one
-//! does, in steps of 2 %. It ends at a rate that holds, below one that does not.
+//! until it is small; here one try is enough to hold. Then the search walks up and down: a try that
+//! holds raises the rate by 2 %, one that fails lowers it (Dixon and Mood). So it stays around the
+//! rate at which half of the tries hold. The mean of the walk tells that rate, and the best rate is
+//! the one below it.
 
 use crate::ask::values::RATES;
 
@@ -13,57 +14,64 @@ const GAP: f64 = 1.06;
 /// The first steps are this large.
 const STRIDE: f64 = 4.0;
 
-/// The steps between rates that are confirmed.
-pub(crate) const STEP: f64 = 1.02;
+/// The steps of the walk.
+const STEP: f64 = 1.02;
 
-/// After this many steps one way the climb was wrong, and begins again from there, with a stride of
-/// [`STRIDE_LATE`].
-const STEPS_MOST: u32 = 4;
+/// Steps of the walk for each of the tries that are asked for.
+const STEPS_A_TRY: u32 = 4;
+
+/// If the walk goes this many steps up or down, the climb was wrong. It begins again from there,
+/// with a stride of [`STRIDE_LATE`].
+const STEPS_AWAY: u32 = 6;
 const STRIDE_LATE: f64 = 1.2;
 
 /// The climb begins again at most this many times: a machine that changes must not keep the search
 /// alive.
 const CLIMBS_MOST: u32 = 3;
 
-/// What the search does.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Part {
-    Climb,
-    /// And how many steps went one way so far.
-    Confirm(u32),
-}
-
 /// A search, between two tries.
 #[derive(Debug)]
 pub(crate) struct Search {
     /// The rate to try next, messages a second.
     rate: f64,
-    /// The highest rate that held, of this part.
-    held: Option<f64>,
-    /// The lowest rate that did not, of this part.
-    failed: Option<f64>,
-    /// Tries of the current rate that held, and that failed.
-    tries: (u32, u32),
-    /// Tries of a rate that is confirmed.
-    of: u32,
-    part: Part,
     stride: f64,
     climbs: u32,
+    /// The highest rate of this climb that held.
+    held: Option<f64>,
+    /// The lowest one that failed twice.
+    failed: Option<f64>,
+    /// The current rate of the climb has failed once.
+    has_failed: bool,
+    /// Where the climb ended, if it has.
+    walk: Option<Walk>,
+    /// Steps of the walk.
+    steps: usize,
     is_over: bool,
 }
 
+/// The walk around the best rate.
+#[derive(Debug)]
+struct Walk {
+    /// The rate at which it began.
+    from: f64,
+    /// How many steps above that rate the next try is.
+    level: i32,
+    /// The level of each try, and whether it held. Those on the way there are left out.
+    tries: Vec<(i32, bool)>,
+}
+
 impl Search {
-    /// A search that begins there, and confirms with `of` tries of a rate.
-    pub(crate) fn from(rate: f64, of: u32) -> Search {
+    /// A search that begins there. Its walk has steps for that many tries.
+    pub(crate) fn from(rate: f64, tries: u32) -> Search {
         Search {
             rate,
-            held: None,
-            failed: None,
-            tries: (0, 0),
-            of,
-            part: Part::Climb,
             stride: STRIDE,
             climbs: 1,
+            held: None,
+            failed: None,
+            has_failed: false,
+            walk: None,
+            steps: tries.saturating_mul(STEPS_A_TRY) as usize,
             is_over: false,
         }
     }
@@ -75,44 +83,29 @@ impl Search {
 
     /// Takes the outcome of a try.
     pub(crate) fn tell(&mut self, holds: bool) {
-        if holds {
-            self.tries.0 += 1
-        } else {
-            self.tries.1 += 1
+        match &mut self.walk {
+            Some(walk) => {
+                walk.step(holds);
+                self.walked(holds);
+            }
+            // A disturbance must not end the climb: a rate has to fail twice.
+            None if !holds && !self.has_failed => self.has_failed = true,
+            None => {
+                let told = if holds { &mut self.held } else { &mut self.failed };
+                (*told, self.has_failed) = (Some(self.rate), false);
+                self.climb(holds);
+            }
         }
-        let (held, failed) = self.tries;
-        let verdict = match self.part {
-            Part::Climb => (held > 0).then_some(true).or((failed > 1).then_some(false)),
-            Part::Confirm(_) => majority(held, failed, self.of),
-        };
-        let Some(holds) = verdict else { return };
-        self.tries = (0, 0);
-        match holds {
-            true => self.held = Some(self.rate),
-            false => self.failed = Some(self.rate),
-        }
-        // Nothing is left to try beyond the bounds.
-        let (lowest, highest) = (*RATES.start(), *RATES.end());
-        match self.part {
-            _ if !holds && self.rate <= lowest => self.is_over = true,
-            Part::Climb => self.climb(),
-            Part::Confirm(_) if holds && self.rate >= highest => self.is_over = true,
-            Part::Confirm(steps) => self.confirm(holds, steps),
-        }
-        self.rate = self.rate.clamp(lowest, highest);
+        self.rate = self.rate.clamp(*RATES.start(), *RATES.end());
     }
 
     /// The next step of the climb, or the end of it.
-    fn climb(&mut self) {
+    fn climb(&mut self, holds: bool) {
+        let (lowest, highest) = (*RATES.start(), *RATES.end());
+        self.is_over = !holds && self.rate <= lowest;
         self.rate = match (self.held, self.failed) {
-            (Some(held), Some(failed)) if failed <= held * GAP => {
-                (self.part, self.held, self.failed) = (Part::Confirm(0), None, None);
-                held
-            }
-            (Some(held), None) if held >= *RATES.end() => {
-                (self.part, self.held) = (Part::Confirm(0), None);
-                held
-            }
+            (Some(held), Some(failed)) if failed <= held * GAP => self.walk_from(held),
+            (Some(held), None) if held >= highest => self.walk_from(held),
             (Some(held), Some(failed)) => (held * failed).sqrt(),
             (Some(held), None) => held * self.stride,
             (None, Some(failed)) => failed / self.stride,
@@ -120,32 +113,60 @@ impl Search {
         };
     }
 
-    /// The next rate to confirm, beside the one that holds or does not.
-    fn confirm(&mut self, holds: bool, steps: u32) {
-        if self.held.is_some() && self.failed.is_some() {
+    fn walk_from(&mut self, rate: f64) -> f64 {
+        self.walk = Some(Walk { from: rate, level: 0, tries: Vec::new() });
+        rate
+    }
+
+    /// The next rate of the walk, which made a step.
+    fn walked(&mut self, held: bool) {
+        let (lowest, highest) = (*RATES.start(), *RATES.end());
+        let Some(walk) = &self.walk else { return };
+        if walk.tries.len() >= self.steps
+            || !held && self.rate <= lowest
+            || held && self.rate >= highest
+        {
             self.is_over = true;
-        } else if steps == STEPS_MOST && self.climbs < CLIMBS_MOST {
+        } else if walk.level.unsigned_abs() >= STEPS_AWAY && self.climbs < CLIMBS_MOST {
+            let last = Some(self.rate);
+            (self.held, self.failed) = if held { (last, None) } else { (None, last) };
+            (self.walk, self.stride) = (None, STRIDE_LATE);
             self.climbs += 1;
-            (self.part, self.stride) = (Part::Climb, STRIDE_LATE);
-            self.climb();
+            self.climb(held);
         } else {
-            self.part = Part::Confirm(steps + 1);
-            self.rate = if holds { self.rate * STEP } else { self.rate / STEP };
+            self.rate = walk.rate(walk.level);
         }
     }
 
-    /// The highest rate that held so far.
+    /// The highest rate that holds, as far as is known.
     pub(crate) fn best(&self) -> Option<f64> {
-        self.held
+        self.walk.as_ref().map_or(self.held, Walk::best)
     }
 }
 
-/// Whether more than half of `of` tries hold, or cannot any more; `None` while that is open.
-pub(crate) fn majority(held: u32, failed: u32, of: u32) -> Option<bool> {
-    match (2 * held > of, 2 * failed >= of) {
-        (true, _) => Some(true),
-        (_, true) => Some(false),
-        _ => None,
+impl Walk {
+    fn rate(&self, level: i32) -> f64 {
+        self.from * STEP.powi(level)
+    }
+
+    /// Notes the outcome of a try, and goes up or down.
+    fn step(&mut self, holds: bool) {
+        // It has not turned yet.
+        if matches!(self.tries[..], [(_, held)] if held == holds) {
+            self.tries.clear();
+        }
+        self.tries.push((self.level, holds));
+        self.level += if holds { 1 } else { -1 };
+    }
+
+    /// The level half a step below the mean one is the highest that holds, if all tries of it hold
+    /// and none of the next. A rate of which no try held is not the best.
+    fn best(&self) -> Option<f64> {
+        let sum: i32 = self.tries.iter().map(|(level, _)| level).sum();
+        let mean = f64::from(sum) / self.tries.len() as f64;
+        let held = self.tries.iter().filter(|(_, held)| *held).map(|(level, _)| *level);
+        let best = held.min_by_key(|level| ((f64::from(*level) - mean + 0.5).abs() * 1e6) as u64);
+        best.map(|level| self.rate(level))
     }
 }
 
@@ -221,16 +242,7 @@ mod tests {
         };
         let found: Vec<f64> = (0..100).map(found_at).collect();
         let near = found.iter().filter(|found| (0.95..=1.05).contains(*found)).count();
-        assert!(near >= 90, "{near} of 100: {found:?}");
-    }
-
-    #[test]
-    fn more_than_half_of_the_tries_decide_as_soon_as_they_can() {
-        assert_eq!(majority(3, 0, 5), Some(true));
-        assert_eq!(majority(0, 3, 5), Some(false));
-        assert_eq!([majority(2, 2, 5), majority(0, 0, 1)], [None, None]);
-        assert_eq!([majority(1, 0, 1), majority(0, 1, 1)], [Some(true), Some(false)]);
-        assert_eq!(majority(2, 2, 4), Some(false), "half is not more than half");
+        assert!(near >= 95, "{near} of 100: {found:?}");
     }
 
     #[test]

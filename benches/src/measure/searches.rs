@@ -12,8 +12,8 @@ const SPARE_TRIES: u32 = 4;
 pub(crate) struct Searches {
     /// By mode: `None` if no floor is known.
     all: Vec<(Option<&'static str>, Search)>,
-    /// Tries of a rate that is confirmed.
-    of: u32,
+    /// What each search takes: how often to try a rate.
+    tries: u32,
     /// The place in `all` of the search that asks for the next rate.
     last: usize,
     /// Tries in a row that did not count.
@@ -23,9 +23,9 @@ pub(crate) struct Searches {
 }
 
 impl Searches {
-    /// Searches that begin there, and confirm with `of` tries of a rate.
-    pub(crate) fn from(first: f64, of: u32) -> Searches {
-        Searches { all: Vec::new(), of, last: 0, spare: 0, first }
+    /// Searches that begin there, with as many tries.
+    pub(crate) fn from(first: f64, tries: u32) -> Searches {
+        Searches { all: Vec::new(), tries, last: 0, spare: 0, first }
     }
 
     /// The rate to try next; `None` at the end.
@@ -54,7 +54,7 @@ impl Searches {
         self.spare = 0;
         if self.all.is_empty() || known.is_none() && !moved {
             self.last = self.all.len();
-            self.all.push((mode, Search::from(rate, self.of)));
+            self.all.push((mode, Search::from(rate, self.tries)));
         }
         self.all[self.last].1.tell(holds);
         true

@@ -1,7 +1,6 @@
 //! The tries of rates that have to keep an objective: how many did, and which rate is the best.
 
 use crate::measure::record::Record;
-use crate::measure::search::majority;
 
 /// The tries of one rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,7 +67,7 @@ pub(crate) fn mark<'a>(records: impl Iterator<Item = &'a mut Record>, best: Opti
 pub(crate) fn mark_best(records: &mut [Record]) {
     for records in records.chunk_by_mut(|one, two| one.size == two.size) {
         let rates = count(records.iter());
-        let holds = |rate: &&Rate| majority(rate.kept, rate.of - rate.kept, rate.of) == Some(true);
+        let holds = |rate: &&Rate| 2 * rate.kept > rate.of;
         let best = rates.iter().rfind(holds).map(|rate| rate.per_second);
         mark(records.iter_mut(), best);
     }

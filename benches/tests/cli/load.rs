@@ -172,14 +172,9 @@ fn a_search_ends_at_the_highest_rate_that_keeps_the_objective() {
     let best = tries.iter().find(|of| of["slo"]["best"] == true).unwrap();
     assert_eq!(best["slo"]["kept"], true, "{document:#}");
     positive(best, "/rtt_ns/p50");
-    // More than half of its five tries kept it, and fewer of those of a higher rate, unless there
-    // is none.
-    let count = |at: f64, kept: bool| {
-        tries.iter().filter(|of| rate(of) == at && of["slo"]["kept"] == kept).count()
-    };
-    assert!(count(rate(&best), true) >= 3, "{document:#}");
+    // A higher rate failed, unless there is none.
     let mut higher = tries.iter().filter(|of| rate(of) > rate(&best));
-    assert!(higher.any(|of| count(rate(&of), false) >= 3) || rate(&best) == 1e8, "{document:#}");
+    assert!(higher.any(|of| of["slo"]["kept"] == false) || rate(&best) == 1e8, "{document:#}");
 }
 
 /// Several rates are no search: each has its tries, in turn with the others.
