@@ -114,7 +114,7 @@ fn a_group_reaches_every_member_and_answers_find_the_sender<F: Fabric>(nic: &F) 
     let mut members = [open(nic, &mut pair.two), open(nic, &mut third)];
     let there = members.each_mut().map(|port| port.join(group).expect("joined"));
     let to = way(&mut pair.one, &there[0]);
-    // A new member may miss the first datagrams.
+    // A network may need a moment to reach a new member.
     let mut heard = Vec::new();
     pair.until("both answer", |pair| {
         let _ = pair.one.worker.outbox().send_to(to, b"who is there", Some(1));

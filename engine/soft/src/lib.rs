@@ -68,6 +68,7 @@ use doorbell_seam::{error, event, provider, wc, wr};
 pub use self::control::{
     Carrier, CarrierEnd, Parting, SOFT_DEVICE, SoftChannel, SoftDevice, SoftId,
 };
+pub use self::device::changes::Changes;
 pub use self::device::host::{Host, Member, Membership, Neighbours};
 pub use self::device::path::{SoftAh, has_room};
 pub use self::device::pd::SoftTd;

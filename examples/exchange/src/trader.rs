@@ -26,8 +26,8 @@ const DIGEST_LOOKS: u32 = 250;
 /// it has not sent what is asked for.
 const ANSWER_LOOKS: u32 = 25;
 
-/// Looks after which it trades without the feed. Whoever joins a group may miss what is sent in the
-/// next tenth of a second, so it waits for the first datagram: the exchange sends one every 5 ms.
+/// Looks after which it trades without the feed. A network may need a moment to reach a new member
+/// of a group, so it waits for the first datagram: the exchange sends one every 5 ms.
 const FEED_LOOKS: u32 = 5000;
 
 /// What a trader does.

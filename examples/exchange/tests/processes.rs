@@ -233,8 +233,8 @@ impl<P: Provider> Handler<P> for Silent {
     }
 }
 
-/// Who joins a group may miss what is sent in the next tenth of a second, so a client waits for the
-/// feed before it trades, for 5000 looks of 0.2 ms.
+/// A network may need a moment to reach a new member of a group, so a client waits for the feed
+/// before it trades, for 5000 looks of 0.2 ms.
 #[test]
 fn a_client_waits_for_the_feed_before_it_trades() {
     let nic = SoftDevice::open().expect("the soft device");

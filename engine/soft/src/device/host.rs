@@ -7,6 +7,7 @@ use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
+use crate::device::changes::Changes;
 use crate::error::SetupError;
 use crate::model::biased::Threads;
 use crate::model::slot::FileName;
@@ -75,6 +76,9 @@ pub struct Neighbours {
     pub join: fn(device: &str, group: Gid, member: Member) -> Result<Membership, SetupError>,
     /// The current members of a group.
     pub members: fn(device: &str, group: Gid) -> Vec<Member>,
+    /// What each later call of [`Neighbours::join`] changes, by whichever process, and the end of
+    /// each membership: for all devices of that name in this process.
+    pub changes: fn(device: &str) -> Result<Arc<Changes>, SetupError>,
 }
 
 /// The identity of a queue pair, as all processes know it.

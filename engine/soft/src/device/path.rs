@@ -6,11 +6,10 @@
 //!
 //! A queue pair becomes a member of a multicast group by registering with the system, and the
 //! registration ends with the process ([`Neighbours::join`]). A sender looks up the members when it
-//! makes the group's handle, and again on a send at most every [`LOOK_EVERY_NS`]. So a new member
-//! may miss what was sent in that time, and most sends cost no lookup.
+//! makes the group's handle, and again on a send if somebody has joined or left since
+//! ([`Changes`]). A member whose process was killed stays in the list until then. It costs each send
+//! a look at its inbox, once that is full.
 #![expect(unsafe_code, reason = "requests name handles by address")]
-
-use core::sync::atomic::{AtomicU64, Ordering};
 
 use spin::Mutex;
 use std_alloc::format;
@@ -18,6 +17,7 @@ use std_alloc::string::{String, ToString};
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
+use crate::device::changes::Changes;
 use crate::device::host::{Host, Member, Membership, Neighbours, device_of};
 use crate::device::pd::Pd;
 use crate::error::{Code, SetupError};
@@ -27,9 +27,6 @@ use crate::room::{Grow, Room};
 use crate::shm::inbox::{DATAGRAM_MAX, Door, INBOX_BYTES, Outlet, Stamp};
 use crate::shm::remote_map::RemoteMap;
 use crate::wr::{AhName, MULTICAST_QPN, SendOp, SendWr};
-
-/// The greatest age of a list of members, in nanoseconds.
-const LOOK_EVERY_NS: u64 = 100_000_000;
 
 /// An address handle of the soft device.
 #[derive(Clone)]
@@ -42,21 +39,28 @@ impl AddressHandle for SoftAh {
 }
 
 impl SoftAh {
-    /// The path to a device or a group; `None` if there is no such device.
-    pub(crate) fn new(device: &str, to: Gid, host: &Host, pd: &Pd) -> Option<SoftAh> {
-        let neighbours = host.neighbours?;
+    /// The path to a device or a group.
+    pub(crate) fn new(
+        device: &str,
+        to: Gid,
+        neighbours: Option<Neighbours>,
+        pd: &Pd,
+    ) -> Result<SoftAh, SetupError> {
+        let absent = || {
+            let asked = format!("an address handle to {to}");
+            SetupError::new(Code::NoDevice, asked, "there is no such device, or not any more")
+                .cure("take the address from an event or a datagram of that device")
+        };
+        let neighbours = neighbours.ok_or_else(absent)?;
         let path = if to.is_multicast() {
-            let group = Group::unseen(&device.into(), to);
-            let mut members = group.members.lock();
-            members.at_ns = (host.clock)();
-            members.look(&group, &neighbours);
-            drop(members);
+            let group = Group::new(device, to, neighbours)?;
+            group.members.lock().renew(&group);
             Path::Group(group)
         } else {
             let (process, directory) = device_of(to);
-            Path::Device((neighbours.remote_map)(process, directory)?)
+            Path::Device((neighbours.remote_map)(process, directory).ok_or_else(absent)?)
         };
-        Some(SoftAh(Arc::new(path), pd.clone()))
+        Ok(SoftAh(Arc::new(path), pd.clone()))
     }
 }
 
@@ -106,12 +110,11 @@ impl Path {
         stamp: &Stamp,
         payload: &impl Fn(Target<'_>),
         not_to: Option<Member>,
-        host: &Host,
     ) {
         match self {
             Path::Device(map) => map.put(qp, stamp, payload),
             Path::Group(group) if qp == MULTICAST_QPN => {
-                group.put(stamp, payload, host, |member| Some(*member) != not_to);
+                group.put(stamp, payload, |member| Some(*member) != not_to);
             }
             Path::Group(_) => {}
         }
@@ -122,35 +125,31 @@ impl Path {
 pub(crate) struct Group {
     device: Arc<str>,
     gid: Gid,
+    neighbours: Neighbours,
+    changes: Arc<Changes>,
     members: Mutex<Members>,
 }
 
-/// The number of joins and leaves in this process.
-static CHANGES: AtomicU64 = AtomicU64::new(0);
-
 impl Group {
     /// A group whose members are first looked up on a send.
-    pub(crate) fn unseen(device: &Arc<str>, gid: Gid) -> Group {
-        let members = Members { at_ns: 0, changes: u64::MAX, list: Vec::new() };
-        Group { device: device.clone(), gid, members: Mutex::new(members) }
+    pub(crate) fn new(device: &str, gid: Gid, neighbours: Neighbours) -> Result<Group, SetupError> {
+        let changes = (neighbours.changes)(device)?;
+        let members = Mutex::default();
+        Ok(Group { device: device.into(), gid, neighbours, changes, members })
+    }
+
+    /// Another group of the same device.
+    pub(crate) fn beside(&self, gid: Gid) -> Group {
+        let (device, changes) = (self.device.clone(), self.changes.clone());
+        Group { device, gid, neighbours: self.neighbours, changes, members: Mutex::default() }
     }
 
     /// Puts a datagram into the inboxes of the members for which `takes` returns true. `payload` is
     /// as in [`Outlet::put`].
-    fn put(
-        &self,
-        stamp: &Stamp,
-        payload: &impl Fn(Target<'_>),
-        host: &Host,
-        takes: impl Fn(&Member) -> bool,
-    ) {
+    fn put(&self, stamp: &Stamp, payload: &impl Fn(Target<'_>), takes: impl Fn(&Member) -> bool) {
         let mut members = self.members.lock();
-        let now = (host.clock)();
-        if let Some(neighbours) = &host.neighbours
-            && now.saturating_sub(members.at_ns) >= LOOK_EVERY_NS
-        {
-            members.look(self, neighbours);
-            members.at_ns = now;
+        if members.changes != Some(self.changes.count()) {
+            members.renew(self);
         }
         for (member, outlet) in &members.list {
             if takes(member) && outlet.is_for(member.qp) {
@@ -159,27 +158,12 @@ impl Group {
         }
     }
 
-    /// As [`Group::put`], for a frame. A queue pair of this process receives it at once after
-    /// joining. A frame that does not fit an inbox is dropped.
-    pub(crate) fn put_at_once(
-        &self,
-        stamp: &Stamp,
-        frame: &[u8],
-        host: &Host,
-        takes: impl Fn(&Member) -> bool,
-    ) {
-        // Acquire pairs with the Release of a joining thread: its registration is visible by then.
-        let changes = CHANGES.load(Ordering::Acquire);
-        let mut members = self.members.lock();
-        if let (true, Some(neighbours)) = (members.changes != changes, &host.neighbours) {
-            members.look(self, neighbours);
-            (members.at_ns, members.changes) = ((host.clock)(), changes);
-        }
-        drop(members);
+    /// As [`Group::put`], for a frame. A frame that does not fit an inbox is dropped.
+    pub(crate) fn put_frame(&self, stamp: &Stamp, frame: &[u8], takes: impl Fn(&Member) -> bool) {
         if frame.len() <= DATAGRAM_MAX as usize {
             let length = frame.len() as u32;
             let payload = |to: Target<'_>| to.write(frame);
-            self.put(&Stamp { length, ..*stamp }, &payload, host, takes);
+            self.put(&Stamp { length, ..*stamp }, &payload, takes);
         }
     }
 
@@ -190,16 +174,19 @@ impl Group {
 }
 
 /// The members at the last lookup, with their inboxes.
+#[derive(Default)]
 struct Members {
-    at_ns: u64,
-    /// The value of [`CHANGES`] at that time.
-    changes: u64,
+    /// The count of [`Changes`] before that lookup, if there was one.
+    changes: Option<u64>,
     list: Vec<(Member, Outlet)>,
 }
 
 impl Members {
+    /// Looks up the members. The count is read first: who joins meanwhile changes it again.
     #[cold]
-    fn look(&mut self, group: &Group, neighbours: &Neighbours) {
+    fn renew(&mut self, group: &Group) {
+        self.changes = Some(group.changes.count());
+        let neighbours = &group.neighbours;
         let found = (neighbours.members)(&group.device, group.gid);
         self.list.retain(|(member, _)| found.contains(member));
         for member in found {
@@ -259,7 +246,6 @@ impl Groups {
         };
         if list.iter().all(|(gid, _)| *gid != group) {
             list.push((group, (neighbours.join)(&self.device, group, member)?));
-            CHANGES.fetch_add(1, Ordering::Release);
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use crate::device::path::{Groups, Path, no_groups};
 use crate::error::{Code, SetupError};
 use crate::ext::raw::header_fits;
 use crate::ext::raw::state::Raw;
+use crate::ext::raw::switch::Switch;
 use crate::handles::create_qp::SoftQpEx;
 use crate::handles::device::Soft;
 use crate::handles::poller::SoftCq;
@@ -113,7 +114,7 @@ impl QpContext {
         };
         let payload = |to: Target<'_>| gather(to, &pieces, 0);
         let path = Path::named(wr, ah);
-        path.deliver(qpn, &stamp, &payload, datagrams.not_to, &nic.host);
+        path.deliver(qpn, &stamp, &payload, datagrams.not_to);
         Status::Success
     }
 }
@@ -185,7 +186,8 @@ impl Soft {
                         None,
                         Some({
                             let kind = (ex.create_flags, ex.max_tso_header);
-                            Raw::new(device, member, &groups, kind, spread.transpose()?)
+                            let switch = Switch::new(device, neighbours)?;
+                            Raw::new(switch, member, &groups, kind, spread.transpose()?)
                         }),
                     )
                 }

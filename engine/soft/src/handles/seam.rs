@@ -3,7 +3,6 @@
 #![expect(unsafe_code, reason = "implements unsafe methods; their contracts end here")]
 
 use doorbell_alloc::Mapping;
-use std_alloc::format;
 use std_alloc::sync::Arc;
 
 use crate::device::path::SoftAh;
@@ -35,11 +34,7 @@ impl Datagrams for Soft {
 
     fn create_ah(&self, to: &AddressVector) -> Result<SoftAh, SetupError> {
         let gid = to.route.map(|route| route.gid).unwrap_or_default();
-        SoftAh::new(&self.nic.caps.device, gid, &self.nic.host, &self.pd).ok_or_else(|| {
-            let asked = format!("an address handle to {gid}");
-            SetupError::new(Code::NoDevice, asked, "there is no such device, or not any more")
-                .cure("take the address from an event or a datagram of that device")
-        })
+        SoftAh::new(&self.nic.caps.device, gid, self.nic.host.neighbours, &self.pd)
     }
 
     fn sender_of(&self, wc: &Wc, header: &[u8; GRH_BYTES]) -> Result<AddressVector, SetupError> {

@@ -14,7 +14,7 @@ mod hash;
 mod packet;
 pub(crate) mod rss;
 pub(crate) mod state;
-mod switch;
+pub(crate) mod switch;
 mod tso;
 mod work_queue;
 
@@ -23,7 +23,6 @@ use std_alloc::boxed::Box;
 use self::frame::{FRAME_MAX, HEADER, TAG};
 use self::tso::{Place, Plan};
 use self::work_queue::Queue;
-use crate::device::host::Host;
 use crate::device::nic::Nic;
 use crate::model::buffers::{Pieces, Posted, Source, Target};
 use crate::model::cq::{CompletionQueue, Sink};
@@ -65,13 +64,13 @@ impl QpContext {
         let length = wr.length();
         if let SendOp::Tso(how) = wr.op {
             let cut = (wr.header(how), how.mss);
-            return raw.send_segments(&nic.host, self.num, cut, &pieces, length);
+            return raw.send_segments(self.num, cut, &pieces, length);
         }
         if length < HEADER as u64 || length > FRAME_MAX as u64 {
             return Status::LocalLength;
         }
         gather(Target::of(&mut raw.frame[..]).part(0, length as u32), &pieces, 0);
-        raw.deliver(&nic.host, self.num, length as usize);
+        raw.deliver(self.num, length as usize);
         Status::Success
     }
 }
@@ -80,7 +79,6 @@ impl Raw {
     /// Cuts a send into frames and sends them, each with that header and payload length.
     fn send_segments(
         &mut self,
-        host: &Host,
         num: u32,
         (from, mss): (Source<'_>, u16),
         pieces: &Pieces,
@@ -104,20 +102,20 @@ impl Raw {
             let to = Target::of(&mut self.frame[..]).part(header_len as u32, part);
             gather(to, pieces, place.offset);
             plan.finish(self.frame.get_mut(..end).unwrap_or_default(), place);
-            self.deliver(host, num, end);
+            self.deliver(num, end);
             place = Place { number: place.number + 1, offset: place.offset + part, ..place };
         }
         Status::Success
     }
 
     /// Hands the current frame to the switch.
-    fn deliver(&mut self, host: &Host, num: u32, length: usize) {
+    fn deliver(&mut self, num: u32, length: usize) {
         let length = self.padded(length).len();
         let frame = self.frame.get(..length).unwrap_or_default();
         let blocks = self.flags.contains(CreateFlags::BLOCK_SELF_MCAST_LB);
         let back = !blocks && frame::destination(frame).is_some_and(|to| to.is_group());
         let not_to = self.member.filter(|_| !back);
-        self.switch.put(frame, num, not_to, host);
+        self.switch.put(frame, num, not_to);
     }
 
     /// Puts a frame into the oldest receive of a work queue, as

@@ -28,7 +28,7 @@ pub(crate) struct Raw {
 
 impl Raw {
     pub(crate) fn new(
-        device: &str,
+        switch: Switch,
         member: Option<Member>,
         groups: &Arc<Groups>,
         (flags, max_tso_header): (CreateFlags, u16),
@@ -39,7 +39,7 @@ impl Raw {
             max_tso_header,
             member,
             groups: groups.clone(),
-            switch: Switch::new(device),
+            switch,
             spread,
             frame: Box::new([0; FRAME_MAX + FCS]),
         }

@@ -2,15 +2,15 @@
 //! all devices under a name, as a multicast membership is. A frame goes to every queue pair with a
 //! rule for its destination, and to every queue pair with a rule for all frames.
 //!
-//! Rules of this process take effect at once. Rules of other processes are looked up when a frame
-//! may match them, at most ten times a second for each destination.
+//! A rule takes effect at once: a sender looks up the receivers of a destination again when any
+//! queue pair has got or lost one.
 
-use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::{filter, frame};
-use crate::device::host::{Host, Member};
+use crate::device::host::{Member, Neighbours};
 use crate::device::path::{Group, Groups};
+use crate::error::SetupError;
 use crate::provider::{FlowRule, FrameFilter, Gid, Mac};
 use crate::room::{Room, Take};
 use crate::shm::inbox::Stamp;
@@ -52,8 +52,7 @@ pub(super) fn is_wanted(groups: &Groups, frame: &[u8]) -> bool {
 }
 
 /// The sender's side of the switch.
-pub(super) struct Switch {
-    device: Arc<str>,
+pub(crate) struct Switch {
     /// The receivers of all frames.
     all: Group,
     /// The receivers for each address, the most recently used last.
@@ -61,14 +60,13 @@ pub(super) struct Switch {
 }
 
 impl Switch {
-    pub(super) fn new(device: &str) -> Switch {
-        let device = device.into();
-        let all = Group::unseen(&device, name_of(FlowRule::All));
-        Switch { device, all, known: Vec::with_capacity(KNOWN_MAX) }
+    pub(crate) fn new(device: &str, neighbours: Neighbours) -> Result<Switch, SetupError> {
+        let all = Group::new(device, name_of(FlowRule::All), neighbours)?;
+        Ok(Switch { all, known: Vec::with_capacity(KNOWN_MAX) })
     }
 
     /// Puts a frame into the inboxes of its receivers, except that of `not_to`.
-    pub(super) fn put(&mut self, frame: &[u8], from: u32, not_to: Option<Member>, host: &Host) {
+    pub(super) fn put(&mut self, frame: &[u8], from: u32, not_to: Option<Member>) {
         let Some(to) = frame::destination(frame) else { return };
         let stamp = Stamp {
             length: frame.len() as u32,
@@ -80,11 +78,10 @@ impl Switch {
         };
         let place = self.known.iter().position(|(mac, _)| *mac == to);
         let known = place.and_then(|place| self.known.take_out(place));
-        let known =
-            known.unwrap_or_else(|| (to, Group::unseen(&self.device, name_of(FlowRule::To(to)))));
-        self.all.put_at_once(&stamp, frame, host, |member| Some(*member) != not_to);
+        let known = known.unwrap_or_else(|| (to, self.all.beside(name_of(FlowRule::To(to)))));
+        self.all.put_frame(&stamp, frame, |member| Some(*member) != not_to);
         let once = |member: &Member| Some(*member) != not_to && !self.all.holds(member);
-        known.1.put_at_once(&stamp, frame, host, once);
+        known.1.put_frame(&stamp, frame, once);
         if self.known.len() == KNOWN_MAX {
             self.known.drop_first(1);
         }

@@ -30,6 +30,7 @@ fn named() -> Soft {
         notifier: |_, _| None,
         join: |_, _, _| Err(SetupError::new(Code::NotSupported, "a group", "there is none here")),
         members: |_, _| Vec::new(),
+        changes: |_| Err(SetupError::new(Code::NotSupported, "a group", "there is none here")),
     };
     let host = Host { name_file, neighbours: Some(neighbours), ..Host::alone(ticks) };
     Soft::new("soft0", host, Some(shared(DIRECTORY_BYTES)))
