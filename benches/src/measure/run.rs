@@ -33,7 +33,7 @@ const UNSENT_MOST: f64 = 0.01;
 pub(crate) const SWITCHES_MOST: f64 = 30.0;
 
 /// How often a try may be repeated because other programs took the core.
-const SPARE_TRIES: u32 = 2;
+const REPEATS_MOST: u32 = 2;
 
 /// This side, and where it runs.
 pub(crate) struct Bench<'a, F: Fabric> {
@@ -76,7 +76,7 @@ impl<F: Fabric> Bench<'_, F> {
             }
             progress.begin(step.name());
             let mut found = self.step(step)?;
-            for _ in 0..SPARE_TRIES {
+            for _ in 0..REPEATS_MOST {
                 if step.search || !tries::outcome(&found).1 || interrupt::is_asked() {
                     break;
                 }

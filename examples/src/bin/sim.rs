@@ -12,6 +12,7 @@
 //! Each seed is two simulations: workers, and queue pairs without them. Ends with 0 if every seed
 //! held, with 1 at the first that did not, and with 1 if many seeds never used a path of the seam.
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -74,7 +75,7 @@ static SEED: AtomicU64 = AtomicU64::new(0);
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if arguments.plants {
-        PLANTS.iter().for_each(|(name, _)| println!("{name}"));
+        PLANTS.iter().for_each(|(name, _)| say(name));
         return ExitCode::SUCCESS;
     }
     let plant = PLANTS.iter().find(|(name, _)| Some(*name) == arguments.plant.as_deref());
@@ -109,7 +110,7 @@ fn main() -> ExitCode {
             let Some(report) = report else { continue };
             if tell {
                 let (hash, events) = report.history;
-                println!("seed {seed}, {world}: {events} events, history {hash:016x}");
+                say(&format!("seed {seed}, {world}: {events} events, history {hash:016x}"));
             }
             if let Some(failure) = &report.failure {
                 failed(seed, &option, &format!("{world}: {failure}"));
@@ -125,10 +126,15 @@ fn main() -> ExitCode {
     if count >= SEEDS_FOR_ALL && plant.is_none() { covered(&sums) } else { ExitCode::SUCCESS }
 }
 
+/// Prints a line. Whoever reads it may have left.
+fn say(line: &str) {
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
 /// Prints the sums over all seeds.
 fn print(first: u64, count: u64, sums: &[Counts; 2]) {
     let [workers, bare] = sums;
-    println!(
+    say(&format!(
         "{count} seeds from {first} held: {} messages on {} connections; {} ends told of a \
          failure, {} timeouts, {} retries exhausted, {} messages refused, {} posts cut short, \
          {} replies waited, {} additions; without workers {} requests went well, and {} datagrams \
@@ -144,10 +150,10 @@ fn print(first: u64, count: u64, sums: &[Counts; 2]) {
         workers.atomics + bare.atomics,
         bare.requests,
         bare.datagrams
-    );
+    ));
     for (world, sum) in WORLDS.iter().zip(sums) {
         let lanes = Lane::ALL.map(|lane| format!("{lane:?} {}", sum.lanes[lane as usize]));
-        println!("{world} by path: {}", lanes.join(", "));
+        say(&format!("{world} by path: {}", lanes.join(", ")));
     }
 }
 

@@ -21,30 +21,11 @@ use super::sys::Socket;
 use super::tests::{Liar, SOON, connect, listener, loopback, with_qp};
 use super::wire::{Found, Lookup, Message, Place, Reply, Request};
 use super::*;
+use crate::scribbler::Dice;
 use crate::{DIRECTORY_BYTES, FileName, LINK_BYTES};
 
-/// A random number for each call; equal seeds give equal numbers.
-struct Dice(u64);
-
-impl Dice {
-    fn any(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.any() % bound as u64) as usize
-    }
-
-    fn one_in(&mut self, bound: usize) -> bool {
-        self.below(bound) == 0
-    }
-
-    fn array<const N: usize>(&mut self) -> [u8; N] {
-        std::array::from_fn(|_| self.any() as u8)
-    }
+fn array<const N: usize>(dice: &mut Dice) -> [u8; N] {
+    std::array::from_fn(|_| dice.any() as u8)
 }
 
 /// Names the seed when a test fails.
@@ -160,25 +141,25 @@ fn send(socket: &Socket, bytes: &[u8], files: &[RawFd]) {
 
 /// A message of any kind, or of that kind.
 fn message(dice: &mut Dice, files: &Files, kind: usize) -> Message {
-    let place = Place { instance: dice.array(), domain: dice.any() as u32, queue: 2 };
+    let place = Place { instance: array(dice), domain: dice.any() as u32, queue: 2 };
     let depths = Depths { responder: dice.any() as u8, initiator: dice.any() as u8 };
     let (qp, directory) = (dice.any() as u32, files.name(dice));
     match kind {
         0 => {
-            let (from, data) = (loopback(dice.any() as u16), dice.array());
+            let (from, data) = (loopback(dice.any() as u16), array(dice));
             Message::Request(Box::new(Request { place, qp, from, depths, directory, data }))
         }
         1 => {
-            let (link, maker, data) = (dice.any() % 3, !dice.one_in(4), dice.array());
+            let (link, maker, data) = (dice.any() % 3, !dice.one_in(4), array(dice));
             let reply = Reply { place, qp, link, maker, depths, directory, data };
             Message::Reply(Box::new(reply))
         }
         2 => Message::Ready,
-        3 => Message::Reject { status: dice.any() as i32, data: Box::new(dice.array()) },
+        3 => Message::Reject { status: dice.any() as i32, data: Box::new(array(dice)) },
         4 => Message::Bye,
-        5 => Message::Lookup(Box::new(Lookup { from: loopback(7), data: dice.array() })),
+        5 => Message::Lookup(Box::new(Lookup { from: loopback(7), data: array(dice) })),
         _ => {
-            let (gid, qkey, data) = (dice.array(), dice.any() as u32, dice.array());
+            let (gid, qkey, data) = (array(dice), dice.any() as u32, array(dice));
             Message::Found(Box::new(Found { gid, qp, qkey, data }))
         }
     }
@@ -294,7 +275,7 @@ fn peers_that_say_anything_cost_their_own_connections() {
     let own = files.own();
     for seed in 0..200 * times.unwrap_or(1) {
         let _named = Seed(seed);
-        let mut dice = Dice(seed);
+        let mut dice = Dice::new(seed);
         let device = SoftDevice::open().unwrap();
         let mut goodbyes = 0;
         for _ in 0..2 {

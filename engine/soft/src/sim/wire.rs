@@ -130,7 +130,6 @@ impl Wire {
             owed: [const { VecDeque::new() }; 2],
             exhausted: [false; 2],
             cut_until: 0,
-            open: true,
         });
         self.open.push(self.conns.len() - 1);
         let wiring = Wiring { peer: nums[0], ..wirings[1] };
@@ -147,9 +146,11 @@ impl Wire {
     /// Both queue pairs are gone, or will be without sending more: gives back their ends of the
     /// line.
     pub fn close(&mut self, conn: usize) {
-        let Some(known) = self.conns.get_mut(conn).filter(|conn| conn.open) else { return };
-        known.open = false;
-        self.open.retain(|open| *open != conn);
+        let (Some(known), Ok(at)) = (self.conns.get_mut(conn), self.open.binary_search(&conn))
+        else {
+            return;
+        };
+        self.open.remove(at);
         for side in 0..2 {
             known.requests.senders[side].dead = true;
             known.responses.senders[side].dead = true;
@@ -207,6 +208,10 @@ impl Wire {
     /// The rule that a domain broke, if one did.
     pub fn broken(&self) -> Option<&'static str> {
         self.lines.iter().flat_map(|line| &line.ports).find_map(|port| port.broken)
+    }
+
+    fn is_open(&self, conn: usize) -> bool {
+        self.open.binary_search(&conn).is_ok()
     }
 
     fn open_conns(&self) -> impl Iterator<Item = (usize, &Conn)> {
@@ -422,7 +427,7 @@ impl Wire {
         let Some(amid) = self.lines[line].amid[1 - from] else { return true };
         let other = &self.conns[amid];
         let Flows { senders, receivers } = &other.requests;
-        let over = !other.open || senders[from].dead || receivers[from].has_refused();
+        let over = !self.is_open(amid) || senders[from].dead || receivers[from].has_refused();
         Some(amid) == number || over
     }
 
@@ -446,7 +451,7 @@ impl Wire {
             Packet::Flow { conn, to, lane, word } => (conn, to, lane, word),
             Packet::Datagram { relay, datagram } => return self.deliver(relay, datagram),
         };
-        if !self.conns[conn].open || self.now < self.conns[conn].cut_until {
+        if !self.is_open(conn) || self.now < self.conns[conn].cut_until {
             return;
         }
         match word {

@@ -19,7 +19,7 @@ const LOOK_IDLE: u32 = 64;
 /// A poll that has found a message on a resting link looks at this many more resting links before
 /// it returns. It finds messages that come at once soon, and a message that comes alone does not
 /// wait for looks at all other links. With 64 links in turn on near cores, half a round trip takes
-/// 130 ns; if the poll looks at all links, 145.
+/// 0.9 of the time that it takes if the poll looks at all links.
 const LOOK_ON: usize = 8;
 
 /// Before a poll serves a busy link, it prefetches the slot of the link this many places later in

@@ -12,6 +12,7 @@ use super::record::{Psn, Record};
 use crate::error::SetupError;
 use crate::provider::wake::Notifier;
 use crate::shm::layout::{Header, KIND_RESPONSE, RecordFlags, SLOT_RECORD_MAX};
+use crate::shm::reader::Rx;
 use crate::shm::refusals::Refusal;
 use crate::state::link::Link;
 use crate::state::link_shared::LinkShared;
@@ -180,11 +181,7 @@ impl Port {
 
     /// True if the domain has published a record that was not read.
     pub fn has_record(&mut self) -> bool {
-        let rx = &mut self.link.rx;
-        if self.broken.is_none() && rx.caught_up() && rx.look() && !rx.advance() {
-            self.broken = Some("a tail that no sender writes");
-        }
-        self.broken.is_none() && !rx.caught_up()
+        has_more(&mut self.link.rx, &mut self.broken)
     }
 
     /// Reads the next record that the domain has published. The caller passes its span to
@@ -214,11 +211,7 @@ impl Port {
 
     /// True if the domain has published a response that was not read.
     pub fn has_response(&mut self) -> bool {
-        let rx = &mut self.link.responses.rx;
-        if self.broken.is_none() && rx.caught_up() && rx.look() && !rx.advance() {
-            self.broken = Some("a tail of responses that no sender writes");
-        }
-        self.broken.is_none() && !rx.caught_up()
+        has_more(&mut self.link.responses.rx, &mut self.broken)
     }
 
     /// Reads the next response, or piece of one, that the domain has published. It waits for
@@ -497,4 +490,12 @@ impl Drop for Port {
     fn drop(&mut self) {
         self.far.peer_gone();
     }
+}
+
+/// True if a direction has a record that was not read.
+fn has_more(rx: &mut Rx, broken: &mut Option<&'static str>) -> bool {
+    if broken.is_none() && rx.caught_up() && rx.look() && !rx.advance() {
+        *broken = Some("a tail that no sender writes");
+    }
+    broken.is_none() && !rx.caught_up()
 }

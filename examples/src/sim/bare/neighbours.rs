@@ -15,7 +15,8 @@ use doorbell::error::{Code, SetupError};
 use doorbell::provider::Gid;
 use doorbell::soft::sim::Relay;
 use doorbell::soft::{
-    DIRECTORY_BYTES, FileName, INBOX_BYTES, Member, Membership, Neighbours, Openers, RemoteMap,
+    Changes, DIRECTORY_BYTES, FileName, INBOX_BYTES, Member, Membership, Neighbours, Openers,
+    RemoteMap,
 };
 
 #[derive(Default)]
@@ -25,8 +26,19 @@ struct Known {
     /// The inbox of the relay, by the descriptor of the queue pair's inbox.
     bags: BTreeMap<u32, u32>,
     members: Vec<(Gid, Member)>,
+    /// What joins and leaves change, once somebody sends to groups.
+    changes: Option<Arc<Changes>>,
     /// Devices, by the descriptor of their table.
     devices: BTreeMap<u32, Arc<RemoteMap>>,
+}
+
+impl Known {
+    /// Somebody has joined or left a group.
+    fn note(&self) {
+        if let Some(changes) = &self.changes {
+            changes.note();
+        }
+    }
 }
 
 thread_local! {
@@ -54,6 +66,7 @@ pub fn all() -> Neighbours {
         notifier: |_, _| None,
         join,
         members,
+        changes,
     }
 }
 
@@ -118,12 +131,16 @@ impl Drop for Stays {
         let (gone, member) = (self.0, self.1);
         KNOWN.with_borrow_mut(|known| {
             known.members.retain(|known| *known != (gone, member));
+            known.note();
         });
     }
 }
 
 fn join(_: &str, group: Gid, member: Member) -> Result<Membership, SetupError> {
-    KNOWN.with_borrow_mut(|known| known.members.push((group, member)));
+    KNOWN.with_borrow_mut(|known| {
+        known.members.push((group, member));
+        known.note();
+    });
     Ok(Box::new(Stays(group, member)))
 }
 
@@ -132,4 +149,15 @@ fn members(_: &str, group: Gid) -> Vec<Member> {
         let of = known.members.iter().filter(|(gid, _)| *gid == group);
         of.map(|(_, member)| *member).collect()
     })
+}
+
+fn changes(_: &str) -> Result<Arc<Changes>, SetupError> {
+    if let Some(known) = KNOWN.with_borrow(|known| known.changes.clone()) {
+        return Ok(known);
+    }
+    let refused = || SetupError::new(Code::Invalid, "a count of joins", "the memory has no room");
+    let changes = Changes::new(shared(Changes::BYTES)?, Box::new(())).ok_or_else(refused)?;
+    let changes = Arc::new(changes);
+    KNOWN.with_borrow_mut(|known| known.changes = Some(changes.clone()));
+    Ok(changes)
 }

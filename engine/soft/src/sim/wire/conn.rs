@@ -41,7 +41,6 @@ pub(super) struct Conn {
     pub(super) exhausted: [bool; 2],
     /// The network is cut for this connection until then.
     pub(super) cut_until: u64,
-    pub(super) open: bool,
 }
 
 impl Conn {
