@@ -68,7 +68,6 @@ use doorbell_seam::{error, event, provider, wc, wr};
 pub use self::control::{
     Carrier, CarrierEnd, Parting, SOFT_DEVICE, SoftChannel, SoftDevice, SoftId,
 };
-pub use self::device::changes::Changes;
 pub use self::device::host::{Host, Member, Membership, Neighbours};
 pub use self::device::path::{SoftAh, has_room};
 pub use self::device::pd::SoftTd;
@@ -86,6 +85,7 @@ pub use self::model::biased::{Biased, Guard, Threads};
 pub use self::model::buffers::ReadOnly;
 pub use self::model::slot::FileName;
 pub use self::model::table::DIRECTORY_BYTES;
+pub use self::shm::changes::Changes;
 pub use self::shm::inbox::{INBOX_BYTES, OpenNotifier};
 pub use self::shm::layout::{LINK_BYTES, Side};
 pub use self::shm::remote_map::{Attach, Look, Openers, RemoteMap};

@@ -7,12 +7,12 @@ use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
-use crate::device::changes::Changes;
 use crate::error::SetupError;
 use crate::model::biased::Threads;
 use crate::model::slot::FileName;
 use crate::provider::Gid;
 use crate::provider::wake::Notifier;
+use crate::shm::changes::Changes;
 use crate::shm::inbox::OpenNotifier;
 use crate::shm::remote_map::{Attach, RemoteMap};
 

@@ -7,8 +7,8 @@
 //! A queue pair becomes a member of a multicast group by registering with the system, and the
 //! registration ends with the process ([`Neighbours::join`]). A sender looks up the members when it
 //! makes the group's handle, and again on a send if somebody has joined or left since
-//! ([`Changes`]). A member whose process was killed stays in the list until then. It costs each send
-//! a look at its inbox, once that is full.
+//! ([`Changes`]). A member whose process was killed stays in the list until then. Once its inbox is
+//! full, it costs each send a look there.
 #![expect(unsafe_code, reason = "requests name handles by address")]
 
 use spin::Mutex;
@@ -17,13 +17,13 @@ use std_alloc::string::{String, ToString};
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
-use crate::device::changes::Changes;
 use crate::device::host::{Host, Member, Membership, Neighbours, device_of};
 use crate::device::pd::Pd;
 use crate::error::{Code, SetupError};
 use crate::model::buffers::{Posted, Target};
 use crate::provider::{AddressHandle, FlowRule, Gid};
 use crate::room::{Grow, Room};
+use crate::shm::changes::Changes;
 use crate::shm::inbox::{DATAGRAM_MAX, Door, INBOX_BYTES, Outlet, Stamp};
 use crate::shm::remote_map::RemoteMap;
 use crate::wr::{AhName, MULTICAST_QPN, SendOp, SendWr};

@@ -1,5 +1,6 @@
 //! Shared memory: the layout of a link, the two ends of a direction, copies, what wakes a peer;
-//! inboxes for datagrams, and the tables and regions of other processes.
+//! inboxes for datagrams, what tells of changes of their groups, and the tables and regions of
+//! other processes.
 //!
 //! A message passes, in this order: `head` → `ring` → `peer_waker` → the peer's `reader` → `burst`.
 //! `layout` says where it lies, `wrap_policy` when the ring wraps, and `copy` moves its bytes. A
@@ -8,6 +9,7 @@
 //! `views`.
 
 pub(crate) mod burst;
+pub(crate) mod changes;
 pub(crate) mod copy;
 #[cfg(all(target_feature = "sse2", not(any(loom, miri))))]
 mod copy_x86;

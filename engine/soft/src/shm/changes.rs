@@ -3,17 +3,20 @@
 //! receives the next datagram, and a send needs no system call.
 #![expect(unsafe_code, reason = "a word in shared memory")]
 
+use core::any::Any;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use doorbell_alloc::Mapping;
+use std_alloc::boxed::Box;
 
-use crate::device::host::Membership;
+/// What lets others find the memory.
+type Announced = Box<dyn Any + Send + Sync>;
 
 /// The joins and leaves of the groups of a device, as one process counts them.
 pub struct Changes {
     memory: Mapping,
     /// Those who join find the memory as long as this lives.
-    _announced: Membership,
+    _announced: Announced,
 }
 
 impl Changes {
@@ -22,7 +25,7 @@ impl Changes {
 
     /// The word in that memory, which others share. `announced` is kept as long. `None` if the
     /// memory is too short, or not aligned.
-    pub fn new(memory: Mapping, announced: Membership) -> Option<Changes> {
+    pub fn new(memory: Mapping, announced: Announced) -> Option<Changes> {
         let fits = memory.len() >= size_of::<u64>();
         let is_aligned = memory.as_ptr().cast::<AtomicU64>().is_aligned();
         (fits && is_aligned).then_some(Changes { memory, _announced: announced })
@@ -52,7 +55,6 @@ mod tests {
     use core::ptr::{self, NonNull};
 
     use doorbell_alloc::Pages;
-    use std_alloc::boxed::Box;
 
     use super::*;
     use crate::provider::heap;
