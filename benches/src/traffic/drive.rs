@@ -19,6 +19,9 @@ pub(crate) trait Carrier {
     fn ledger(&mut self) -> &mut Ledger;
 }
 
+/// Every message of that number goes to a link that has rested.
+const REST: usize = 1000;
+
 /// The most messages that go out between two polls.
 const BURST: usize = 16;
 
@@ -43,9 +46,16 @@ impl<C: Carrier, N: FnMut() -> u64> Driver<'_, C, N> {
         }
     }
 
-    /// Sends the message that was written. False if there is no room.
+    /// Sends the message that was written. False if there is no room. Without `due` its time does
+    /// not count.
     #[inline(always)]
-    fn try_send(&mut self, link: usize, size: usize, due: u64, now: bool) -> Result<bool, Failure> {
+    fn try_send(
+        &mut self,
+        link: usize,
+        size: usize,
+        due: Option<u64>,
+        now: bool,
+    ) -> Result<bool, Failure> {
         let is_sent = self.carrier.send(link, &self.payload[..size], now)?;
         if is_sent {
             self.carrier.ledger().sent(link, due, size);
@@ -76,15 +86,17 @@ impl<C: Carrier, N: FnMut() -> u64> Driver<'_, C, N> {
             let link = match turns {
                 Turns::InTurn => step % links,
                 Turns::Random => random.below(links as u64) as usize,
-                Turns::OneBusy | Turns::AtOnce => 0,
+                Turns::Rested if step % REST == 0 => 1 + step / REST % (links - 1),
+                Turns::OneBusy | Turns::AtOnce | Turns::Rested => 0,
             };
+            let is_timed = turns != Turns::Rested || link > 0;
             let due = match turns {
                 Turns::AtOnce => {
                     let due = (self.now)();
                     // Each link has one message, so it has none to wait for.
                     for link in 0..links {
                         self.fill(link, size);
-                        while !self.try_send(link, size, due, true)? {
+                        while !self.try_send(link, size, Some(due), true)? {
                             self.carrier.poll()?;
                         }
                     }
@@ -94,7 +106,7 @@ impl<C: Carrier, N: FnMut() -> u64> Driver<'_, C, N> {
                     // The message exists before its time begins.
                     self.fill(link, size);
                     let due = (self.now)();
-                    while !self.try_send(link, size, due, true)? {
+                    while !self.try_send(link, size, is_timed.then_some(due), true)? {
                         self.carrier.poll()?;
                     }
                     due
@@ -130,7 +142,7 @@ impl<C: Carrier, N: FnMut() -> u64> Driver<'_, C, N> {
                     payload::fill(&mut self.payload[..size], number);
                     size
                 });
-                if !self.try_send(0, size, now, false)? {
+                if !self.try_send(0, size, Some(now), false)? {
                     break;
                 }
                 written = None;
@@ -158,7 +170,7 @@ impl<C: Carrier, N: FnMut() -> u64> Driver<'_, C, N> {
                     self.fill(0, size);
                 }
                 let is_lone = dues.get(sent + 1).is_none_or(|next| next.at > passed);
-                if !self.try_send(0, size, first + due.at, is_lone)? {
+                if !self.try_send(0, size, Some(first + due.at), is_lone)? {
                     is_written = true;
                     break;
                 }
@@ -272,11 +284,17 @@ mod tests {
             (Turns::Random, true),
             (Turns::AtOnce, true),
             (Turns::OneBusy, false),
+            (Turns::Rested, true),
         ] {
+            let ticks = if turns == Turns::Rested { 60_000 } else { 4000 };
             let ledger = with(0..0, 4, None, |driver| {
-                driver.ping(64, (turns, 4), &mut Random::new(1, 1), 4000).unwrap();
+                driver.ping(64, (turns, 4), &mut Random::new(1, 1), ticks).unwrap();
             });
             assert!(ledger.back > 100 && ledger.wrong == 0, "{turns:?}");
+            let timed =
+                if turns == Turns::Rested { ledger.back.div_ceil(1000) } else { ledger.back };
+            let count: u64 = ledger.times.counts().iter().map(|(_, count)| count).sum();
+            assert_eq!(count, timed, "{turns:?}");
             let used = (0..4).filter(|&link| ledger.next(link) > link as u64).count();
             assert_eq!(used, if all { 4 } else { 1 }, "{turns:?}");
         }

@@ -15,8 +15,8 @@ const IN_FLIGHT: usize = 1024;
 /// A message on its way.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
-    /// When it was due, in ticks.
-    due: u64,
+    /// When it was due, in ticks; `None` if its time does not count.
+    due: Option<u64>,
     size: usize,
 }
 
@@ -68,7 +68,7 @@ impl Ledger {
 
     /// A message has gone out.
     #[inline(always)]
-    pub(crate) fn sent(&mut self, link: usize, due: u64, size: usize) {
+    pub(crate) fn sent(&mut self, link: usize, due: Option<u64>, size: usize) {
         self.sent += 1;
         self.waiting |= 1 << link;
         let link = &mut self.links[link];
@@ -90,7 +90,9 @@ impl Ledger {
         if on_their_way.is_empty() {
             self.waiting &= !(1 << link);
         }
-        self.times.enter(now().saturating_sub(first.due));
+        if let Some(due) = first.due {
+            self.times.enter(now().saturating_sub(due));
+        }
         self.back += 1;
         let is_right = is_filled && bytes.len() == first.size;
         self.wrong += u64::from(!is_right);
@@ -132,7 +134,7 @@ mod tests {
         let mut ledger = ledger(1);
         for due in [100, 200, 300] {
             let bytes = message(&ledger, 0, 64);
-            ledger.sent(0, due, bytes.len());
+            ledger.sent(0, Some(due), bytes.len());
             assert!(ledger.came(0, &bytes, || 1000));
         }
         let of = |quantile| ledger.times.ns_at(quantile);
@@ -145,7 +147,7 @@ mod tests {
         let mut wrong = 0;
         let mut send = |ledger: &mut Ledger, spoil: fn(&mut Vec<u8>)| {
             let mut bytes = message(ledger, 1, 64);
-            ledger.sent(1, 0, bytes.len());
+            ledger.sent(1, None, bytes.len());
             spoil(&mut bytes);
             let is_right = ledger.came(1, &bytes, || 1);
             wrong += u64::from(!is_right);
@@ -160,8 +162,8 @@ mod tests {
         let surplus = message(&ledger, 1, 64);
         assert!(!ledger.came(1, &surplus, || 1));
         let other = message(&ledger, 0, 64);
-        ledger.sent(0, 0, 64);
-        ledger.sent(1, 0, 64);
+        ledger.sent(0, None, 64);
+        ledger.sent(1, None, 64);
         assert!(!ledger.came(1, &other, || 1) && ledger.came(0, &other, || 1));
         assert_eq!((ledger.sent, ledger.back), (6, 6));
     }
@@ -174,7 +176,7 @@ mod tests {
         let mut messages = Vec::new();
         for link in [63, 0, 7, 7] {
             messages.push((link, message(&many, link, 64)));
-            many.sent(link, 0, 64);
+            many.sent(link, None, 64);
         }
         assert_eq!(polled(&many), [0, 7, 63]);
         for ((link, bytes), left) in messages.iter().zip([&[0, 7][..], &[7], &[7], &[]]) {

@@ -239,7 +239,7 @@ mod tests {
     fn a_ring_that_brings_nothing_is_an_error() {
         let long = PATIENCE + Duration::from_secs(1);
         let (mut naive, _server) = pair(1, 1);
-        naive.ledger.sent(0, 0, 8);
+        naive.ledger.sent(0, Some(0), 8);
         assert!(naive.look().is_ok());
         naive.idle_since = naive.idle_since.map(|since| since - long);
         assert!(naive.look().unwrap_err().to_string().contains("brought nothing"));

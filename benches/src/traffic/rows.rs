@@ -38,6 +38,9 @@ pub(crate) enum Turns {
     AtOnce,
     /// Always the first one; the others are idle.
     OneBusy,
+    /// Mostly the first one. Now and then one of the others, which has rested since. Only those
+    /// messages have a time.
+    Rested,
 }
 
 /// How long the serving side handles a message.
@@ -102,6 +105,7 @@ pub(crate) fn all() -> Vec<Row> {
             ("random", Turns::Random),
             ("once", Turns::AtOnce),
             ("busy", Turns::OneBusy),
+            ("rested", Turns::Rested),
         ] {
             let shape = Shape::PingPong { size: USUAL, turns };
             rows.push(Row { links, ..Row::new(format!("peers-{links}-{kind}"), shape) });
@@ -138,10 +142,10 @@ mod tests {
     #[test]
     fn every_row_has_a_name_of_its_own() {
         let mut names: Vec<String> = all().into_iter().map(|row| row.name).collect();
-        assert_eq!(names.len(), 38);
+        assert_eq!(names.len(), 41);
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), 38);
+        assert_eq!(names.len(), 41);
     }
 
     #[test]
@@ -151,7 +155,7 @@ mod tests {
             chosen(&patterns).map(|rows| rows.into_iter().map(|row| row.name).collect::<Vec<_>>())
         };
         assert_eq!(names(&["ping-8", "size-1M"]).unwrap(), ["ping-8", "size-1M"]);
-        assert_eq!(names(&["peers-8-"]).unwrap().len(), 4);
+        assert_eq!(names(&["peers-8-"]).unwrap().len(), 5);
         assert_eq!(names(&[]).unwrap().len(), all().len());
         assert!(names(&["ping", "pong"]).unwrap_err().to_string().contains("--rows pong"));
     }
