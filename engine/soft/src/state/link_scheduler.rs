@@ -1,8 +1,8 @@
 //! Which links a poll serves.
 //!
-//! A poll serves the busy links ([`crate::state::policy::idle`]). It looks at the resting ones for
-//! a new tail in the mailbox slot or the ring. It checks one of those, and a few of the idle ones,
-//! also for refusals and responses. The sender is not told that a link rests: any announcement
+//! A poll serves the busy links ([`crate::state::policy::idle`]). It looks at the resting ones, and
+//! at a few of the idle ones, for a new tail in the mailbox slot or the ring. It checks one of the
+//! former, and a few of the latter, also for refusals and responses. The sender is not told that a link rests: any announcement
 //! would cost it what the receiver saves.
 //!
 //! A link becomes busy again when something has come, when something is posted on it (an idle link
@@ -20,7 +20,7 @@ use crate::room::{Grow, Room};
 use crate::state::link::Link;
 use crate::state::link_shared::LinkShared;
 use crate::state::place::{Place, Pointer};
-use crate::state::policy::idle::{IDLE_AFTER, IDLE_CHECKS, IdlePolicy, RESTING_MAX};
+use crate::state::policy::idle::{IDLE_AFTER, IDLE_CHECKS, IDLE_GLANCES, IdlePolicy, RESTING_MAX};
 use crate::state::qp::QpContext;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -38,29 +38,29 @@ pub(crate) struct Links {
 /// The indexes of a domain's links in the table, by how a poll treats them.
 pub(crate) struct LinkScheduler {
     busy: Vec<u32>,
-    pub(crate) resting: ArrayVec<Resting, RESTING_MAX>,
-    idle: Vec<u32>,
+    pub(crate) resting: ArrayVec<Quiet, RESTING_MAX>,
+    idle: Vec<Quiet>,
     /// Where the next round begins, and the idle link that is checked next.
     first: usize,
     next: usize,
-    /// The resting link that is looked at next.
+    /// The resting link and the idle link that are looked at next.
     looked: usize,
+    glanced: usize,
     policy: IdlePolicy,
     /// The busy one, if there is only one.
     only: Option<Pointer<Link>>,
 }
 
-/// A link that rests, since that many looks.
+/// A link that rests or is idle, since that many looks.
 #[derive(Clone, Copy)]
-pub(crate) struct Resting {
+pub(crate) struct Quiet {
     watch: Watch,
     pub(crate) index: u32,
     since: u32,
 }
 
-/// Where the sender of a resting link publishes, and what it had published before. The scheduler
-/// keeps these of all resting links side by side, so a look at all links reads the shared words and
-/// little else.
+/// Where the sender of a quiet link publishes, and what it had published before. The scheduler keeps
+/// these of all quiet links side by side, so a look at many reads the shared words and little else.
 #[derive(Clone, Copy)]
 struct Watch {
     words: [NonNull<AtomicU64>; 2],
@@ -100,6 +100,7 @@ impl LinkScheduler {
             first: 0,
             next: 0,
             looked: 0,
+            glanced: 0,
             policy: IdlePolicy::new(),
             only: None,
         }
@@ -216,7 +217,7 @@ impl Links {
             scheduler.resting.swap_pop(at);
         } else {
             // Usually it is the one checked last.
-            let is_it = |idle: &u32| *idle as usize == index;
+            let is_it = |idle: &Quiet| idle.index as usize == index;
             let looked =
                 Some(scheduler.next).filter(|at| scheduler.idle.get(*at).is_some_and(is_it));
             if let Some(at) = looked.or_else(|| scheduler.idle.iter().position(is_it)) {
@@ -300,7 +301,7 @@ impl Links {
         let scheduler = &mut self.scheduler;
         let first = scheduler.looked.min(scheduler.resting.len());
         let (before, behind) = scheduler.resting.split_at(first);
-        let changed = |rests: &Resting| rests.watch.has_changed();
+        let changed = |rests: &Quiet| rests.watch.has_changed();
         let (at, looked) = match behind.iter().take(looks).position(changed) {
             Some(n) => (first + n, n),
             None => {
@@ -310,7 +311,7 @@ impl Links {
             }
         };
         scheduler.looked = at;
-        let Resting { index, .. } = scheduler.resting.swap_pop(at)?;
+        let Quiet { index, .. } = scheduler.resting.swap_pop(at)?;
         let index = index as usize;
         self.set_busy(index);
         Some((index, looks.saturating_sub(looked + 1)))
@@ -323,14 +324,33 @@ impl Links {
         let scheduler = &mut self.scheduler;
         let looks = scheduler.policy.note_look();
         let at = looks as usize % scheduler.resting.len().max(1);
-        let Resting { index, since, .. } = scheduler.resting.get(at).copied()?;
+        let Quiet { index, since, watch } = scheduler.resting.get(at).copied()?;
         let link = self.table.get(index as usize)?.as_ref()?;
         if link.has_news() {
             self.end_idle(index as usize);
             return Some(index as usize);
         }
         if looks.wrapping_sub(since) >= IDLE_AFTER && scheduler.resting.swap_pop(at).is_some() {
-            scheduler.idle.put(index);
+            scheduler.idle.put(Quiet { watch, index, since });
+        }
+        None
+    }
+
+    /// Looks whether something has come on a few idle links, each time on others. If so, makes that
+    /// link busy and returns its index. It leaves a link alone that has just become idle: its peer
+    /// may be about to write, see [`Links::rest_quiet_links`].
+    #[inline(never)]
+    pub(crate) fn glance_at_idle(&mut self) -> Option<usize> {
+        let scheduler = &mut self.scheduler;
+        let now = scheduler.policy.looks();
+        for _ in 0..IDLE_GLANCES.min(scheduler.idle.len()) {
+            let next = scheduler.glanced + 1;
+            scheduler.glanced = if next < scheduler.idle.len() { next } else { 0 };
+            let Quiet { watch, index, since } = scheduler.idle.get(scheduler.glanced).copied()?;
+            if now.wrapping_sub(since) >= IDLE_AFTER && watch.has_changed() {
+                self.end_idle(index as usize);
+                return Some(index as usize);
+            }
         }
         None
     }
@@ -341,7 +361,7 @@ impl Links {
         let scheduler = &mut self.scheduler;
         scheduler.next =
             if scheduler.next + 1 < scheduler.idle.len() { scheduler.next + 1 } else { 0 };
-        let index = scheduler.idle.get(scheduler.next).copied()? as usize;
+        let index = scheduler.idle.get(scheduler.next)?.index as usize;
         let link = self.table.get(index)?.as_ref()?;
         if !link.has_news() {
             return None;
@@ -374,9 +394,10 @@ impl Links {
                 let (since, watch) = (scheduler.policy.looks(), Watch::of(link));
                 // A reply may still be unacknowledged. A far peer writes its next message sooner if
                 // nobody looks at the line meanwhile; a near one is seen sooner by many looks.
+                let quiet = Quiet { watch, index, since };
                 match (!link.rx.is_near && link.has_unacked()) || scheduler.resting.is_full() {
-                    true => scheduler.idle.put(index),
-                    false => scheduler.resting.put(Resting { watch, index, since }),
+                    true => scheduler.idle.put(quiet),
+                    false => scheduler.resting.put(quiet),
                 }
             }
         }

@@ -121,7 +121,8 @@ impl DomainState {
         let resting = self.links.resting();
         let came = self.links.check_resting(resting).is_some()
             || self.links.check_one_resting().is_some()
-            || self.links.check_idle().is_some();
+            || self.links.check_idle().is_some()
+            || self.links.glance_at_idle().is_some();
         self.transport.check_inbox() || came
     }
 
@@ -264,6 +265,9 @@ impl DomainState {
             if let Some(index) = self.links.check_idle() {
                 self.serve(index, sink);
             }
+        }
+        if let Some(index) = self.links.glance_at_idle() {
+            self.serve(index, sink);
         }
         self.links.end_round(busy, served);
     }

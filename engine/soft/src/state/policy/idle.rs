@@ -7,12 +7,17 @@
 //! |---|---|---|
 //! | busy | serves it | after [`REST_AFTER`] polls without an arrival |
 //! | resting | looks whether the sender has published | after [`IDLE_AFTER`] looks |
-//! | idle | looks at some of them in turn, for everything that can come | |
+//! | idle | looks at [`IDLE_GLANCES`] in turn, and checks some for everything that can come | |
 //!
 //! A request from one of several clients in turn finds its link resting, and is seen by the next
 //! poll. The first message on an idle link is seen after as many polls as there are idle links,
 //! divided by the looks of a poll. A poll that serves one busy link alone also takes the shortest
 //! way, so links rest soon.
+//!
+//! With 63 idle links, half a round trip of the first message on one of them takes 656 ns on near
+//! cores, and 866 without the glances; on far cores 802 and 1257. Most of the rest is not the search:
+//! the memory of that link has left the near caches. With 1024 idle links, the glances cost the busy
+//! one nothing.
 //!
 //! Measured with 2, 8 and 64 clients in turn, far cores (p50 of half a round trip, a naive ring
 //! beside it): 371, 391, 561 ns when links rested after 256 polls, and a poll then looked at 8 of
@@ -31,6 +36,9 @@ pub(crate) const RESTING_MAX: usize = 64;
 
 /// Idle links that a poll checks besides the busy ones it serves.
 pub(crate) const IDLE_CHECKS: usize = 8;
+
+/// Idle links at whose tails a poll looks.
+pub(crate) const IDLE_GLANCES: usize = 8;
 
 /// Counts polls of a domain's links.
 pub(crate) struct IdlePolicy {
