@@ -1,9 +1,9 @@
 //! Which links a poll serves.
 //!
 //! A poll serves the busy links ([`crate::state::policy::idle`]). It looks at the resting ones, and
-//! at a few of the idle ones, for a new tail in the mailbox slot or the ring. It checks one of the
-//! former, and a few of the latter, also for refusals and responses. The sender is not told that a link rests: any announcement
-//! would cost it what the receiver saves.
+//! at some of the idle ones, for a new tail in the mailbox slot or the ring. It checks one resting
+//! link and a few idle ones also for refusals and responses. The sender is not told that a link
+//! rests: any announcement would cost it what the receiver saves.
 //!
 //! A link becomes busy again when something has come, when something is posted on it (an idle link
 //! is on the slow path, so that no fast path takes it), after every command, and before the domain
@@ -59,8 +59,9 @@ pub(crate) struct Quiet {
     since: u32,
 }
 
-/// Where the sender of a quiet link publishes, and what it had published before. The scheduler keeps
-/// these of all quiet links side by side, so a look at many reads the shared words and little else.
+/// Where the sender of a quiet link publishes, and what it had published before. The scheduler
+/// keeps these of all quiet links side by side, so a look at many reads the shared words and little
+/// else.
 #[derive(Clone, Copy)]
 struct Watch {
     words: [NonNull<AtomicU64>; 2],

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | busy | serves it | after [`REST_AFTER`] polls without an arrival |
 //! | resting | looks whether the sender has published | after [`IDLE_AFTER`] looks |
-//! | idle | looks at [`IDLE_GLANCES`] in turn, and checks some for everything that can come | |
+//! | idle | looks at eight in turn, and checks some for everything that can come | |
 //!
 //! A request from one of several clients in turn finds its link resting, and is seen by the next
 //! poll. The first message on an idle link is seen after as many polls as there are idle links,
@@ -15,9 +15,9 @@
 //! way, so links rest soon.
 //!
 //! With 63 idle links, half a round trip of the first message on one of them takes 656 ns on near
-//! cores, and 866 without the glances; on far cores 802 and 1257. Most of the rest is not the search:
-//! the memory of that link has left the near caches. With 1024 idle links, the glances cost the busy
-//! one nothing.
+//! cores, and 866 without those looks; on far cores 802 and 1257. Most of the rest is not the
+//! search: the memory of that link has left the near caches. With 1024 idle links, the looks cost
+//! the busy one nothing.
 //!
 //! Measured with 2, 8 and 64 clients in turn, far cores (p50 of half a round trip, a naive ring
 //! beside it): 371, 391, 561 ns when links rested after 256 polls, and a poll then looked at 8 of
