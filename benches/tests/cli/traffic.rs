@@ -82,13 +82,19 @@ fn arrivals_and_mixes_are_offered_below_both_peaks() {
 #[test]
 fn many_peers_take_turns() {
     if two_cores() {
-        let names =
-            ["peers-8-turn", "peers-8-random", "peers-8-once", "peers-8-busy", "peers-64-once"];
+        let names = [
+            "peers-8-turn",
+            "peers-8-random",
+            "peers-8-once",
+            "peers-8-busy",
+            "peers-8-rested",
+            "peers-64-once",
+        ];
         let document = rows("--rows peers-8-,peers-64-once", &names);
         for row in document["results"].as_array().unwrap() {
             check_row(row, !row["row"].as_str().unwrap().ends_with("once"));
         }
-        assert_eq!(document["results"][4]["peers"], 64);
+        assert_eq!(document["results"][5]["peers"], 64);
     }
 }
 

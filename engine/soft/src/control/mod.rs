@@ -24,6 +24,7 @@ mod external;
 mod files;
 mod host;
 #[cfg(test)]
+#[cfg(not(any(loom, miri)))]
 mod hostile;
 mod id;
 mod links;

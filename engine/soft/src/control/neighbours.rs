@@ -94,20 +94,21 @@ fn announce(device: &str) -> Result<Changes, SetupError> {
     let memory = memory(Changes::BYTES)?;
     let file = memory.fd().and_then(files::name_of);
     let FileName { fd, inode } = file.ok_or_else(|| failed(&std::io::Error::last_os_error()))?;
+    let unfit = || failed(&std::io::Error::from_raw_os_error(libc::EINVAL));
+    let changes = Changes::new(memory).ok_or_else(unfit)?;
     let socket = Socket::new().map_err(|error| failed(&error))?;
     let name = format!("{}{:08x}{fd:08x}{inode:016x}", senders(device), process());
     socket.bind(&name).map_err(|error| failed(&error))?;
-    Changes::new(memory, Box::new(socket))
-        .ok_or_else(|| failed(&std::io::Error::from_raw_os_error(libc::EINVAL)))
+    Ok(changes.announced(Box::new(socket)))
 }
 
 /// Somebody has joined or left: tells all senders.
 fn tell_senders(device: &str) {
     for name in names(&senders(device)) {
         let Some((process, file)) = place(&name) else { continue };
-        // A sender that has just ended has no memory.
+        // A sender that has just ended has no memory, and anybody may have taken such a name.
         let memory = files::attach(process, file, Changes::BYTES as u64);
-        if let Some(changes) = memory.and_then(|memory| Changes::new(memory, Box::new(()))) {
+        if let Some(changes) = memory.and_then(Changes::found) {
             changes.note();
         }
     }
@@ -242,6 +243,19 @@ mod tests {
         assert_eq!(names(&senders(device)).len(), 1);
         drop(words);
         assert!(names(&senders(device)).is_empty(), "nobody sends any more");
+    }
+
+    /// Anybody may take the name of a sender, and name memory that is something else.
+    #[test]
+    fn a_join_changes_no_other_memory() {
+        let memory = memory(Changes::BYTES).unwrap();
+        let FileName { fd, inode } = files::name_of(memory.fd().unwrap()).unwrap();
+        let name = format!("{}{:08x}{fd:08x}{inode:016x}", senders("taken"), process());
+        let socket = Socket::new().unwrap();
+        socket.bind(&name).unwrap();
+        drop(join("taken", GROUP, someone(3)).unwrap());
+        let bytes = fs::read(format!("/proc/self/fd/{fd}")).unwrap();
+        assert!(bytes.len() == Changes::BYTES && bytes.iter().all(|byte| *byte == 0));
     }
 
     #[test]

@@ -23,7 +23,7 @@ fn changes(device: &str) -> Result<Arc<Changes>, SetupError> {
     if let Some((_, known)) = all.iter().find(|(name, _)| name == device) {
         return Ok(known.clone());
     }
-    let word = Arc::new(Changes::new(shared(Changes::BYTES), Box::new(())).unwrap());
+    let word = Arc::new(Changes::new(shared(Changes::BYTES)).unwrap());
     all.push((device.into(), word.clone()));
     Ok(word)
 }

@@ -156,7 +156,7 @@ fn changes(_: &str) -> Result<Arc<Changes>, SetupError> {
         return Ok(known);
     }
     let refused = || SetupError::new(Code::Invalid, "a count of joins", "the memory has no room");
-    let changes = Changes::new(shared(Changes::BYTES)?, Box::new(())).ok_or_else(refused)?;
+    let changes = Changes::new(shared(Changes::BYTES)?).ok_or_else(refused)?;
     let changes = Arc::new(changes);
     KNOWN.with_borrow_mut(|known| known.changes = Some(changes.clone()));
     Ok(changes)
