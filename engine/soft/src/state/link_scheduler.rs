@@ -217,11 +217,11 @@ impl Links {
         if let Some(at) = rests {
             scheduler.resting.swap_pop(at);
         } else {
-            // Usually it is the one checked last.
+            // Usually it is the one checked last, or the one looked at last.
             let is_it = |idle: &Quiet| idle.index as usize == index;
-            let looked =
-                Some(scheduler.next).filter(|at| scheduler.idle.get(*at).is_some_and(is_it));
-            if let Some(at) = looked.or_else(|| scheduler.idle.iter().position(is_it)) {
+            let mut last = [scheduler.next, scheduler.glanced].into_iter();
+            let last = last.find(|at| scheduler.idle.get(*at).is_some_and(is_it));
+            if let Some(at) = last.or_else(|| scheduler.idle.iter().position(is_it)) {
                 scheduler.idle.swap_remove(at);
             }
         }
@@ -325,14 +325,16 @@ impl Links {
         let scheduler = &mut self.scheduler;
         let looks = scheduler.policy.note_look();
         let at = looks as usize % scheduler.resting.len().max(1);
-        let Quiet { index, since, watch } = scheduler.resting.get(at).copied()?;
+        let Quiet { index, since, .. } = scheduler.resting.get(at).copied()?;
         let link = self.table.get(index as usize)?.as_ref()?;
         if link.has_news() {
             self.end_idle(index as usize);
             return Some(index as usize);
         }
-        if looks.wrapping_sub(since) >= IDLE_AFTER && scheduler.resting.swap_pop(at).is_some() {
-            scheduler.idle.put(Quiet { watch, index, since });
+        if looks.wrapping_sub(since) >= IDLE_AFTER
+            && let Some(quiet) = scheduler.resting.swap_pop(at)
+        {
+            scheduler.idle.put(quiet);
         }
         None
     }
