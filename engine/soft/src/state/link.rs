@@ -339,7 +339,12 @@ impl Link {
     /// True if a record, a refusal or a response has come. (An idle link waits for no completion
     /// and no space, so acknowledgements do not matter.)
     pub(crate) fn has_news(&self) -> bool {
-        self.rx.has_news() || self.tx.refusals.has_new() || self.responses.have_news()
+        self.rx.has_news() || self.has_answers()
+    }
+
+    /// True if a refusal or a response has come.
+    pub(crate) fn has_answers(&self) -> bool {
+        self.tx.refusals.has_new() || self.responses.have_news()
     }
 
     /// True if only an arrival can make it need service.

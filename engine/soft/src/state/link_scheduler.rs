@@ -5,13 +5,12 @@
 //! link and a few idle ones also for refusals and responses. The sender is not told that a link
 //! rests: any announcement would cost it what the receiver saves.
 //!
-//! A link becomes busy again when something has come, when something is posted on it (an idle link
-//! is on the slow path, so that no fast path takes it), after every command, and before the domain
-//! sleeps.
+//! A message that has come alone on a resting link is taken there, and the link goes on resting.
+//! Anything else makes a quiet link busy. So does a post (a quiet link is on the slow path; only a
+//! reply for which space was reserved needs nothing of the poll), every command, and the step
+//! before the domain sleeps.
 #![expect(unsafe_code, reason = "uses an object of the domain by its pointer")]
 
-use arrayvec::ArrayVec;
-use core::ptr::NonNull;
 use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
@@ -20,9 +19,11 @@ use crate::room::{Grow, Room};
 use crate::state::link::Link;
 use crate::state::link_shared::LinkShared;
 use crate::state::place::{Place, Pointer};
-use crate::state::policy::idle::{IDLE_AFTER, IDLE_CHECKS, IDLE_GLANCES, IdlePolicy, RESTING_MAX};
+use crate::state::policy::idle::{
+    IDLE_AFTER, IDLE_CHECKS, IDLE_GLANCES, IdlePolicy, RESTING_MAX, TAIL_LOOKS,
+};
 use crate::state::qp::QpContext;
-use crate::sync::{AtomicU64, Ordering};
+use crate::state::quiet::{Quiet, Resting};
 
 /// The links of a domain, and which of them a poll serves.
 pub(crate) struct Links {
@@ -31,76 +32,35 @@ pub(crate) struct Links {
     pub(crate) scheduler: LinkScheduler,
     /// The domain also has inboxes. A short poll checks them when it checks idle links.
     has_inboxes: bool,
-    /// There are idle links, or inboxes.
+    /// There are resting or idle links, or inboxes.
     has_background: bool,
+    /// The busy link has had a message since the others were looked at.
+    look_due: bool,
 }
 
 /// The indexes of a domain's links in the table, by how a poll treats them.
 pub(crate) struct LinkScheduler {
     busy: Vec<u32>,
-    pub(crate) resting: ArrayVec<Quiet, RESTING_MAX>,
+    pub(crate) resting: Resting,
     idle: Vec<Quiet>,
     /// Where the next round begins, and the idle link that is checked next.
     first: usize,
     next: usize,
-    /// The resting link and the idle link that are looked at next.
-    looked: usize,
+    /// The idle link that was glanced at last.
     glanced: usize,
     policy: IdlePolicy,
     /// The busy one, if there is only one.
     only: Option<Pointer<Link>>,
 }
 
-/// A link that rests or is idle, since that many looks.
-#[derive(Clone, Copy)]
-pub(crate) struct Quiet {
-    watch: Watch,
-    pub(crate) index: u32,
-    since: u32,
-}
-
-/// Where the sender of a quiet link publishes, and what it had published before. The scheduler
-/// keeps these of all quiet links side by side, so a look at many reads the shared words and little
-/// else.
-#[derive(Clone, Copy)]
-struct Watch {
-    words: [NonNull<AtomicU64>; 2],
-    seen: [u64; 2],
-}
-
-// SAFETY: it belongs to the domain, as the link does.
-unsafe impl Send for Watch {}
-
-impl Watch {
-    fn of(link: &Link) -> Watch {
-        let watched = link.rx.watched();
-        Watch {
-            words: watched.map(|(word, _)| NonNull::from(word)),
-            seen: watched.map(|(_, seen)| seen),
-        }
-    }
-
-    /// True if the sender has published something. The poll serves a link for which this is true,
-    /// and reads the words again with the right order. So these loads may be relaxed.
-    #[inline(always)]
-    fn has_changed(&self) -> bool {
-        // SAFETY: the words are in the memory of a link in the table. Only commands take links out,
-        // and `Domain::attend` makes all links busy after commands, so no poll finds a link resting
-        // that has gone.
-        let words = self.words.map(|word| unsafe { word.as_ref() }.load(Ordering::Relaxed));
-        words != self.seen
-    }
-}
-
 impl LinkScheduler {
     pub(crate) fn new(links: usize) -> LinkScheduler {
         LinkScheduler {
             busy: Vec::with_capacity(links),
-            resting: ArrayVec::new(),
+            resting: Resting::new(),
             idle: Vec::with_capacity(links),
             first: 0,
             next: 0,
-            looked: 0,
             glanced: 0,
             policy: IdlePolicy::new(),
             only: None,
@@ -129,6 +89,7 @@ impl Links {
             scheduler: LinkScheduler::new(links),
             has_inboxes: false,
             has_background: false,
+            look_due: false,
         }
     }
 
@@ -157,7 +118,7 @@ impl Links {
     }
 
     /// Frees links that nobody uses on either side. Which link is the only busy one is known again
-    /// after the next full poll. Only commands may call this: see [`Watch`].
+    /// after the next full poll. Only commands may call this: see [`crate::state::quiet`].
     pub(crate) fn drop_unused(&mut self) {
         self.scheduler.only = None;
         for place in &mut self.table {
@@ -213,12 +174,11 @@ impl Links {
     #[inline(never)]
     fn end_idle(&mut self, index: usize) {
         let scheduler = &mut self.scheduler;
-        let rests = scheduler.resting.iter().position(|link| link.index as usize == index);
-        if let Some(at) = rests {
-            scheduler.resting.swap_pop(at);
+        if let Some(at) = scheduler.resting.place_of(index) {
+            scheduler.resting.take(at);
         } else {
             // Usually it is the one checked last, or the one looked at last.
-            let is_it = |idle: &Quiet| idle.index as usize == index;
+            let is_it = |idle: &Quiet| idle.index == index;
             let mut last = [scheduler.next, scheduler.glanced].into_iter();
             let last = last.find(|at| scheduler.idle.get(*at).is_some_and(is_it));
             if let Some(at) = last.or_else(|| scheduler.idle.iter().position(is_it)) {
@@ -243,6 +203,15 @@ impl Links {
         self.has_background
     }
 
+    /// The only busy link has a message: whether a short poll is to look at the others first. It is
+    /// for every second message.
+    #[inline(always)]
+    pub(crate) fn is_look_due(&mut self) -> bool {
+        let is_due = self.look_due && self.has_background;
+        self.look_due = !is_due;
+        is_due
+    }
+
     /// Notes whether the domain has inboxes; after every command.
     pub(crate) fn set_inboxes(&mut self, has_inboxes: bool) {
         self.has_inboxes = has_inboxes;
@@ -252,7 +221,7 @@ impl Links {
     /// Recomputes the state that depends on which links are busy and which are idle.
     fn update(&mut self) {
         self.scheduler.set_only(&self.table);
-        let others = !self.scheduler.idle.is_empty() || !self.scheduler.resting.is_empty();
+        let others = !self.scheduler.idle.is_empty() || self.scheduler.resting.len() > 0;
         self.has_background = self.has_inboxes || others;
     }
 
@@ -289,50 +258,55 @@ impl Links {
         }
     }
 
-    /// The number of resting links.
-    #[inline(always)]
-    pub(crate) fn resting(&self) -> usize {
-        self.scheduler.resting.len()
-    }
-
-    /// Looks at up to `looks` resting links, beginning behind the last one that was looked at. If
-    /// something has come on one, makes it busy and returns its index and the looks that are left.
+    /// Looks at up to `looks` resting links, beginning behind the last one on which something had
+    /// come, and at the tails of up to `tails`. If something has come on one, makes it busy and
+    /// returns its index and the looks that are left.
     #[inline(never)]
-    pub(crate) fn check_resting(&mut self, looks: usize) -> Option<(usize, usize)> {
-        let scheduler = &mut self.scheduler;
-        let first = scheduler.looked.min(scheduler.resting.len());
-        let (before, behind) = scheduler.resting.split_at(first);
-        let changed = |rests: &Quiet| rests.watch.has_changed();
-        let (at, looked) = match behind.iter().take(looks).position(changed) {
-            Some(n) => (first + n, n),
-            None => {
-                let rest = looks.saturating_sub(behind.len());
-                let at = before.iter().take(rest).position(changed)?;
-                (at, behind.len() + at)
-            }
-        };
-        scheduler.looked = at;
-        let Quiet { index, .. } = scheduler.resting.swap_pop(at)?;
-        let index = index as usize;
+    pub(crate) fn check_resting(&mut self, looks: usize, tails: usize) -> Option<(usize, usize)> {
+        let (at, left) = self.scheduler.resting.find(looks, tails)?;
+        let Quiet { index, .. } = self.scheduler.resting.take(at)?;
         self.set_busy(index);
-        Some((index, looks.saturating_sub(looked + 1)))
+        Some((index, left))
     }
 
-    /// Checks one resting link, each time another, for everything that can come. If something has,
-    /// makes it busy and returns its index. If the link has rested for long, it becomes idle.
+    /// The resting link on which something has come, if there is one: its place among the resting
+    /// ones, and the link.
+    #[inline(always)]
+    pub(crate) fn resting_with_news(&mut self) -> Option<(usize, &mut Link)> {
+        let (at, _) = self.scheduler.resting.find(RESTING_MAX, TAIL_LOOKS)?;
+        let index = self.scheduler.resting.get(at)?.index;
+        Some((at, self.table.get_mut(index)?.as_deref_mut()?))
+    }
+
+    /// A message was taken on the resting link at that place, or none could be. The link goes on
+    /// resting if a message was taken and leaves no work; else it becomes busy.
+    #[inline(always)]
+    pub(crate) fn served_resting(&mut self, at: usize, took: bool) {
+        let scheduler = &mut self.scheduler;
+        let Some(Quiet { index, .. }) = scheduler.resting.get(at) else { return };
+        let Some(Some(link)) = self.table.get(index) else { return };
+        if took && !link.rx.ack_is_due() {
+            scheduler.resting.renew(at, Quiet::new(link, scheduler.policy.looks()));
+        } else {
+            self.end_idle(index);
+        }
+    }
+
+    /// Checks one resting link, each time another, for what comes beside messages. If something has
+    /// come, makes it busy and returns its index. If the link has rested for long, it becomes idle.
     #[inline(never)]
     pub(crate) fn check_one_resting(&mut self) -> Option<usize> {
         let scheduler = &mut self.scheduler;
         let looks = scheduler.policy.note_look();
         let at = looks as usize % scheduler.resting.len().max(1);
-        let Quiet { index, since, .. } = scheduler.resting.get(at).copied()?;
-        let link = self.table.get(index as usize)?.as_ref()?;
-        if link.has_news() {
-            self.end_idle(index as usize);
-            return Some(index as usize);
+        let Quiet { index, since, .. } = scheduler.resting.get(at)?;
+        let link = self.table.get(index)?.as_ref()?;
+        if link.has_answers() {
+            self.end_idle(index);
+            return Some(index);
         }
         if looks.wrapping_sub(since) >= IDLE_AFTER
-            && let Some(quiet) = scheduler.resting.swap_pop(at)
+            && let Some(quiet) = scheduler.resting.take(at)
         {
             scheduler.idle.put(quiet);
         }
@@ -349,10 +323,10 @@ impl Links {
         for _ in 0..IDLE_GLANCES.min(scheduler.idle.len()) {
             let next = scheduler.glanced + 1;
             scheduler.glanced = if next < scheduler.idle.len() { next } else { 0 };
-            let Quiet { watch, index, since } = scheduler.idle.get(scheduler.glanced).copied()?;
-            if now.wrapping_sub(since) >= IDLE_AFTER && watch.has_changed() {
-                self.end_idle(index as usize);
-                return Some(index as usize);
+            let quiet = scheduler.idle.get(scheduler.glanced).copied()?;
+            if now.wrapping_sub(quiet.since) >= IDLE_AFTER && quiet.has_changed() {
+                self.end_idle(quiet.index);
+                return Some(quiet.index);
             }
         }
         None
@@ -364,7 +338,7 @@ impl Links {
         let scheduler = &mut self.scheduler;
         scheduler.next =
             if scheduler.next + 1 < scheduler.idle.len() { scheduler.next + 1 } else { 0 };
-        let index = scheduler.idle.get(scheduler.next)?.index as usize;
+        let index = scheduler.idle.get(scheduler.next)?.index;
         let link = self.table.get(index)?.as_ref()?;
         if !link.has_news() {
             return None;
@@ -394,11 +368,8 @@ impl Links {
             if IdlePolicy::is_quiet(link.empty_polls) && link.may_idle() {
                 link.set_idle(true);
                 scheduler.busy.swap_remove(at);
-                let (since, watch) = (scheduler.policy.looks(), Watch::of(link));
-                // A reply may still be unacknowledged. A far peer writes its next message sooner if
-                // nobody looks at the line meanwhile; a near one is seen sooner by many looks.
-                let quiet = Quiet { watch, index, since };
-                match (!link.rx.is_near && link.has_unacked()) || scheduler.resting.is_full() {
+                let quiet = Quiet::new(link, scheduler.policy.looks());
+                match scheduler.resting.is_full() {
                     true => scheduler.idle.put(quiet),
                     false => scheduler.resting.put(quiet),
                 }

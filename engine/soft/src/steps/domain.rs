@@ -255,7 +255,7 @@ impl Domain {
         while let Some(command) = self.next_command() {
             state.execute(command);
         }
-        // A link may have gone, so none rests: see `Watch::has_changed`.
+        // A link may have gone, so none rests: see `state::quiet`.
         state.links.activate_all();
         state.links.set_inboxes(!state.transport.res.inboxes.is_empty());
     }

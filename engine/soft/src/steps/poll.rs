@@ -1,14 +1,16 @@
-//! A poll: the short one, for the next message of the one busy link, and the full one.
+//! A poll: the short one, for the next message of the one busy link or of a resting one, and the
+//! full one.
 //!
 //! In a ping-pong a domain waits for one message and has nothing else to do. The short poll looks
-//! up what the checks of that message need while it waits ([`crate::state::predicted`]). Everything
-//! else is left to the full poll.
+//! up what the checks of that message need while it waits ([`crate::state::predicted`]). It also
+//! takes a message that has come alone on a resting link. Everything else is left to the full poll.
 
 use crate::model::cq::{Direct, Queued, SHARED_BUDGET, Sink};
 use crate::provider::Polled;
 use crate::shm::copy::claim_line;
 use crate::shm::layout::{LINE, SLOT_SHORT};
 use crate::state::domain_state::DomainState;
+use crate::state::policy::idle::{RESTING_MAX, TAIL_LOOKS};
 use crate::sync::{Ordering, fence};
 use crate::wc::Wc;
 
@@ -16,10 +18,9 @@ use crate::wc::Wc;
 /// after it, unless a completion is awaited.
 const LOOK_IDLE: u32 = 64;
 
-/// A poll that has found a message on a resting link looks at this many more resting links before
-/// it returns. It finds messages that come at once soon, and a message that comes alone does not
-/// wait for looks at all other links. With 64 links in turn on near cores, half a round trip takes
-/// 0.9 of the time that it takes if the poll looks at all links.
+/// A full poll that has found a message on a resting link looks at this many more resting links
+/// before it returns. It finds messages that come at once soon, and one that comes alone does not
+/// wait for looks at all other links.
 const LOOK_ON: usize = 8;
 
 /// Before a poll serves a busy link, it prefetches the slot of the link this many places later in
@@ -36,6 +37,12 @@ impl DomainState {
             return Polled::More;
         }
         if link.ping_pong {
+            if self.links.has_background() {
+                let polled = self.look_behind_reply();
+                if !matches!(polled, Polled::Nothing) {
+                    return polled;
+                }
+            }
             self.spin_after_reply();
         }
         let Some(link) = self.links.only() else { return Polled::More };
@@ -48,8 +55,34 @@ impl DomainState {
         }
         match self.predicted.receive(link, word, &mut self.transport.res) {
             Some(wc) => Polled::One(wc),
-            None => Polled::More,
+            None => self.receive_unpredicted(),
         }
+    }
+
+    /// Takes the message of the only busy link, which was not predicted. Looks at the other links
+    /// before every second one, so that a lively link cannot starve them.
+    #[inline(never)]
+    fn receive_unpredicted(&mut self) -> Polled {
+        if self.links.is_look_due() {
+            let polled = self.look_at_background();
+            if !matches!(polled, Polled::Nothing) {
+                return polled;
+            }
+        }
+        self.drop_prediction();
+        let Some(link) = self.links.only() else { return Polled::More };
+        self.transport.receive_alone(link).map_or(Polled::More, Polled::One)
+    }
+
+    /// Looks at the other links once after a message. If the poll takes one of theirs, the next
+    /// poll begins with the busy link again.
+    #[inline(never)]
+    fn look_behind_reply(&mut self) -> Polled {
+        if let Some(link) = self.links.only() {
+            link.ping_pong = false;
+            link.contention.note_followed();
+        }
+        self.look_at_background()
     }
 
     /// The first poll after a predicted message: gives the peer time to answer the reply.
@@ -64,9 +97,6 @@ impl DomainState {
     /// and then this side would look in vain.
     #[inline(never)]
     fn spin_after_reply(&mut self) {
-        if self.links.has_background() {
-            self.look_at_background();
-        }
         let Some(link) = self.links.only() else { return };
         link.ping_pong = false;
         // A message that was not predicted has noted this already. To note it twice does no harm.
@@ -108,22 +138,33 @@ impl DomainState {
         if link.empty_polls % LOOK_IDLE == 1 {
             self.predicted.prepare(link, &mut self.transport);
         }
-        let came = self.links.has_background() && self.look_at_background();
-        let nothing = self.transport.res.service_queue.is_empty() && !came;
-        if nothing { Polled::Nothing } else { Polled::More }
+        if self.links.has_background() {
+            return self.look_at_background();
+        }
+        if self.transport.res.service_queue.is_empty() { Polled::Nothing } else { Polled::More }
     }
 
-    /// Looks at the resting links, the next idle link and the next inbox. True if something has
-    /// come; then a full poll is due.
-    #[cold]
+    /// Looks at the resting links, some idle links and the next inbox. Takes a message that has
+    /// come alone on a resting link. If something else has come, a full poll is due.
     #[inline(never)]
-    fn look_at_background(&mut self) -> bool {
-        let resting = self.links.resting();
-        let came = self.links.check_resting(resting).is_some()
-            || self.links.check_one_resting().is_some()
+    fn look_at_background(&mut self) -> Polled {
+        if let Some((at, link)) = self.links.resting_with_news() {
+            // It may take the receive that is predicted.
+            self.predicted.to.forget();
+            let came = self.transport.receive_alone(link);
+            link.ping_pong = false;
+            self.links.served_resting(at, came.is_some());
+            if let Some(only) = self.links.only() {
+                only.spin.pause();
+            }
+            return came.map_or(Polled::More, Polled::One);
+        }
+        let came = self.links.check_one_resting().is_some()
             || self.links.check_idle().is_some()
             || self.links.glance_at_idle().is_some();
-        self.transport.check_inbox() || came
+        let came = self.transport.check_inbox() || came;
+        let nothing = self.transport.res.service_queue.is_empty() && !came;
+        if nothing { Polled::Nothing } else { Polled::More }
     }
 
     /// Drops what is known of the next message.
@@ -253,8 +294,11 @@ impl DomainState {
         if busy == 0 {
             self.transport.res.receives.give_back();
         }
-        let mut looks = self.links.resting();
-        while let Some((index, left)) = self.links.check_resting(looks) {
+        let (mut looks, tails) = match S::THOROUGH {
+            true => (RESTING_MAX, RESTING_MAX),
+            false => (RESTING_MAX, TAIL_LOOKS),
+        };
+        while let Some((index, left)) = self.links.check_resting(looks, tails) {
             self.serve(index, sink);
             looks = if S::THOROUGH { left } else { left.min(LOOK_ON) };
         }

@@ -120,6 +120,30 @@ impl Transport {
         self.res.receives.give_back();
     }
 
+    /// Looks at a link without work, in the domain of one poller. Takes a message that has come
+    /// alone, and returns its completion. Anything else is left to the full poll.
+    #[inline(always)]
+    pub(crate) fn receive_alone(&mut self, link: &mut Link) -> Option<Wc> {
+        if !link.rx.caught_up() || !link.rx.look() {
+            return None;
+        }
+        // As in the spin after a reply: only for a queue pair that exists.
+        if self.res.receives.is_dry(link.rq) && self.qps.open_on(link.last_qp, link.index).is_some()
+        {
+            self.res.receives.prefetch_ahead(link.rq);
+        }
+        let Some((wc, ..)) = self.receive_lone(link) else {
+            if !link.rx.advance() {
+                self.cut_off(link);
+            }
+            return None;
+        };
+        link.empty_polls = 0;
+        // The reply goes there, and may be longer.
+        link.tx.claim(SLOT_SHORT as u32);
+        Some(wc)
+    }
+
     /// Takes the records left from the last look, looks once more and takes what is new, as far as
     /// the sink has room and nothing must wait. True if that gave completions.
     #[inline(always)]
@@ -145,13 +169,8 @@ impl Transport {
             link.reply.peer_replies = true;
         }
         if sink.room() > 0
-            && let Some(lone) = link.rx.slot_record(link.tx.last_in_slot())
-            && let Some((wc, recv_cq)) = match lone.header.is_plain_send() {
-                true => self.receive_from_slot(link, lone),
-                false => self.receive_lent_from_slot(link, lone),
-            }
+            && let Some((wc, recv_cq, solicited)) = self.receive_lone(link)
         {
-            let solicited = lone.header.flags().is_solicited();
             self.res.completions.receive(recv_cq, wc, solicited, sink);
             return true;
         }
@@ -202,6 +221,18 @@ impl Transport {
         let dry = self.res.receives.is_dry(link.rq);
         dry && self.qps.open_on(header.qp(), link.index).is_some()
             && self.res.receives.has_receives(link.rq)
+    }
+
+    /// Takes the new record if it is the only one, a whole message in the slot. Returns its
+    /// completion, for which queue, and whether its sender wants an event.
+    #[inline(always)]
+    fn receive_lone(&mut self, link: &mut Link) -> Option<(Wc, usize, bool)> {
+        let lone = link.rx.slot_record(link.tx.last_in_slot())?;
+        let (wc, recv_cq) = match lone.header.is_plain_send() {
+            true => self.receive_from_slot(link, lone),
+            false => self.receive_lent_from_slot(link, lone),
+        }?;
+        Some((wc, recv_cq, lone.header.flags().is_solicited()))
     }
 
     /// The fast path for a record in the slot: a plain message for a queue pair that has a receive.

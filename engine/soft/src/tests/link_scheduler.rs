@@ -1,7 +1,7 @@
 //! Many links of which few are busy: what a poll looks at, and that it misses nothing.
 
 use super::*;
-use crate::state::policy::idle::{IDLE_AFTER, IDLE_CHECKS, IDLE_GLANCES, RESTING_MAX};
+use crate::state::policy::idle::{IDLE_AFTER, IDLE_CHECKS, IDLE_GLANCES, RESTING_MAX, TAIL_LOOKS};
 use crate::wc::Status;
 
 /// Enough polls without a message for every link but one to rest.
@@ -87,8 +87,8 @@ fn messages_over_a_resting_link_are_seen_at_once() {
     many.rest();
     assert_eq!((many.idle(), many.resting()), (clients - 1, RESTING_MAX));
     let state = unsafe { many.server.poller.cq.domain.alone() };
-    let rests = |link| state.links.scheduler.resting.iter().any(|rests| rests.index == link);
-    let link = |qp: &SoftQp| state.transport.qps.get(qp.num()).unwrap().link as u32;
+    let rests = |link| state.links.scheduler.resting.place_of(link).is_some();
+    let link = |qp: &SoftQp| state.transport.qps.get(qp.num()).unwrap().link;
     let resting: Vec<usize> = (0..clients).filter(|n| rests(link(&many.qps[*n]))).collect();
     for from in [resting[0], resting[RESTING_MAX - 1], resting[RESTING_MAX / 2]] {
         many.rest();
@@ -106,6 +106,114 @@ fn messages_over_a_resting_link_are_seen_at_once() {
         seen += came;
     }
     assert!(many.server.poll().is_empty());
+}
+
+/// Clients that send in turn: each next poll takes the message, and all links but one go on
+/// resting.
+#[test]
+fn links_in_turn_go_on_resting() {
+    let mut many = Many::new(8);
+    // Receives are prefetched only for links on which a message has come in the slot.
+    for n in 0..16 {
+        many.clients[n % 8].send(1, 0, 8, SendFlags::empty()).unwrap();
+        assert_eq!(many.server.poll().len(), 1);
+    }
+    many.rest();
+    for round in 0..2 {
+        for from in 0..8 {
+            many.clients[from].send(1, 0, 8, SendFlags::empty()).unwrap();
+            assert_eq!(many.comes_within(1).0, many.qps[from].num(), "{round}: link {from}");
+            assert_eq!(many.resting(), 7, "{round}: link {from}");
+            many.server.recv(1, 0, 64);
+        }
+    }
+    assert!(many.server.poll().is_empty());
+}
+
+/// A signalled send over a resting link completes: the link leaves its rest to acknowledge.
+#[test]
+fn a_resting_link_acknowledges() {
+    let mut many = Many::new(4);
+    for from in 0..4 {
+        many.rest();
+        many.clients[from].send(7, 0, 8, SendFlags::SIGNALED).unwrap();
+        assert_eq!(many.comes_within(1).0, many.qps[from].num());
+        many.server.poll();
+        let ends: Vec<_> = (0..8).flat_map(|_| many.clients[from].poll()).collect();
+        assert_eq!(ends.len(), 1, "of link {from}");
+    }
+}
+
+/// Several messages at once over a resting link are in the ring alone. They are seen once a poll
+/// has looked at that link's tail.
+#[test]
+fn messages_in_the_ring_of_a_resting_link_are_seen() {
+    let clients = RESTING_MAX + 1;
+    let mut many = Many::new(clients);
+    for from in [0, clients - 1, clients / 2] {
+        many.rest();
+        let sge = many.clients[from].sge(0, 8);
+        let wr = SendWr { wr_id: 1, op: SendOp::Send, flags: SendFlags::empty(), sge, more: &[] };
+        unsafe { many.clients[from].qp.post(&[wr, wr]) }.unwrap();
+        let came = (0..RESTING_MAX / TAIL_LOOKS).map(|_| many.server.poll().len());
+        assert_eq!(came.sum::<usize>(), 2, "of link {from}");
+    }
+}
+
+/// The busy link expects a receive, and a message on a resting link takes it. The next message on
+/// the busy link takes the next receive.
+#[test]
+fn a_message_on_a_resting_link_takes_the_expected_receive() {
+    let mut many = Many::new(2);
+    for n in 0..4 {
+        many.clients[n % 2].send(1, 0, 8, SendFlags::empty()).unwrap();
+        assert_eq!(many.server.poll()[0].wr_id, n as u64);
+    }
+    many.rest();
+    let busy = (0..2).find(|n| !many.is_idle(*n)).unwrap();
+    many.clients[busy].send(1, 0, 8, SendFlags::empty()).unwrap();
+    assert_eq!(many.server.poll()[0].wr_id, 4);
+    many.rest();
+    assert!(unsafe { many.server.poller.cq.domain.alone() }.predicted.is_known());
+    for (from, wr_id) in [(1 - busy, 5), (busy, 6)] {
+        many.clients[from].send(1, 0, 8, SendFlags::empty()).unwrap();
+        let got = many.server.poll();
+        assert_eq!((got[0].qp_num, got[0].wr_id), (many.qps[from].num(), wr_id));
+    }
+}
+
+/// A link on which each poll finds a message does not keep the poll from another link, whether it
+/// is the busy one or rests, and whether its messages cross others or not.
+#[test]
+fn a_lively_link_starves_no_other() {
+    for (lively_rests, crosses) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut many = Many::new(4);
+        many.clients[1].send(1, 0, 8, SendFlags::empty()).unwrap();
+        assert_eq!(many.server.poll().len(), 1);
+        many.rest();
+        let busy = (0..4).find(|n| !many.is_idle(*n)).unwrap();
+        let rests = (busy + 1) % 4;
+        let (lively, other) = if lively_rests { (rests, busy) } else { (busy, rests) };
+        let other_num = many.qps[other].num();
+        if crosses {
+            let (sge, flags) = (many.server.sge(0, 8), SendFlags::INLINE);
+            let wr = SendWr { wr_id: 7, op: SendOp::Send, flags, sge, more: &[] };
+            unsafe { many.qps[lively].post(&[wr, wr]) }.unwrap();
+        }
+        let comes = |many: &mut Many| {
+            many.clients[lively].send(1, 0, 8, SendFlags::empty()).unwrap();
+            let came: Vec<u32> = many.server.poll().iter().map(|wc| wc.qp_num).collect();
+            came.contains(&other_num)
+        };
+        many.clients[other].send(1, 0, 8, SendFlags::empty()).unwrap();
+        assert_eq!(many.server.poll()[0].qp_num, other_num);
+        for _ in 0..3 {
+            assert!(!comes(&mut many));
+        }
+        many.clients[other].send(1, 0, 8, SendFlags::empty()).unwrap();
+        let came = (0..3).any(|_| comes(&mut many));
+        assert!(came, "lively one rests: {lively_rests}, crosses: {crosses}");
+    }
 }
 
 /// When a queue pair goes, its link may go with it. No link rests from then on, so nobody looks at
@@ -212,14 +320,12 @@ fn acknowledgements_beside_the_slot_are_read() {
     }
 }
 
-/// A link to a near peer rests although its last message is not acknowledged. A message over it is
+/// A link rests although its last message is not acknowledged. A message over it is
 /// seen by the next poll, and a refusal soon.
 #[test]
 fn a_resting_link_reports_a_refusal() {
     for refused in [false, true] {
         let mut many = Many::new(4);
-        let state = unsafe { many.server.poller.cq.domain.alone() };
-        state.links.table.iter_mut().flatten().for_each(|link| link.rx.is_near = true);
         let sge = many.server.sge(0, 8);
         let wr = SendWr { wr_id: 7, op: SendOp::Send, flags: SendFlags::empty(), sge, more: &[] };
         unsafe { many.qps[2].post(&[wr]) }.unwrap();

@@ -22,6 +22,9 @@ const GIVE_UP: u32 = BUDGET_MAX + 64 * STEP;
 /// Replies left with spinning disabled.
 const DISABLED_FOR: u32 = 1024;
 
+/// Replies without a spin after a message on another link.
+const PAUSE: u32 = 4;
+
 /// A peer whose messages take no longer than this is on a near core.
 const NEAR: u32 = BUDGET_MAX / 2;
 
@@ -46,6 +49,11 @@ impl SpinPolicy {
             return false;
         }
         true
+    }
+
+    /// A message has come on another link: the next ones probably come there, too.
+    pub(crate) fn pause(&mut self) {
+        self.disabled = self.disabled.max(PAUSE);
     }
 
     /// Steps to spin before the first look.
@@ -97,6 +105,15 @@ mod tests {
         let misses = (0..).take_while(|_| spin.note_look(false)).count();
         assert_eq!((misses as u32 + 1) * STEP, NEAR.next_multiple_of(STEP));
         assert!(!spin.note_look(false));
+    }
+
+    /// A message on another link stops the spin for four replies.
+    #[test]
+    fn a_message_on_another_link_stops_the_spin_for_four_replies() {
+        let mut spin = SpinPolicy::new();
+        spin.pause();
+        assert_eq!((0..).take_while(|_| !spin.may_spin()).count(), 4);
+        assert!(spin.may_spin());
     }
 
     /// 64 misses at the maximum disable spinning for 1024 replies. One hit among them does not.
