@@ -79,10 +79,10 @@ impl Quiet {
         Quiet { index: link.index, since, slot, tail }
     }
 
-    /// True if the sender has published something.
+    /// True if the sender has published something. For an idle link: it prefetches nothing.
     #[inline(always)]
     pub(crate) fn has_changed(&self) -> bool {
-        self.slot.has_changed() || self.tail.has_changed()
+        self.slot.watch.has_changed() || self.tail.has_changed()
     }
 }
 
