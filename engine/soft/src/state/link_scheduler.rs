@@ -20,7 +20,7 @@ use crate::state::link::Link;
 use crate::state::link_shared::LinkShared;
 use crate::state::place::{Place, Pointer};
 use crate::state::policy::idle::{
-    IDLE_AFTER, IDLE_CHECKS, IDLE_GLANCES, IdlePolicy, RESTING_MAX, TAIL_LOOKS,
+    IDLE_AFTER, IDLE_CHECKS, IDLE_GLANCES, IdlePolicy, RESTING_MAX, TAIL_LOOKS, TAKEN_MAX,
 };
 use crate::state::qp::QpContext;
 use crate::state::quiet::{Quiet, Resting};
@@ -36,6 +36,8 @@ pub(crate) struct Links {
     has_background: bool,
     /// The busy link has had a message since the others were looked at.
     look_due: bool,
+    /// Messages on resting links since everything else was checked.
+    taken: u32,
 }
 
 /// The indexes of a domain's links in the table, by how a poll treats them.
@@ -90,6 +92,7 @@ impl Links {
             has_inboxes: false,
             has_background: false,
             look_due: false,
+            taken: 0,
         }
     }
 
@@ -212,6 +215,17 @@ impl Links {
         is_due
     }
 
+    /// True if a short poll is to check everything else before it takes a message on a resting link.
+    /// It is so after [`TAKEN_MAX`] of them, so that lively links cannot starve the others.
+    #[inline(always)]
+    pub(crate) fn is_check_due(&mut self) -> bool {
+        let is_due = self.taken >= TAKEN_MAX;
+        if is_due {
+            self.taken = 0;
+        }
+        is_due
+    }
+
     /// Notes whether the domain has inboxes; after every command.
     pub(crate) fn set_inboxes(&mut self, has_inboxes: bool) {
         self.has_inboxes = has_inboxes;
@@ -285,6 +299,7 @@ impl Links {
         let scheduler = &mut self.scheduler;
         let Some(Quiet { index, .. }) = scheduler.resting.get(at) else { return };
         let Some(Some(link)) = self.table.get(index) else { return };
+        self.taken += 1;
         if took && !link.rx.ack_is_due() {
             scheduler.resting.renew(at, Quiet::new(link, scheduler.policy.looks()));
         } else {

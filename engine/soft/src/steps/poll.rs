@@ -148,6 +148,10 @@ impl DomainState {
     /// come alone on a resting link. If something else has come, a full poll is due.
     #[inline(never)]
     fn look_at_background(&mut self) -> Polled {
+        let others_first = self.links.is_check_due();
+        if others_first && self.check_others() {
+            return Polled::More;
+        }
         if let Some((at, link)) = self.links.resting_with_news() {
             // It may take the receive that is predicted.
             self.predicted.to.forget();
@@ -159,12 +163,19 @@ impl DomainState {
             }
             return came.map_or(Polled::More, Polled::One);
         }
+        let came = !others_first && self.check_others();
+        let nothing = self.transport.res.service_queue.is_empty() && !came;
+        if nothing { Polled::Nothing } else { Polled::More }
+    }
+
+    /// Looks for what comes beside messages on resting links: refusals and responses there, anything
+    /// on idle links, datagrams.
+    #[inline(always)]
+    fn check_others(&mut self) -> bool {
         let came = self.links.check_one_resting().is_some()
             || self.links.check_idle().is_some()
             || self.links.glance_at_idle().is_some();
-        let came = self.transport.check_inbox() || came;
-        let nothing = self.transport.res.service_queue.is_empty() && !came;
-        if nothing { Polled::Nothing } else { Polled::More }
+        self.transport.check_inbox() || came
     }
 
     /// Drops what is known of the next message.
@@ -294,10 +305,8 @@ impl DomainState {
         if busy == 0 {
             self.transport.res.receives.give_back();
         }
-        let (mut looks, tails) = match S::THOROUGH {
-            true => (RESTING_MAX, RESTING_MAX),
-            false => (RESTING_MAX, TAIL_LOOKS),
-        };
+        let mut looks = RESTING_MAX;
+        let tails = if S::THOROUGH { RESTING_MAX } else { TAIL_LOOKS };
         while let Some((index, left)) = self.links.check_resting(looks, tails) {
             self.serve(index, sink);
             looks = if S::THOROUGH { left } else { left.min(LOOK_ON) };

@@ -1,11 +1,16 @@
 //! Many links of which few are busy: what a poll looks at, and that it misses nothing.
 
 use super::*;
-use crate::state::policy::idle::{IDLE_AFTER, IDLE_CHECKS, IDLE_GLANCES, RESTING_MAX, TAIL_LOOKS};
+use crate::state::policy::idle::{
+    IDLE_AFTER, IDLE_CHECKS, IDLE_GLANCES, RESTING_MAX, TAIL_LOOKS, TAKEN_MAX,
+};
 use crate::wc::Status;
 
 /// Enough polls without a message for every link but one to rest.
 const QUIET: usize = 600;
+
+/// Clients send many messages without asking for completions.
+const DEEP: QpCaps = QpCaps { send_wr: 64, ..CAPS };
 
 /// A server on one receive queue, and several devices that are connected to it, each over a link.
 struct Many {
@@ -16,11 +21,11 @@ struct Many {
 
 impl Many {
     fn new(clients: usize) -> Many {
-        let mut server = end(CAPS, true);
+        let mut server = end(DEEP, true);
         let (mut qps, mut ends) = (Vec::new(), Vec::new());
         for _ in 0..clients {
-            let mut client = end(CAPS, true);
-            let mut qp = make_qp(&server.nic, &server.cq, server.srq.as_ref(), CAPS);
+            let mut client = end(DEEP, true);
+            let mut qp = make_qp(&server.nic, &server.cq, server.srq.as_ref(), DEEP);
             join(&mut client.qp, &mut qp, 7);
             client.recv(0, 0, 64);
             qps.push(qp);
@@ -213,6 +218,48 @@ fn a_lively_link_starves_no_other() {
         many.clients[other].send(1, 0, 8, SendFlags::empty()).unwrap();
         let came = (0..3).any(|_| comes(&mut many));
         assert!(came, "lively one rests: {lively_rests}, crosses: {crosses}");
+    }
+}
+
+/// A resting link on which each poll finds a message does not keep the poll from an idle link, nor
+/// from a refusal on another resting link.
+#[test]
+fn a_lively_resting_link_starves_nothing_else() {
+    for refused in [false, true] {
+        let mut many = Many::new(4);
+        many.rest_for_long();
+        let busy = (0..4).find(|n| !many.is_idle(*n)).unwrap();
+        let [next, other] = [1, 2].map(|n| (busy + n) % 4);
+        let sends = |many: &mut Many, from: usize| {
+            many.clients[from].send(1, 0, 8, SendFlags::empty()).unwrap();
+        };
+        if refused {
+            let sge = many.server.sge(0, 8);
+            let wr =
+                SendWr { wr_id: 7, op: SendOp::Send, flags: SendFlags::empty(), sge, more: &[] };
+            unsafe { many.qps[other].post(&[wr]) }.unwrap();
+        }
+        // Two links have had messages lately. One of them is the busy one, and one rests.
+        sends(&mut many, next);
+        many.comes_within(8);
+        (0..8).for_each(|_| assert!(many.server.poll().is_empty()));
+        let lively = if many.is_idle(next) { next } else { busy };
+        match refused {
+            true => {
+                many.clients[other].qp.fail();
+                many.clients[other].poll();
+            }
+            false => sends(&mut many, other),
+        }
+        let num = many.qps[other].num();
+        let came = (0..8 * TAKEN_MAX).any(|_| {
+            sends(&mut many, lively);
+            let came = many.server.poll();
+            let taken = came.iter().filter(|wc| wc.qp_num == many.qps[lively].num()).count();
+            (0..taken).for_each(|_| many.server.recv(1, 0, 64));
+            came.iter().any(|wc| wc.qp_num == num)
+        });
+        assert!(came, "refused: {refused}");
     }
 }
 

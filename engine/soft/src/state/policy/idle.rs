@@ -37,6 +37,9 @@ pub(crate) const RESTING_MAX: usize = 64;
 /// message is in the slot as well, which each poll reads.
 pub(crate) const TAIL_LOOKS: usize = 16;
 
+/// Messages on resting links that short polls take before one checks everything else as well.
+pub(crate) const TAKEN_MAX: u32 = 8;
+
 /// Idle links that a poll checks besides the busy ones it serves.
 pub(crate) const IDLE_CHECKS: usize = 8;
 
