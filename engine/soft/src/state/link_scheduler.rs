@@ -215,8 +215,8 @@ impl Links {
         is_due
     }
 
-    /// True if a short poll is to check everything else before it takes a message on a resting link.
-    /// It is so after [`TAKEN_MAX`] of them, so that lively links cannot starve the others.
+    /// True if a short poll is to check everything else before it takes a message on a resting
+    /// link. It is so after [`TAKEN_MAX`] of them, so that lively links cannot starve the others.
     #[inline(always)]
     pub(crate) fn is_check_due(&mut self) -> bool {
         let is_due = self.taken >= TAKEN_MAX;

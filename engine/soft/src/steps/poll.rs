@@ -168,8 +168,8 @@ impl DomainState {
         if nothing { Polled::Nothing } else { Polled::More }
     }
 
-    /// Looks for what comes beside messages on resting links: refusals and responses there, anything
-    /// on idle links, datagrams.
+    /// Looks for what comes beside messages on resting links: refusals and responses there,
+    /// anything on idle links, and datagrams.
     #[inline(always)]
     fn check_others(&mut self) -> bool {
         let came = self.links.check_one_resting().is_some()
