@@ -325,6 +325,15 @@ impl Client {
         self.refused.pop_front().map(|(token, why)| (token, Outcome::Refused(why)))
     }
 
+    /// The call of an operation has its answer, or never will.
+    fn note_answered(&mut self, n: usize) {
+        let pending = &self.pending[n];
+        if pending.op == Some(Op::Get) {
+            let asked = &mut self.lines[pending.line].asked;
+            *asked = asked.saturating_sub(1);
+        }
+    }
+
     /// An operation is over.
     fn end(&mut self, n: usize) -> u64 {
         self.pending[n].op = None;
@@ -354,10 +363,7 @@ impl Client {
         let n = key as usize;
         let Pending { op, line, began, ask, table, hash, .. } = *self.pending.get(n)?;
         self.counts.asked += u64::from(ask);
-        if op == Some(Op::Get) {
-            let asked = &mut self.lines[line].asked;
-            *asked = asked.saturating_sub(1);
-        }
+        self.note_answered(n);
         let token = self.end(n);
         let Some((answer, value)) = answer else {
             return Some((token, Outcome::Refused(Status::Malformed)));
@@ -505,6 +511,8 @@ impl Client {
         loop {
             let key = self.calls.lost(out, peer)?;
             if key < TABLE {
+                // The worker may be connected again already, by a line that waits for this call.
+                self.note_answered(key as usize);
                 return Some(self.end(key as usize));
             }
         }
