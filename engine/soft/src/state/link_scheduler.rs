@@ -34,8 +34,10 @@ pub(crate) struct Links {
     has_inboxes: bool,
     /// There are resting or idle links, or inboxes.
     has_background: bool,
-    /// The busy link has had a message since the others were looked at.
-    look_due: bool,
+    /// A message was taken on the busy link, and the others were not looked at since.
+    pub(crate) look_due: bool,
+    /// The place of a resting link on which something has come.
+    found: Option<usize>,
     /// Messages on resting links since everything else was checked.
     taken: u32,
 }
@@ -92,6 +94,7 @@ impl Links {
             has_inboxes: false,
             has_background: false,
             look_due: false,
+            found: None,
             taken: 0,
         }
     }
@@ -206,13 +209,11 @@ impl Links {
         self.has_background
     }
 
-    /// The only busy link has a message: whether a short poll is to look at the others first. It is
-    /// for every second message.
+    /// True if the poll is to look at the other links before it takes a message on the only busy
+    /// one: it has taken one there and not looked since, and no look has found anything.
     #[inline(always)]
     pub(crate) fn is_look_due(&mut self) -> bool {
-        let is_due = self.look_due && self.has_background;
-        self.look_due = !is_due;
-        is_due
+        core::mem::take(&mut self.look_due) && self.found.is_none()
     }
 
     /// True if a short poll is to check everything else before it takes a message on a resting
@@ -283,11 +284,18 @@ impl Links {
         Some((index, left))
     }
 
-    /// The resting link on which something has come, if there is one: its place among the resting
-    /// ones, and the link.
+    /// Looks whether something has come on a resting link. [`Links::take_found`] gives it.
     #[inline(always)]
-    pub(crate) fn resting_with_news(&mut self) -> Option<(usize, &mut Link)> {
-        let (at, _) = self.scheduler.resting.find(RESTING_MAX, TAIL_LOOKS)?;
+    pub(crate) fn find_message(&mut self) -> bool {
+        self.found = self.scheduler.resting.find(RESTING_MAX, TAIL_LOOKS).map(|(at, _)| at);
+        self.found.is_some()
+    }
+
+    /// The resting link that the last look has found, unless another step came between: its place
+    /// among the resting ones, and the link.
+    #[inline(always)]
+    pub(crate) fn take_found(&mut self) -> Option<(usize, &mut Link)> {
+        let at = self.found.take()?;
         let index = self.scheduler.resting.get(at)?.index;
         Some((at, self.table.get_mut(index)?.as_deref_mut()?))
     }
@@ -380,11 +388,12 @@ impl Links {
             at -= 1;
             let Some(index) = scheduler.busy.get(at).copied() else { break };
             let Some(Some(link)) = self.table.get_mut(index as usize) else { continue };
-            if IdlePolicy::is_quiet(link.empty_polls) && link.may_idle() {
+            let no_room = scheduler.resting.is_full();
+            if IdlePolicy::is_quiet(link.empty_polls, no_room) && link.may_idle() {
                 link.set_idle(true);
                 scheduler.busy.swap_remove(at);
                 let quiet = Quiet::new(link, scheduler.policy.looks());
-                match scheduler.resting.is_full() {
+                match no_room {
                     true => scheduler.idle.put(quiet),
                     false => scheduler.resting.put(quiet),
                 }

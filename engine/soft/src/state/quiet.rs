@@ -144,9 +144,12 @@ impl Resting {
         }
     }
 
-    /// Takes out the link at that place. The last one moves there.
+    /// Takes out the link at that place. The last one moves there, and may be looked at next.
     pub(crate) fn take(&mut self, at: usize) -> Option<Quiet> {
         let quiet = self.get(at)?;
+        for next in [&mut self.next_slot, &mut self.next_tail] {
+            *next -= usize::from(*next == at + 1);
+        }
         self.slots.swap_pop(at);
         self.tails.swap_pop(at);
         self.links.swap_pop(at);

@@ -1,9 +1,9 @@
-//! A poll: the short one, for the next message of the one busy link or of a resting one, and the
-//! full one.
+//! A poll: the short one, for the next message of the one busy link, and the full one.
 //!
 //! In a ping-pong a domain waits for one message and has nothing else to do. The short poll looks
 //! up what the checks of that message need while it waits ([`crate::state::predicted`]). It also
-//! takes a message that has come alone on a resting link. Everything else is left to the full poll.
+//! looks at the resting links. A message that has come alone there, or on the busy link without
+//! having been predicted, is taken where it is. Everything else is left to the full poll.
 
 use crate::model::cq::{Direct, Queued, SHARED_BUDGET, Sink};
 use crate::provider::Polled;
@@ -37,11 +37,8 @@ impl DomainState {
             return Polled::More;
         }
         if link.ping_pong {
-            if self.links.has_background() {
-                let polled = self.look_behind_reply();
-                if !matches!(polled, Polled::Nothing) {
-                    return polled;
-                }
+            if self.links.has_background() && self.look_behind_reply() {
+                return Polled::More;
             }
             self.spin_after_reply();
         }
@@ -55,29 +52,15 @@ impl DomainState {
         }
         match self.predicted.receive(link, word, &mut self.transport.res) {
             Some(wc) => Polled::One(wc),
-            None => self.receive_unpredicted(),
+            None => Polled::More,
         }
     }
 
-    /// Takes the message of the only busy link, which was not predicted. Looks at the other links
-    /// before every second one, so that a lively link cannot starve them.
+    /// Looks at the other links once after a message. If something has come there, this poll takes
+    /// it, and the next begins with the busy link again.
+    #[cold]
     #[inline(never)]
-    fn receive_unpredicted(&mut self) -> Polled {
-        if self.links.is_look_due() {
-            let polled = self.look_at_background();
-            if !matches!(polled, Polled::Nothing) {
-                return polled;
-            }
-        }
-        self.drop_prediction();
-        let Some(link) = self.links.only() else { return Polled::More };
-        self.transport.receive_alone(link).map_or(Polled::More, Polled::One)
-    }
-
-    /// Looks at the other links once after a message. If the poll takes one of theirs, the next
-    /// poll begins with the busy link again.
-    #[inline(never)]
-    fn look_behind_reply(&mut self) -> Polled {
+    fn look_behind_reply(&mut self) -> bool {
         if let Some(link) = self.links.only() {
             link.ping_pong = false;
             link.contention.note_followed();
@@ -138,34 +121,20 @@ impl DomainState {
         if link.empty_polls % LOOK_IDLE == 1 {
             self.predicted.prepare(link, &mut self.transport);
         }
-        if self.links.has_background() {
-            return self.look_at_background();
-        }
-        if self.transport.res.service_queue.is_empty() { Polled::Nothing } else { Polled::More }
-    }
-
-    /// Looks at the resting links, some idle links and the next inbox. Takes a message that has
-    /// come alone on a resting link. If something else has come, a full poll is due.
-    #[inline(never)]
-    fn look_at_background(&mut self) -> Polled {
-        let others_first = self.links.is_check_due();
-        if others_first && self.check_others() {
-            return Polled::More;
-        }
-        if let Some((at, link)) = self.links.resting_with_news() {
-            // It may take the receive that is predicted.
-            self.predicted.to.forget();
-            let came = self.transport.receive_alone(link);
-            link.ping_pong = false;
-            self.links.served_resting(at, came.is_some());
-            if let Some(only) = self.links.only() {
-                only.spin.pause();
-            }
-            return came.map_or(Polled::More, Polled::One);
-        }
-        let came = !others_first && self.check_others();
+        let came = self.links.has_background() && self.look_at_background();
         let nothing = self.transport.res.service_queue.is_empty() && !came;
         if nothing { Polled::Nothing } else { Polled::More }
+    }
+
+    /// Looks at the resting links, some idle links and the next inbox. True if something has come;
+    /// then [`DomainState::poll_more`] takes it.
+    #[cold]
+    #[inline(never)]
+    fn look_at_background(&mut self) -> bool {
+        let others_first = self.links.is_check_due();
+        others_first && self.check_others()
+            || self.links.find_message()
+            || !others_first && self.check_others()
     }
 
     /// Looks for what comes beside messages on resting links: refusals and responses there,
@@ -264,10 +233,43 @@ impl DomainState {
     /// The rest of a poll, when `poll_one` has said that there may be more.
     #[inline(never)]
     pub(crate) fn poll_more(&mut self, out: &mut [Wc]) -> usize {
+        if self.links.has_background()
+            && let Some(first) = out.first_mut()
+            && let Some(wc) = self.receive_lone()
+        {
+            *first = wc;
+            return 1;
+        }
         let places = out.len();
         let mut sink = Direct { free: out.iter_mut() };
         self.progress(&mut sink);
         places - sink.room()
+    }
+
+    /// Takes the message that has come alone on the resting link that `poll_one` has found, or else
+    /// on the only busy link. `None`: there is none, or a full poll is due.
+    #[inline(always)]
+    fn receive_lone(&mut self) -> Option<Wc> {
+        self.drop_prediction();
+        if self.links.is_look_due() {
+            self.look_at_background();
+        }
+        if let Some((at, link)) = self.links.take_found() {
+            let came = self.transport.receive_alone(link);
+            link.ping_pong = false;
+            self.links.served_resting(at, came.is_some());
+            if let Some(only) = self.links.only() {
+                only.spin.pause();
+            }
+            return came;
+        }
+        if !self.transport.res.service_queue.is_empty() {
+            return None;
+        }
+        let link = self.links.only().filter(|link| !link.is_busy())?;
+        let came = self.transport.receive_alone(link);
+        self.links.look_due = came.is_some();
+        came
     }
 
     /// One pass over all work, until the sink is full. Links are served in turn, so that a busy one
