@@ -511,7 +511,7 @@ impl Client {
         loop {
             let key = self.calls.lost(out, peer)?;
             if key < TABLE {
-                // The worker may be connected again already, by a line that waits for this call.
+                // A newer connection may use the same line already. Its READs waited for this call.
                 self.note_answered(key as usize);
                 return Some(self.end(key as usize));
             }

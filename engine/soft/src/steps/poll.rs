@@ -137,8 +137,8 @@ impl DomainState {
             || !others_first && self.check_others()
     }
 
-    /// Looks for what comes beside messages on resting links: refusals and responses there,
-    /// anything on idle links, and datagrams.
+    /// Checks a resting link for a refusal or a response, some idle links for anything, and the next
+    /// inbox for datagrams. True if something has come.
     #[inline(always)]
     fn check_others(&mut self) -> bool {
         let came = self.links.check_one_resting().is_some()
@@ -235,7 +235,7 @@ impl DomainState {
     pub(crate) fn poll_more(&mut self, out: &mut [Wc]) -> usize {
         if self.links.has_background()
             && let Some(first) = out.first_mut()
-            && let Some(wc) = self.receive_lone()
+            && let Some(wc) = self.receive_short()
         {
             *first = wc;
             return 1;
@@ -249,7 +249,7 @@ impl DomainState {
     /// Takes the message that has come alone on the resting link that `poll_one` has found, or else
     /// on the only busy link. `None`: there is none, or a full poll is due.
     #[inline(always)]
-    fn receive_lone(&mut self) -> Option<Wc> {
+    fn receive_short(&mut self) -> Option<Wc> {
         self.drop_prediction();
         if self.links.is_look_due() {
             self.look_at_background();

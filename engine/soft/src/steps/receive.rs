@@ -132,7 +132,7 @@ impl Transport {
         {
             self.res.receives.prefetch_ahead(link.rq);
         }
-        let Some((wc, ..)) = self.receive_lone(link) else {
+        let Some((wc, ..)) = self.receive_whole_from_slot(link) else {
             if !link.rx.advance() {
                 self.cut_off(link);
             }
@@ -169,7 +169,7 @@ impl Transport {
             link.reply.peer_replies = true;
         }
         if sink.room() > 0
-            && let Some((wc, recv_cq, solicited)) = self.receive_lone(link)
+            && let Some((wc, recv_cq, solicited)) = self.receive_whole_from_slot(link)
         {
             self.res.completions.receive(recv_cq, wc, solicited, sink);
             return true;
@@ -226,7 +226,7 @@ impl Transport {
     /// Takes the new record if it is the only one, a whole message in the slot. Returns its
     /// completion, for which queue, and whether its sender wants an event.
     #[inline(always)]
-    fn receive_lone(&mut self, link: &mut Link) -> Option<(Wc, usize, bool)> {
+    fn receive_whole_from_slot(&mut self, link: &mut Link) -> Option<(Wc, usize, bool)> {
         let lone = link.rx.slot_record(link.tx.last_in_slot())?;
         let (wc, recv_cq) = match lone.header.is_plain_send() {
             true => self.receive_from_slot(link, lone),

@@ -14,10 +14,10 @@
 //! seen after as many polls as there are idle links, divided by the looks of a poll. A poll that
 //! serves one busy link alone also takes the shortest way, so links rest soon.
 //!
-//! Measured with 2, 8 and 64 clients in turn (p50 of half a round trip): 65, 75 and 125 ns on near
-//! cores, and 215, 220 and 225 on far ones. Before polls took messages on resting links, it was 75,
-//! 90 and 155 near, and 255, 220 and 250 far. With links that rest after 8 polls, 8 in turn stay
-//! busy on near cores, and it takes 90.
+//! Measured with 2, 8 and 64 clients in turn (p50 of half a round trip): 70, 80 and 130 ns on near
+//! cores, and 215, 220 and 225 on far ones. Before polls took messages on resting links, it was 80,
+//! 90 and 160 near, and 255, 220 and 250 far. If links rest after 8 polls, 8 in turn stay busy on
+//! near cores, and half a round trip takes 90.
 //!
 //! With 63 idle links, half a round trip of the first message on one of them takes 656 ns on near
 //! cores, and 866 without those looks; on far cores 802 and 1257. Most of the rest is not the
