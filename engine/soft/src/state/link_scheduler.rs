@@ -315,8 +315,9 @@ impl Links {
         }
     }
 
-    /// Checks one resting link for a refusal or a response, each time another link. If one has come,
-    /// makes the link busy and returns its index. A link that has rested for long becomes idle.
+    /// Checks one resting link for a refusal or a response, each time another link. If one has
+    /// come, makes the link busy and returns its index. A link that has rested for long becomes
+    /// idle.
     #[inline(never)]
     pub(crate) fn check_one_resting(&mut self) -> Option<usize> {
         let scheduler = &mut self.scheduler;

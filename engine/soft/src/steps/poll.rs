@@ -137,8 +137,8 @@ impl DomainState {
             || !others_first && self.check_others()
     }
 
-    /// Checks a resting link for a refusal or a response, some idle links for anything, and the next
-    /// inbox for datagrams. True if something has come.
+    /// Checks a resting link for a refusal or a response, some idle links for anything, and the
+    /// next inbox for datagrams. True if something has come.
     #[inline(always)]
     fn check_others(&mut self) -> bool {
         let came = self.links.check_one_resting().is_some()
