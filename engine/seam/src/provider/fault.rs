@@ -174,15 +174,27 @@ pub struct Seen {
     known: Vec<(u32, u64)>,
     /// A completion that [`PollerEx::next`] will give a second time.
     doubled: Option<WcEx>,
+    /// The places for one poll of the inner device.
+    places: Vec<Wc>,
 }
 
 impl Seen {
-    /// Stores completions from the inner device.
-    fn put(&mut self, fresh: &[Wc]) {
-        for wc in fresh {
-            if !self.was_reported(wc) {
-                self.held.push_back(*wc);
+    /// Stores that many completions from the inner device.
+    fn put(&mut self, count: usize) {
+        for at in 0..count {
+            let wc = self.places[at];
+            if !self.was_reported(&wc) {
+                self.held.push_back(wc);
             }
+        }
+    }
+
+    /// Swaps the first two consecutive messages of one queue pair among that many completions.
+    fn swap(&mut self, count: usize) {
+        let message = |wc: &Wc| wc.status.is_ok() && wc.opcode == WcOpcode::Recv;
+        let pair = |two: &[Wc]| two.iter().all(message) && two[0].qp_num == two[1].qp_num;
+        if let Some(at) = self.places[..count].windows(2).position(pair) {
+            self.places.swap(at, at + 1);
         }
     }
 
@@ -195,18 +207,18 @@ impl Seen {
         })
     }
 
-    /// Polls the inner device, as far as there is room. `None`: the caller has to poll for a list.
-    fn look<Q: Poller>(&mut self, poller: &mut Q, look: Look, room: usize) -> Option<Fresh> {
-        let mut list = [Wc::default(); HELD_MAX];
+    /// Polls the inner device, as far as there is room. Returns how many completions it has put in
+    /// `places`. `None`: the caller has to poll for a list.
+    fn look<Q: Poller>(&mut self, poller: &mut Q, look: Look, room: usize) -> Option<usize> {
+        self.places.resize(HELD_MAX, Wc::default());
         let skipped = mem::take(&mut self.skipped);
         let room = room.min(HELD_MAX - self.held.len().min(HELD_MAX));
-        let count = match look {
+        match look {
             // Completions held back come first.
-            Look::One if !self.held.is_empty() => 0,
-            Look::More if skipped => Look::List.make(poller, &mut list[..room])?,
-            look => look.make(poller, &mut list[..room])?,
-        };
-        Some(Fresh { list, count })
+            Look::One if !self.held.is_empty() => Some(0),
+            Look::More if skipped => Look::List.make(poller, &mut self.places[..room]),
+            look => look.make(poller, &mut self.places[..room]),
+        }
     }
 
     /// Hands out the oldest completions, up to `most` of them.
@@ -216,27 +228,6 @@ impl Seen {
             *place = wc;
         }
         count
-    }
-}
-
-/// The result of one poll of the inner device.
-struct Fresh {
-    list: [Wc; HELD_MAX],
-    count: usize,
-}
-
-impl Fresh {
-    fn get(&mut self) -> &mut [Wc] {
-        &mut self.list[..self.count]
-    }
-
-    /// Swaps the first two consecutive messages of one queue pair.
-    fn swap(&mut self) {
-        let message = |wc: &Wc| wc.status.is_ok() && wc.opcode == WcOpcode::Recv;
-        let pair = |two: &[Wc]| two.iter().all(message) && two[0].qp_num == two[1].qp_num;
-        if let Some(at) = self.get().windows(2).position(pair) {
-            self.list.swap(at, at + 1);
-        }
     }
 }
 
@@ -299,13 +290,14 @@ impl Hook for Faults {
         if dice.prng.chance(empty_poll) {
             return Some(0);
         }
-        let mut fresh = seen.look(poller, look, out.len())?;
+        let count = seen.look(poller, look, out.len())?;
         if look != Look::One && dice.plants(Plant::SwappedPoll) {
-            fresh.swap();
+            seen.swap(count);
         }
-        seen.put(fresh.get());
-        if look == Look::One && fresh.count > 0 && dice.plants(Plant::DoubledOne) {
-            seen.held.extend(fresh.get().iter());
+        seen.put(count);
+        if look == Look::One && count > 0 && dice.plants(Plant::DoubledOne) {
+            let Seen { held, places, .. } = &mut *seen;
+            held.extend(places[..count].iter());
         }
         // The device keeps working meanwhile; only its completions are not seen.
         let dozes = seen.doze > 0;

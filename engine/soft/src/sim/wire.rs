@@ -169,35 +169,39 @@ impl Wire {
 
     /// The time of the next event that happens by itself.
     pub fn next_at(&self) -> Option<u64> {
-        let timers = self.timers().map(|(at, ..)| at).min();
-        let urge = self.silences().map(|(at, _, _)| at).min();
-        [timers, urge, self.net.next_at()].into_iter().flatten().min()
+        let timer = self.next_timer().map(|(at, ..)| at);
+        let silence = self.next_silence().map(|(at, ..)| at);
+        [timer, silence, self.net.next_at()].into_iter().flatten().min()
     }
 
     /// Advances to that time: reads what the domains wrote, moves packets, runs timers, and writes
     /// what arrived to the domains.
     pub fn advance(&mut self, now: u64) {
         self.exchange();
-        while let Some(at) = self.next_at().filter(|at| *at <= now) {
-            self.now = at.max(self.now);
-            if self.net.next_at() == Some(at) {
-                if let Some(packet) = self.net.take() {
-                    self.arrive(packet);
-                }
-                continue;
-            }
-            let due = self.timers().find(|timer| timer.0 == at);
-            if let Some((_, conn, from, lane)) = due {
-                self.time_out(conn, from, lane);
-                continue;
-            }
-            let silence = self.silences().find(|silence| silence.0 == at);
-            if let Some((_, line, side)) = silence {
-                self.urge(line, side);
-            }
-        }
+        while self.happen(now) {}
         self.now = now.max(self.now);
         self.exchange();
+    }
+
+    /// Lets the next event happen, if it is due by `until`. At the same time a packet comes before a
+    /// timer, and a timer before a domain's silence. False: none is due.
+    fn happen(&mut self, until: u64) -> bool {
+        let (timer, silence) = (self.next_timer(), self.next_silence());
+        let by_itself = [timer.map(|(at, ..)| at), silence.map(|(at, ..)| at)];
+        let by_itself = by_itself.into_iter().flatten().min();
+        let packet = self.net.next_at().filter(|at| by_itself.is_none_or(|other| *at <= other));
+        let Some(at) = packet.or(by_itself).filter(|at| *at <= until) else { return false };
+        self.now = at.max(self.now);
+        if packet.is_some() {
+            if let Some(packet) = self.net.take() {
+                self.arrive(packet);
+            }
+        } else if let Some((_, conn, from, lane)) = timer.filter(|timer| timer.0 == at) {
+            self.time_out(conn, from, lane);
+        } else if let Some((_, line, side)) = silence {
+            self.urge(line, side);
+        }
+        true
     }
 
     /// The events since the last call, with their times.
@@ -218,23 +222,39 @@ impl Wire {
         self.open.iter().map(|number| (*number, &self.conns[*number]))
     }
 
-    fn timers(&self) -> impl Iterator<Item = (u64, usize, usize, Lane)> {
-        self.open_conns().flat_map(|(number, conn)| {
-            let lanes = [(&conn.requests, Lane::Requests), (&conn.responses, Lane::Responses)];
-            lanes.into_iter().flat_map(move |(Flows { senders, .. }, lane)| {
-                let at = |side: usize| Some((senders[side].deadline()?, number, side, lane));
-                [at(0), at(1)].into_iter().flatten()
-            })
-        })
+    /// The first timer to end, with its connection, sending side and lane. Every packet that
+    /// arrives asks for it, so it is a plain loop.
+    fn next_timer(&self) -> Option<(u64, usize, usize, Lane)> {
+        let mut next: Option<(u64, usize, usize, Lane)> = None;
+        for (number, conn) in self.open_conns() {
+            for (flows, lane) in
+                [(&conn.requests, Lane::Requests), (&conn.responses, Lane::Responses)]
+            {
+                for (side, sender) in flows.senders.iter().enumerate() {
+                    if let Some(at) = sender.deadline()
+                        && next.is_none_or(|(first, ..)| at < first)
+                    {
+                        next = Some((at, number, side, lane));
+                    }
+                }
+            }
+        }
+        next
     }
 
-    /// When domains are asked how far they have read, by line and side.
-    fn silences(&self) -> impl Iterator<Item = (u64, usize, usize)> {
-        self.lines.iter().enumerate().flat_map(|(number, line)| {
-            let at =
-                |side: usize| Some((line.ports[side].silent_since()? + self.urge_ns, number, side));
-            [at(0), at(1)].into_iter().flatten()
-        })
+    /// The first domain to be asked how far it has read: when, its line and its side.
+    fn next_silence(&self) -> Option<(u64, usize, usize)> {
+        let mut next: Option<(u64, usize, usize)> = None;
+        for (number, line) in self.lines.iter().enumerate() {
+            for (side, port) in line.ports.iter().enumerate() {
+                if let Some(since) = port.silent_since()
+                    && next.is_none_or(|(first, ..)| since + self.urge_ns < first)
+                {
+                    next = Some((since + self.urge_ns, number, side));
+                }
+            }
+        }
+        next
     }
 
     /// Asks a domain how far it has read; asks later if there is no space, or a message has begun
