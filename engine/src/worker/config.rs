@@ -13,6 +13,12 @@ pub const POLL_BATCH: usize = 64;
 /// The most sends to one peer that go out with one doorbell.
 pub const SEND_BATCH: usize = 64;
 
+/// The most messages, sent one by one, that go out with the first doorbell since a flush, on a
+/// device whose doorbell is a store. The next doorbell rings for twice as many, up to
+/// [`SEND_BATCH`]. So the peer takes the first messages while this side writes the next, and long
+/// streams still need few doorbells.
+pub const STORE_BATCH: usize = 8;
+
 /// Peers that may have a batch of unsent messages at a time; one more peer makes the worker post
 /// them all.
 pub const DIRTY_PEERS: usize = 64;
@@ -370,6 +376,7 @@ impl Default for Config {
 }
 
 const _: () = assert!(SEND_BATCH.is_power_of_two(), "batches are counted by powers of two");
+const _: () = assert!(STORE_BATCH <= SEND_BATCH, "batches grow");
 const _: () = assert!(DIRTY_PEERS >= POLL_BATCH, "a poll's replies never ring early");
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 //! - The first send after a short poll is probably a reply, and rings at once, so that the peer can
 //!   begin with it while the other sends gather. On a device with an expensive doorbell this holds
 //!   only if the poll found one message.
-//! - Later sends ring at the end of the turn, or when they fill a batch.
+//! - Later sends ring at the end of the turn, or when they fill a batch. On a device whose
+//!   doorbell is a store, the batches of messages that are sent one by one begin small and double
+//!   until a flush: the peer takes the first messages while this side writes the next.
 //! - After a full poll more messages are waiting, so doorbells may wait for `Config::hold_turns`
 //!   turns.
 

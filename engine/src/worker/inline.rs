@@ -8,7 +8,8 @@
 //! - the room in the peer's send queue and its credit, without the last credit, which only a reply
 //!   may use;
 //! - the messages before the next one that asks for a completion;
-//! - the rest of [`SEND_BATCH`], the most that goes with one doorbell;
+//! - the rest of a batch, which goes with one doorbell: [`SEND_BATCH`] messages of a list. Batches
+//!   of messages sent one by one begin with [`STORE_BATCH`] and double until a flush;
 //! - the room below the watermark of [`super::in_flight`], which all peers share. The whole
 //!   reservation counts as in flight from its beginning; its end gives back the unused part.
 //!
@@ -21,7 +22,6 @@
 //! need.
 #![expect(unsafe_code, reason = "posts bytes it was lent")]
 
-use super::config::SEND_BATCH;
 use super::message::PeerId;
 use super::peers::Peer;
 use super::probes;
@@ -88,19 +88,21 @@ impl<P: Provider> Sender<P> {
         }
     }
 
-    /// Begins a reservation of one to `most` messages; `FRESH` ones leave the last credit. A
-    /// message that asks for a completion is reserved alone. `None`: a message would overtake
-    /// something that waits, or there is no room.
+    /// Begins a reservation of at least one message; `FRESH` ones leave the last credit. `list` is
+    /// the number of messages if they come in one list. A message that asks for a completion is
+    /// reserved alone. `None`: a message would overtake something that waits, or there is no room.
     #[inline(always)]
-    fn reserve<const FRESH: bool>(&mut self, slot: u32, most: u32) -> Option<&mut Peer<P>> {
+    fn reserve<const FRESH: bool>(&mut self, slot: u32, list: Option<u32>) -> Option<&mut Peer<P>> {
         self.end_reservation(slot);
         let free = self.accounts.in_flight.below_watermark();
         let peer = self.peers.at(slot)?;
         if !peer.sq.has_budget::<FRESH>() || free == 0 {
             return None;
         }
-        self.accounts.in_flight.count +=
-            peer.sq.begin_reservation(most.min(free).min(SEND_BATCH as u32));
+        self.accounts.in_flight.count += match list {
+            Some(count) => peer.sq.begin_list(count.min(free)),
+            None => peer.sq.begin_reservation(free),
+        };
         if !peer.sq.is_listed {
             peer.sq.is_listed = true;
             self.pending.put(slot);
@@ -117,7 +119,7 @@ impl<P: Provider> Sender<P> {
         imm: Option<u32>,
         sge: Sge,
     ) -> bool {
-        let Some(peer) = self.reserve::<FRESH>(slot, u32::MAX) else { return false };
+        let Some(peer) = self.reserve::<FRESH>(slot, None) else { return false };
         let signals = peer.sq.signals();
         let posted = peer.post_inline(imm, signals, sge, Doorbell::Later);
         if posted {
@@ -139,8 +141,8 @@ impl<P: Provider> Sender<P> {
     #[inline(never)]
     pub(super) fn post_inline_list(&mut self, id: PeerId, list: &[&[u8]]) -> usize {
         let list = self.inline_front(list);
-        let most = u32::try_from(list.len()).unwrap_or(u32::MAX);
-        let Some(peer) = self.reserve::<true>(id.slot, most) else { return 0 };
+        let count = u32::try_from(list.len()).unwrap_or(u32::MAX);
+        let Some(peer) = self.reserve::<true>(id.slot, Some(count)) else { return 0 };
         let mut count = 0;
         if peer.generation == id.generation && !peer.sq.signals() {
             let first = peer.sq.next_wr_id();
@@ -154,7 +156,7 @@ impl<P: Provider> Sender<P> {
             }
         }
         let left = peer.sq.end_reservation();
-        let full = peer.sq.is_batch_full();
+        let full = peer.sq.is_list_full();
         self.accounts.in_flight.count -= left;
         if full {
             self.ring_doorbell(id.slot);
@@ -295,6 +297,7 @@ impl<P: Provider> Sender<P> {
         while let Some(slot) = self.pending.pop() {
             self.ring_doorbell(slot);
             if let Some(peer) = self.peers.at(slot) {
+                peer.sq.begin_batches();
                 peer.sq.is_listed = false;
             }
         }

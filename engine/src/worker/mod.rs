@@ -76,7 +76,7 @@ mod tests;
 pub use self::arm::{Armed, Busy};
 pub use self::breach::Breach;
 pub use self::config::{
-    Config, DIRTY_PEERS, INLINE_MAX, PIECES_MAX, POLL_BATCH, Retry, SEND_BATCH,
+    Config, DIRTY_PEERS, INLINE_MAX, PIECES_MAX, POLL_BATCH, Retry, SEND_BATCH, STORE_BATCH,
 };
 pub use self::config_builder::{Choice, ConfigBuilder, Goal, Report};
 pub use self::datagrams::{Datagram, DestinationId};

@@ -4,7 +4,7 @@
 use std_alloc::boxed::Box;
 use std_alloc::vec;
 
-use super::config::{Config, SEND_BATCH};
+use super::config::{Config, SEND_BATCH, STORE_BATCH};
 use super::held::{Held, Holds};
 use super::wr_id::{self, INDEX_MASK};
 use crate::wr::{SendFlags, SendWr};
@@ -26,6 +26,8 @@ pub(super) struct SendQueue {
     /// Sends that wait for a doorbell, with the reserved ones; and whether the peer is in the list
     /// of peers with such sends.
     pub(super) pending: u32,
+    /// Messages sent one by one for which the next doorbell rings, unless a flush comes before.
+    batch: u32,
     pub(super) is_listed: bool,
     /// Up to this send a message goes inline without another check: the peer is up, nothing waits
     /// that it would overtake, and there is room. Closed while messages are reserved.
@@ -63,6 +65,7 @@ impl SendQueue {
             signal_at: config.signal_every - 1,
             signal_every: config.signal_every,
             pending: 0,
+            batch: STORE_BATCH as u32,
             is_listed: false,
             budget: 0,
             reserved: 0,
@@ -78,6 +81,7 @@ impl SendQueue {
         (self.pushed, self.retired, self.waiting) = (0, 0, 0);
         (self.non_messages, self.limit, self.holds_until) = (0, 0, 0);
         (self.budget, self.reserved, self.pending, self.is_listed) = (0, 0, 0, false);
+        self.begin_batches();
         self.signal_at = self.signal_every - 1;
         self.wr_id_base = wr_id::send(slot, generation, 0);
     }
@@ -231,11 +235,23 @@ impl SendQueue {
         silent.min(room as u32).min(numbers)
     }
 
-    /// Begins a reservation, for which the budget must be open; returns its size, at most `most`. A
-    /// message that asks for a completion is reserved alone.
+    /// Begins a reservation, for which the budget must be open; returns its size. It is at most
+    /// `most`, and ends with the batch at the latest. A message that asks for a completion is
+    /// reserved alone.
     #[inline(always)]
     pub(super) fn begin_reservation(&mut self, most: u32) -> u32 {
-        let most = most.min(SEND_BATCH as u32 - self.pending);
+        self.reserve_in(self.batch, most)
+    }
+
+    /// The same for messages of one list.
+    #[inline(always)]
+    pub(super) fn begin_list(&mut self, most: u32) -> u32 {
+        self.reserve_in(SEND_BATCH as u32, most)
+    }
+
+    #[inline(always)]
+    fn reserve_in(&mut self, batch: u32, most: u32) -> u32 {
+        let most = most.min(batch.saturating_sub(self.pending));
         self.reserved = most.min(self.silent_room()).max(1);
         self.pending += self.reserved;
         self.budget = self.pushed;
@@ -250,9 +266,24 @@ impl SendQueue {
         left
     }
 
-    /// True if the sends that wait for a doorbell are a full batch.
-    pub(super) fn is_batch_full(&self) -> bool {
+    /// True if the sends that wait for a doorbell are a full batch. Then the next batch is twice as
+    /// large.
+    pub(super) fn is_batch_full(&mut self) -> bool {
+        let full = self.pending >= self.batch;
+        if full {
+            self.batch = (2 * self.batch).min(SEND_BATCH as u32);
+        }
+        full
+    }
+
+    /// True if the sends that wait for a doorbell are a full batch of a list.
+    pub(super) fn is_list_full(&self) -> bool {
         self.pending >= SEND_BATCH as u32
+    }
+
+    /// A flush has rung: the next batch is a small one again.
+    pub(super) fn begin_batches(&mut self) {
+        self.batch = STORE_BATCH as u32;
     }
 
     /// True if a send that is not over holds something.
@@ -318,11 +349,14 @@ mod tests {
     #[test]
     fn a_reservation_is_the_least_of_its_limits() {
         for (room, most, reserved) in [(100, 100, 7), (100, 3, 3), (5, 100, 4), (1, 100, 1)] {
-            assert_eq!(queue(room).begin_reservation(most), reserved, "{room}, {most}");
+            assert_eq!(queue(room).begin_list(most), reserved, "{room}, {most}");
         }
         let mut sq = queue(100);
         (sq.signal_at, sq.pending) = (90, SEND_BATCH as u32 - 2);
-        assert_eq!(sq.begin_reservation(100), 2);
+        assert_eq!(sq.begin_list(100), 2);
+        let mut sq = queue(100);
+        sq.pending = STORE_BATCH as u32 - 3;
+        assert_eq!(sq.begin_reservation(100), 3);
     }
 
     /// Only received blocks count, and only until their sends are over.

@@ -60,9 +60,10 @@ fn messages_per_doorbell(hold_turns: u32, burst: usize) -> f64 {
 /// at once.
 #[test]
 fn batches_grow_under_load() {
-    // Eight from a full poll, and eight from the next.
+    // Eight from each of three full polls.
     assert!(messages_per_doorbell(0, 192) < 8.5);
-    assert!(messages_per_doorbell(3, 192) > 16.0);
+    // Eight, and then sixteen.
+    assert!(messages_per_doorbell(3, 192) > 11.5);
     assert_eq!((messages_per_doorbell(0, 8), messages_per_doorbell(3, 8)), (1.0, 1.0));
 }
 
