@@ -5,7 +5,7 @@
 use crate::model::buffers::Target;
 use crate::room::never;
 use crate::shm::burst::Burst;
-use crate::shm::copy::{self, claim_line, fetch_line};
+use crate::shm::copy::{self, fetch_line};
 use crate::shm::layout::{
     AREA, Data, Direction, Header, JUMP_BYTES, LENT_OPERANDS, SEGMENT, SLOT_FIRST_BYTES,
     SLOT_PAYLOAD_MAX, SLOT_RECORD_MAX, SLOT_SHORT, slot_rest_lines,
@@ -328,20 +328,8 @@ impl Rx {
         let whole = seals.iter().all(|it| it.load(Ordering::Relaxed) == seal);
         if whole {
             self.move_to(end, word);
-            self.claim_second_line();
         }
         whole
-    }
-
-    /// Takes the second line of the slot, if the record filled no more: the answer goes there, and
-    /// the peer does not poll that line. So the stores of the answer wait for the first line alone.
-    /// With 8 links in turn on near cores, half a round trip of 64 bytes takes 75 ns in place of
-    /// 80. For a record of more lines it gains nothing.
-    #[inline(always)]
-    fn claim_second_line(&self) {
-        if self.slot_lines == 1 {
-            claim_line(self.dir.slot_line(1).as_ptr());
-        }
     }
 
     /// Notes that this side has read up to `end`, and seen `word` in the slot.
