@@ -283,14 +283,9 @@ impl Qp for SoftQp {
             return Err(PostError { accepted: 0, cause: PostCause::State });
         }
         let result = self.queue.post(list);
-        // SAFETY: as in `post`.
-        unsafe {
-            self.domain.enter(|state| {
-                let qp = self.context.get_alone();
-                if qp.state == State::Err {
-                    state.transport.res.service_queue.schedule(qp);
-                }
-            });
+        if self.queue.is_flushed() {
+            // SAFETY: as in `post`.
+            unsafe { self.flush_again() };
         }
         result
     }
@@ -301,6 +296,27 @@ impl Qp for SoftQp {
 
     fn recover(&mut self) {
         self.domain.ask(Command::Recover { num: self.num });
+    }
+}
+
+impl SoftQp {
+    /// A receive was posted after the queue was flushed: in ERR it is flushed as well.
+    ///
+    /// # Safety
+    /// As for `Qp::post_recv`.
+    #[cold]
+    #[inline(never)]
+    unsafe fn flush_again(&mut self) {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            self.domain.enter(|state| {
+                let qp = self.context.get_alone();
+                match qp.state {
+                    State::Err => state.transport.res.service_queue.schedule(qp),
+                    _ => self.queue.serves_again(),
+                }
+            });
+        }
     }
 }
 

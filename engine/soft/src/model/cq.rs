@@ -230,9 +230,15 @@ impl CompletionQueue {
         Ok(())
     }
 
+    /// True after an overrun, until [`CompletionQueue::take_overrun`].
+    #[inline(always)]
+    pub(crate) fn has_overrun(&self) -> bool {
+        self.health == Health::Overrun
+    }
+
     /// True once after an overrun: the queue's pairs must fail now.
     pub(crate) fn take_overrun(&mut self) -> bool {
-        let overrun = self.health == Health::Overrun;
+        let overrun = self.has_overrun();
         if overrun {
             self.health = Health::Dead;
         }

@@ -70,6 +70,15 @@ impl Ring {
         self.claims.iter().flatten().map(Claim::unused).sum()
     }
 
+    /// True if one more receive fits. Prefetched receives keep their place here, because they may
+    /// come back. The counts of used ones lie in lines of other processors, so they are read only
+    /// where they matter.
+    #[inline(always)]
+    fn has_room(&self) -> bool {
+        let len = self.len();
+        len + self.claimed < self.depth || len < self.depth && len + self.ahead() < self.depth
+    }
+
     fn claim(&mut self, number: usize, claimed: u32) {
         if let Some(Some(claim)) = self.claims.get_mut(number) {
             let before = core::mem::replace(&mut claim.claimed, claimed);
@@ -94,6 +103,9 @@ pub(crate) struct RecvQueue {
     users: AtomicU32,
     /// A domain found the queue empty while another may have some prefetched.
     wanted: AtomicBool,
+    /// Its owner has flushed it, and must hear of each receive that is posted from then on. Written
+    /// under the lock of `ring`, or by the owner's domain.
+    flushed: AtomicBool,
 }
 
 impl RecvQueue {
@@ -115,6 +127,7 @@ impl RecvQueue {
             }),
             users: AtomicU32::new(0),
             wanted: AtomicBool::new(false),
+            flushed: AtomicBool::new(false),
         }
     }
 
@@ -176,7 +189,7 @@ impl RecvQueue {
     pub(crate) fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
         let mut ring = self.ring.lock();
         if let [one] = list
-            && ring.len() + ring.claimed < ring.depth
+            && ring.has_room()
             && !ring.starved
         {
             let at = ring.tail as usize & (ring.slots.len() - 1);
@@ -187,8 +200,7 @@ impl RecvQueue {
             }
         }
         let mut room = ring.depth.saturating_sub(ring.len());
-        // Prefetched receives keep their place here, because they may come back. The counts of used
-        // ones lie in lines of other processors, so they are read only where they matter.
+        // As in `has_room`.
         if list.len() > room.saturating_sub(ring.claimed) as usize {
             room = room.saturating_sub(ring.ahead());
         }
@@ -328,15 +340,30 @@ impl RecvQueue {
         }
     }
 
-    /// Takes the oldest receive, for flushing a queue of one owner (SM-2).
+    /// Takes the oldest receive, for flushing a queue of one owner (SM-2). If there is none, the
+    /// queue is flushed: see [`RecvQueue::is_flushed`].
     pub(crate) fn pop(&self) -> Option<RecvWr> {
         let mut ring = self.ring.lock();
         if ring.len() == 0 {
+            self.flushed.store(true, Ordering::Relaxed);
             return None;
         }
         let at = ring.head as usize & (ring.slots.len() - 1);
         ring.head = ring.head.wrapping_add(1);
         ring.slots.get(at).copied()
+    }
+
+    /// True if the owner of the queue must hear of the receive just posted, because it has flushed
+    /// the queue before. Relaxed: the flush has found the queue empty and stored this under the
+    /// lock that `post` has taken since. A flush that comes later finds the receive.
+    #[inline(always)]
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.flushed.load(Ordering::Relaxed)
+    }
+
+    /// The owner, in whose domain the caller is, serves its receives again.
+    pub(crate) fn serves_again(&self) {
+        self.flushed.store(false, Ordering::Relaxed);
     }
 
     /// Receives in the queue, without the prefetched ones.

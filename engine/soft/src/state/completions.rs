@@ -38,6 +38,12 @@ impl Completions {
         &mut self.queues
     }
 
+    /// True if one has overrun, and its queue pairs do not know it yet.
+    #[inline(always)]
+    pub(crate) fn has_overrun(&self) -> bool {
+        self.queues.iter().any(CompletionQueue::has_overrun)
+    }
+
     /// True if a thread waits for an entry of one of them.
     pub(crate) fn is_armed(&self) -> bool {
         self.queues.iter().any(CompletionQueue::is_armed)

@@ -16,7 +16,16 @@ use crate::wc::Status;
 
 impl DomainState {
     /// Moves the queue pairs of an overrun completion queue to ERR (CP-5).
+    #[inline(always)]
     pub(crate) fn attend_overruns(&mut self) {
+        if self.transport.res.completions.has_overrun() {
+            self.fail_overrun();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fail_overrun(&mut self) {
         let Transport { qps, res } = &mut self.transport;
         for cq in 0..res.completions.all().len() {
             if !res.completions.get_mut(cq).is_some_and(CompletionQueue::take_overrun) {
