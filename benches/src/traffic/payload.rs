@@ -28,7 +28,8 @@ pub(crate) fn read_number(payload: &[u8]) -> u64 {
     payload.first_chunk().map_or(0, |first| u64::from_le_bytes(*first).wrapping_mul(UNSPREAD))
 }
 
-/// Words that are written and compared at once: the harness should take less time than the delivery.
+/// Words that are written and compared at once: the harness should take less time than the
+/// delivery.
 const LANES: usize = 8;
 
 /// Writes every byte of message `number`.

@@ -8,8 +8,9 @@
 //! - the room in the peer's send queue and its credit, without the last credit, which only a reply
 //!   may use;
 //! - the messages before the next one that asks for a completion;
-//! - the rest of a batch, which goes with one doorbell: [`SEND_BATCH`] messages of a list. Batches
-//!   of messages sent one by one begin with [`STORE_BATCH`] and double until a flush;
+//! - the rest of a batch, which goes with one doorbell: [`SEND_BATCH`](super::SEND_BATCH) messages
+//!   of a list. Batches of messages sent one by one begin with
+//!   [`STORE_BATCH`](super::STORE_BATCH) and double until a flush;
 //! - the room below the watermark of [`super::in_flight`], which all peers share. The whole
 //!   reservation counts as in flight from its beginning; its end gives back the unused part.
 //!

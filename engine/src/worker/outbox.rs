@@ -15,8 +15,8 @@ use crate::remote::{RemoteError, RemoteMemory};
 use crate::wr::{Remote, SendFlags};
 
 /// The sends of one worker. They gather per peer, and go out with one doorbell when
-/// [`SEND_BATCH`](super::SEND_BATCH) have gathered, or at the end of the turn. Where a doorbell is a
-/// store, messages that do not come in one list begin with a smaller batch,
+/// [`SEND_BATCH`](super::SEND_BATCH) have gathered, or at the end of the turn. Where a doorbell is
+/// a store, messages that do not come in one list begin with a smaller batch of
 /// [`STORE_BATCH`](super::STORE_BATCH). The first send after a short poll may ring at once.
 pub struct Outbox<'a, P: Provider> {
     pub(super) core: &'a mut Core<P>,

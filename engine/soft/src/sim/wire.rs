@@ -183,8 +183,8 @@ impl Wire {
         self.exchange();
     }
 
-    /// Lets the next event happen, if it is due by `until`. At the same time a packet comes before a
-    /// timer, and a timer before a domain's silence. False: none is due.
+    /// Lets the next event happen, if it is due by `until`. A packet comes before a timer that is
+    /// due at the same time, and a timer before a domain's silence. False: no event is due.
     fn happen(&mut self, until: u64) -> bool {
         let (timer, silence) = (self.next_timer(), self.next_silence());
         let by_itself = [timer.map(|(at, ..)| at), silence.map(|(at, ..)| at)];
