@@ -247,6 +247,12 @@ fn sm_2_everything_outstanding_is_flushed_in_order() {
     assert_eq!(ends, [4, 12].map(|n| (n, Status::Flushed)));
     // CP-1: no other field means anything.
     assert_ne!(sent[0].byte_len, 0);
+    // Each receive is flushed though no send comes with it.
+    for wr_id in 13..16 {
+        one.recv(wr_id, 0, 8);
+        let ends: Vec<_> = one.poll().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!(ends, [(wr_id, Status::Flushed)]);
+    }
 
     let (mut one, mut two) = pair(CAPS, true);
     one.recv(10, 0, 8);
