@@ -182,10 +182,13 @@ fn rung_twice(task: &Task, side: &str) -> u64 {
 fn check(task: &Task, [server, caller]: [Figures; 2]) {
     let messages = task.sealed_messages();
     assert!(messages > 2 * u64::from(child::CONFIG.recv_blocks), "receives go round");
+    let batches = messages / STREAM_BATCH;
     // The caller's last one says that all replies have come.
-    let (served, called) = match task.path.echoes() {
-        true => (messages, messages + 1),
-        false => (1, messages / STREAM_BATCH + 1),
+    let (served, called) = match task.path {
+        Path::Echo | Path::Long => (messages, messages + 1),
+        // Each second batch is sent one by one, and rings for its first half already.
+        Path::Stream => (1, batches + batches / 2 + 1),
+        Path::LongStream => (1, batches + 1),
     };
     // Credits went both ways, or one.
     let few = messages / u64::from(child::CONFIG.recv_blocks);

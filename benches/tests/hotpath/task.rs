@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use doorbell::worker::STORE_BATCH;
+
 /// The environment variable with the task; and the mark before each line of the answer.
 pub(crate) const VARIABLE: &str = "DOORBELL_HOTPATH";
 pub(crate) const MARK: &str = "hotpath: ";
@@ -11,8 +13,8 @@ pub(crate) const MARK: &str = "hotpath: ";
 pub(crate) const SIZES: [usize; 4] = [8, 64, 200, 1024];
 pub(crate) const LONG_SIZES: [usize; 2] = [5000, 20_000];
 
-/// Messages to a doorbell in a stream.
-pub(crate) const STREAM_BATCH: u64 = 16;
+/// Messages of a batch of a stream: twice as many as ring first if they are sent one by one.
+pub(crate) const STREAM_BATCH: u64 = 2 * STORE_BATCH as u64;
 
 /// Messages of each size before the threads are sealed: every queue wraps several times.
 const WARM: u64 = 160 * STREAM_BATCH;
