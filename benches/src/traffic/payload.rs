@@ -101,7 +101,7 @@ fn compare(groups: &[Group], mut lanes: Lanes) -> u64 {
 const WIDE_MIN: usize = 8;
 
 /// Reads a group with one instruction, on a processor that has registers of that width: 64 KiB in
-/// the cache take 0.7 µs in place of 2.1. Writing them would gain nothing.
+/// the cache take a third to two thirds of the time. Writing them would gain nothing.
 #[cfg(target_arch = "x86_64")]
 mod wide {
     #![expect(unsafe_code, reason = "instructions that not every processor has")]

@@ -26,9 +26,9 @@ pub(super) struct SendQueue {
     /// Sends that wait for a doorbell, with the reserved ones; and whether the peer is in the list
     /// of peers with such sends.
     pub(super) pending: u32,
+    pub(super) is_listed: bool,
     /// Messages sent one by one for which the next doorbell rings, unless a flush comes before.
     batch: u32,
-    pub(super) is_listed: bool,
     /// Up to this send a message goes inline without another check: the peer is up, nothing waits
     /// that it would overtake, and there is room. Closed while messages are reserved.
     budget: u32,
@@ -65,8 +65,8 @@ impl SendQueue {
             signal_at: config.signal_every - 1,
             signal_every: config.signal_every,
             pending: 0,
-            batch: STORE_BATCH as u32,
             is_listed: false,
+            batch: STORE_BATCH as u32,
             budget: 0,
             reserved: 0,
             wr_id_base: 0,
