@@ -73,18 +73,20 @@ impl<P: Provider> Sender<P> {
         }
         peer.sq.reserved -= 1;
         if peer.sq.reserved == 0 {
-            self.reservation_used_up(slot);
+            self.reservation_used_up(slot, false);
         }
         true
     }
 
-    /// The last message of a reservation was sent: rings if the batch is full.
+    /// The last message of a reservation was sent: rings if the batch is full. One that asks for a
+    /// completion may be in the middle of a list, which rings as a whole.
     #[cold]
     #[inline(never)]
-    fn reservation_used_up(&mut self, slot: u32) {
+    fn reservation_used_up(&mut self, slot: u32, signals: bool) {
         let Some(peer) = self.peers.at(slot) else { return };
         peer.sq.end_reservation();
-        if peer.sq.is_batch_full() {
+        let full = if signals { peer.sq.is_list_full() } else { peer.sq.is_batch_full() };
+        if full {
             self.ring_doorbell(slot);
         }
     }
@@ -132,7 +134,7 @@ impl<P: Provider> Sender<P> {
         if !posted {
             self.end_reservation(slot);
         } else if peer.sq.reserved == 0 {
-            self.reservation_used_up(slot);
+            self.reservation_used_up(slot, signals);
         }
         posted
     }

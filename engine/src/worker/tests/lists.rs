@@ -126,6 +126,26 @@ fn a_list_gathers_more_for_a_doorbell_than_single_messages() {
     assert_eq!(two.worker.handler().got.len(), 171);
 }
 
+/// A message of a list that asks for a completion goes alone, and rings for nothing.
+#[test]
+fn a_list_with_a_message_that_asks_for_a_completion_rings_once() {
+    let config = Config { recv_blocks: 1024, refill: 32, send_queue: 256, ..CONFIG };
+    let config = Config { signal_every: 12, ..config };
+    let (mut one, mut two) = (side(&config, false), side(&config, false));
+    connect(&mut one, &mut two);
+    let peer = one.only_peer();
+    one.worker.outbox().send(peer, b"12345678").unwrap();
+    settle(&mut [&mut one, &mut two]);
+    let before = one.worker.stats().doorbells;
+    for rung in 1..10 {
+        one.worker.outbox().send_list(peer, &[&b"12345678"[..]; 16]).unwrap();
+        assert_eq!(one.worker.stats().doorbells, before + rung - 1);
+        one.worker.outbox().flush();
+        assert_eq!(one.worker.stats().doorbells, before + rung);
+        settle(&mut [&mut one, &mut two]);
+    }
+}
+
 /// A peer without enough credit, or one that is gone: how many messages were accepted, and why not
 /// the next.
 #[test]
