@@ -176,8 +176,7 @@ impl End {
             return;
         }
         if let Some(lone) = self.rx.slot_record(self.tx.last_in_slot()) {
-            if lone.header.is_plain_send() && self.rx.take_any_from_slot(lone, Target::of(&mut to))
-            {
+            if lone.header.is_plain_send() && self.rx.take_from_slot(lone, Target::of(&mut to)) {
                 return self.check(to, lone.header, "the slot");
             }
             if let Some(offer) = self.rx.offer_in_slot(lone) {

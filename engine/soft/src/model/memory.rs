@@ -397,11 +397,6 @@ impl Lasting {
         Lasting { removals: Lasting::NONE, bytes: Target::of(&mut []) }
     }
 
-    /// At most that many of them.
-    pub(crate) fn at_most(self, length: u32) -> Lasting {
-        Lasting { bytes: self.bytes.part(0, length), ..self }
-    }
-
     /// The bytes, if no region has gone since the lookup.
     #[inline(always)]
     pub(crate) fn get<'a>(&self, memory: &'a Memory) -> Option<Target<'a>> {

@@ -247,9 +247,9 @@ impl Rx {
     }
 
     /// Copies the payload of the record in the slot, which [`Rx::slot_record`] or
-    /// [`Rx::predicted_in_slot`] just returned, to `to`, and moves past the record. The payload has
-    /// `SLOT_SHORT` bytes at most. False: the slot changed meanwhile, or the payload is too long,
-    /// and nothing was consumed; the record is in the ring.
+    /// [`Rx::predicted_in_slot`] just returned, to `to`, and moves past the record. False: the slot
+    /// changed meanwhile, or the payload is too long, and nothing was consumed; the record is in
+    /// the ring.
     #[inline(always)]
     pub(crate) fn take_from_slot(&mut self, lone: SlotRecord, to: Target<'_>) -> bool {
         if lone.header.length() > to.length() {
@@ -284,11 +284,13 @@ impl Rx {
         (end, word): (u64, u64),
         to: *mut u8,
     ) -> bool {
-        debug_assert!(length <= SLOT_SHORT);
+        if length > SLOT_SHORT {
+            // SAFETY: as the caller vouches.
+            return unsafe { self.take_longest_from_slot(length, (end, word), to) };
+        }
         let way = &self.dir;
         // SAFETY: as the caller vouches: the first line's part is less than `length`. The rest fits
-        // the lines behind it: `take_any_from_slot` has checked that, and a predicted message goes
-        // to a target of `SLOT_SHORT` bytes at most.
+        // the lines behind it.
         unsafe {
             copy::from_shared(to, way.slot_payload(), SLOT_FIRST_BYTES);
             let behind = length - SLOT_FIRST_BYTES;
@@ -297,23 +299,29 @@ impl Rx {
         self.has_copied(length, (end, word))
     }
 
-    /// As [`Rx::take_from_slot`], for a payload of any length that the slot holds.
-    pub(crate) fn take_any_from_slot(&mut self, lone: SlotRecord, to: Target<'_>) -> bool {
-        let length = lone.header.length();
-        if length as usize <= SLOT_SHORT {
-            return self.take_from_slot(lone, to);
-        }
-        if length > to.length().min(SLOT_PAYLOAD_MAX) {
+    /// The same with a payload of more than `SLOT_SHORT` bytes, for the same reason apart.
+    ///
+    /// # Safety
+    /// As there.
+    #[cold]
+    #[inline(never)]
+    unsafe fn take_longest_from_slot(
+        &mut self,
+        length: usize,
+        (end, word): (u64, u64),
+        to: *mut u8,
+    ) -> bool {
+        if length > SLOT_PAYLOAD_MAX as usize {
             return false;
         }
-        let (length, to, way) = (length as usize, to.as_ptr(), &self.dir);
-        // SAFETY: the target has the length, and so has the slot.
+        let way = &self.dir;
+        // SAFETY: as the caller vouches; the slot holds the length.
         unsafe {
             copy::from_shared(to, way.slot_payload(), SLOT_FIRST_BYTES);
             let behind = length - SLOT_FIRST_BYTES;
             copy::from_shared_long(to.add(SLOT_FIRST_BYTES), way.slot_rest(), behind);
         }
-        self.has_copied(length, (lone.end, lone.word))
+        self.has_copied(length, (end, word))
     }
 
     /// The payload of a record of more than one line has been copied out of the slot. Moves past

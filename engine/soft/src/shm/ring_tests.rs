@@ -98,7 +98,7 @@ fn hear(rx: &mut Rx, into: &mut [u8; 4096], spoken: u32) -> Option<usize> {
                 return None;
             }
             if let Some(lone) = rx.slot_record(spoken)
-                && rx.take_any_from_slot(lone, Target::of(into))
+                && rx.take_from_slot(lone, Target::of(into))
             {
                 return Some(lone.header.length() as usize);
             }
@@ -235,7 +235,7 @@ fn a_record_from_a_side_that_had_not_read_ours_is_read_from_the_ring() {
         assert!(rx.look());
         let lone =
             rx.slot_record(tx.last_in_slot()).expect("this side has read the other's record");
-        assert!(rx.take_any_from_slot(lone, Target::of(&mut into)));
+        assert!(rx.take_from_slot(lone, Target::of(&mut into)));
         assert_eq!(into[..length], vec![3; length]);
     }
 }
@@ -252,7 +252,7 @@ fn the_slot_holds_a_record_of_any_size() {
         assert!(rx.look(), "{length}");
         let lone =
             rx.slot_record(0).unwrap_or_else(|| panic!("{length} bytes are in the ring alone"));
-        assert!(rx.take_any_from_slot(lone, Target::of(&mut into)), "{length}");
+        assert!(rx.take_from_slot(lone, Target::of(&mut into)), "{length}");
         assert_eq!(into[..length], bytes[..length]);
         assert!(into[length..].iter().all(|byte| *byte == 0), "more than {length}");
     }
@@ -286,7 +286,7 @@ fn a_slot_that_changes_under_the_reader_is_given_up() {
     let second = [2u8; 200];
     put_lone(&mut tx, &second);
     let mut into = [0; 4096];
-    assert!(!rx.take_any_from_slot(seen, Target::of(&mut into)));
+    assert!(!rx.take_from_slot(seen, Target::of(&mut into)));
     assert!(rx.advance());
     assert_eq!(get(&mut rx, &mut into), Some(200));
     assert_eq!(into[..200], first);

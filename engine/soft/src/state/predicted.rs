@@ -8,7 +8,7 @@
 
 use crate::model::memory::Lasting;
 use crate::model::recvq::Prefetch;
-use crate::shm::layout::{Header, RecordFlags, SLOT_SHORT};
+use crate::shm::layout::{Header, RecordFlags};
 use crate::state::completion::recv_wc;
 use crate::state::link::Link;
 use crate::state::place::Pointer;
@@ -22,8 +22,8 @@ use crate::wc::Wc;
 pub(crate) struct PredictedReceive {
     /// Its header, without the length.
     like: Header,
-    /// Where its bytes go, as many as fit there, and in the slot; none if no message is predicted.
-    /// (No header can express that, because a peer may write any.)
+    /// Where its bytes go, as many as fit there; none if no message is predicted. (No header can
+    /// express that, because a peer may write any.)
     pub(crate) to: Lasting,
     wr_id: u64,
     /// The prefetch of which that receive is the first.
@@ -62,7 +62,6 @@ impl PredictedReceive {
         // A buffer that is only partly writable needs all checks for each message.
         if open && let Some(to) = mr_cache.lasting(memory, wr.sge) {
             let (like, wr_id) = (Header::plain_for(link.last_qp), wr.wr_id);
-            let to = to.at_most(SLOT_SHORT as u32);
             let prefetch = Some(Pointer::to(&mut rq.prefetch));
             *self = PredictedReceive { like, to, wr_id, prefetch };
         }

@@ -254,7 +254,7 @@ impl Transport {
         }
         let to = mr_cache.target(&self.res.nic.memory, wr.sge, length)?;
         let recv_cq = self.qps.open_on(header.qp(), link.index)?;
-        if !link.rx.take_any_from_slot(lone, to) {
+        if !link.rx.take_from_slot(lone, to) {
             return None;
         }
         if header.flags().contains(RecordFlags::ACK_REQ) {
