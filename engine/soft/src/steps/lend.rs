@@ -19,9 +19,9 @@ use crate::wr::{SendFlags, SendOp, SendWr, Sge};
 /// the sender's memory.
 pub(crate) const LEND_MIN: u32 = 1024;
 
-/// The head and the operands of a whole message, if its bytes can be lent.
-#[cold]
-#[inline(never)]
+/// The head and the operands of a whole message, if its bytes can be lent. Inlined: operands that
+/// are returned in memory would be loaded by pairs, and wait for the stores of the payload.
+#[inline(always)]
 pub(crate) fn whole(
     link: &mut Link,
     memory: &Memory,

@@ -36,6 +36,16 @@ const LOOK_EVERY: u32 = 4;
 /// completion, so the sink does not bound them.
 const SLOW_MAX: u32 = 64;
 
+/// A message that was taken from the slot, without what its header says. Its completion is made
+/// where it is delivered: loads of a completion that a function returns in memory are wider than
+/// the stores that wrote it. They wait until those stores leave the store buffer, where they queue
+/// behind the payload.
+pub(crate) struct Taken {
+    wr_id: u64,
+    length: u32,
+    recv_cq: usize,
+}
+
 impl Transport {
     /// Completions out, records in, acknowledgements both ways.
     #[inline(always)]
@@ -228,22 +238,18 @@ impl Transport {
     #[inline(always)]
     fn receive_whole_from_slot(&mut self, link: &mut Link) -> Option<(Wc, usize, bool)> {
         let lone = link.rx.slot_record(link.tx.last_in_slot())?;
-        let (wc, recv_cq) = match lone.header.is_plain_send() {
+        let Taken { wr_id, length, recv_cq } = match lone.header.is_plain_send() {
             true => self.receive_from_slot(link, lone),
             false => self.receive_lent_from_slot(link, lone),
         }?;
-        Some((wc, recv_cq, lone.header.flags().is_solicited()))
+        let (num, flags) = (lone.header.qp(), lone.header.flags());
+        Some((recv_wc(wr_id, num, length, flags, 0), recv_cq, flags.is_solicited()))
     }
 
     /// The fast path for a record in the slot: a plain message for a queue pair that has a receive.
-    /// Returns its completion, and for which queue. `None`: nothing was done; the record is in the
-    /// ring as well.
+    /// `None`: nothing was done; the record is in the ring as well.
     #[inline(always)]
-    pub(crate) fn receive_from_slot(
-        &mut self,
-        link: &mut Link,
-        lone: SlotRecord,
-    ) -> Option<(Wc, usize)> {
+    pub(crate) fn receive_from_slot(&mut self, link: &mut Link, lone: SlotRecord) -> Option<Taken> {
         let header = lone.header;
         let rq = self.res.receives.get_mut(link.rq)?;
         let (wr, mr_cache) = rq.prefetch.ready_first()?;
@@ -263,14 +269,14 @@ impl Transport {
         rq.prefetch.advance(1);
         link.last_qp = header.qp();
         link.ping_pong = link.note_arrivals(1);
-        Some((recv_wc(wr_id, header.qp(), length, header.flags(), 0), recv_cq))
+        Some(Taken { wr_id, length, recv_cq })
     }
 
     /// The same for a message whose bytes the sender lends. `None`: nothing was consumed; bytes may
     /// have been written to the next receive.
     #[cold]
     #[inline(never)]
-    fn receive_lent_from_slot(&mut self, link: &mut Link, lone: SlotRecord) -> Option<(Wc, usize)> {
+    fn receive_lent_from_slot(&mut self, link: &mut Link, lone: SlotRecord) -> Option<Taken> {
         let offer = link.rx.offer_in_slot(lone)?;
         let (header, length) = (lone.header, offer.length);
         let rq = self.res.receives.get_mut(link.rq)?;
@@ -290,7 +296,7 @@ impl Transport {
         rq.prefetch.advance(1);
         link.last_qp = header.qp();
         link.ping_pong = link.note_arrivals(1);
-        Some((recv_wc(wr_id, header.qp(), length, header.flags(), 0), recv_cq))
+        Some(Taken { wr_id, length, recv_cq })
     }
 
     /// The fast path for records in the ring: whole messages for queue pairs that have receives.
