@@ -3,7 +3,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use doorbell_alloc::{BlockPool, SizeError};
 
@@ -72,6 +72,36 @@ fn any_run_of_takes_and_puts_agrees_with_a_set() {
             }
             assert_eq!(pool.available() as usize, free.len(), "seed {seed}");
         }
+    }
+}
+
+/// Each block is taken as often as any other, and none before its turn.
+#[test]
+fn blocks_in_turn_are_taken_in_the_order_in_which_they_were_put() {
+    for seed in 1..=200_u64 {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let count = 1 + random.below(40) as u32;
+        let mut pool = BlockPool::new(count, 64).unwrap();
+        // Also if some are out already.
+        let mut held: Vec<u32> =
+            (0..random.below(u64::from(count) + 1)).map_while(|_| pool.take()).collect();
+        let mut free: VecDeque<u32> = (held.len() as u32..count).collect();
+        pool = pool.in_turn();
+        let bias = 1 + random.below(9);
+        for _ in 0..1000 {
+            if random.below(10) < bias {
+                let index = pool.take();
+                assert_eq!(index, free.pop_front(), "seed {seed}");
+                held.extend(index);
+            } else if !held.is_empty() {
+                let index = held.swap_remove(random.below(held.len() as u64) as usize);
+                pool.put(index);
+                free.push_back(index);
+            }
+            assert_eq!(pool.available() as usize, free.len(), "seed {seed}");
+        }
+        held.into_iter().for_each(|index| pool.put(index));
+        assert_eq!(pool.close(), Ok(None), "seed {seed}");
     }
 }
 

@@ -12,7 +12,7 @@ use crate::arena::Piece;
 use crate::arith::{self, SizeError};
 
 /// Hands out fixed blocks of a region by index. The block put last is taken next, because it is
-/// most likely still in the processor's cache.
+/// most likely still in the processor's cache; [`in_turn`](Self::in_turn) gives the other order.
 ///
 /// The pool holds no pointer: it deals in indexes and offsets, and its owner pairs it with a
 /// region. [`take`](Self::take) and [`put`](Self::put) take constant time and never allocate. A
@@ -26,9 +26,12 @@ use crate::arith::{self, SizeError};
 #[derive(Debug)]
 pub struct BlockPool {
     blocks: Blocks,
-    /// Free indexes in `free[..available]`; `take` gives the last of them.
+    /// Free indexes: `available` of them from `first` on, which go on at the front behind the end.
     free: Box<[u32]>,
+    first: u32,
     available: u32,
+    /// `take` gives the first of them, not the last.
+    in_turn: bool,
     /// The shared pool's list, if this is a cache.
     shared: Option<Arc<FreeList>>,
     piece: Option<Piece>,
@@ -75,7 +78,9 @@ impl BlockPool {
         Self {
             blocks,
             free: (0..blocks.count).rev().collect(),
+            first: 0,
             available: blocks.count,
+            in_turn: false,
             shared: None,
             piece,
             #[cfg(debug_assertions)]
@@ -85,6 +90,21 @@ impl BlockPool {
         }
     }
 
+    /// The same blocks, taken in turn: next is the one that was put back longest ago. It is the
+    /// order for blocks that another processor reads. The processor that writes a block must first
+    /// take its lines back from every cache that has read them. If all blocks together are larger
+    /// than that cache, the lines have left it by then. A cache of a
+    /// [`SharedPool`](crate::SharedPool) keeps its order.
+    #[must_use]
+    pub fn in_turn(mut self) -> Self {
+        if self.shared.is_none() && !self.in_turn {
+            self.in_turn = true;
+            // The one that was to be taken next still is.
+            self.free.get_mut(..self.available as usize).unwrap_or_default().reverse();
+        }
+        self
+    }
+
     /// An empty cache of at most `size` blocks of a shared pool.
     #[cfg_attr(not(debug_assertions), expect(unused_variables, reason = "for the tracker"))]
     pub(super) fn cache(list: Arc<FreeList>, owner: u32, size: u32) -> Self {
@@ -92,7 +112,9 @@ impl BlockPool {
         Self {
             blocks,
             free: vec![0; size.clamp(1, blocks.count) as usize].into_boxed_slice(),
+            first: 0,
             available: 0,
+            in_turn: false,
             piece: None,
             #[cfg(debug_assertions)]
             tracker: list.tracker.clone(),
@@ -111,9 +133,14 @@ impl BlockPool {
         if self.available == 0 && !self.fetch() {
             return None;
         }
-        let last = self.available - 1;
-        let index = *self.free.get(last as usize)?;
-        self.available = last;
+        let index = if self.in_turn {
+            let index = *self.free.get(self.first as usize)?;
+            self.first = if self.first + 1 == self.count() { 0 } else { self.first + 1 };
+            index
+        } else {
+            *self.free.get(self.available as usize - 1)?
+        };
+        self.available -= 1;
         #[cfg(debug_assertions)]
         self.tracker.take(index, self.owner);
         Some(index)
@@ -136,11 +163,20 @@ impl BlockPool {
         #[cfg(debug_assertions)]
         self.tracker.put(index, self.owner);
         if index < self.count()
-            && let Some(place) = self.free.get_mut(self.available as usize)
+            && let Some(place) = self.free.get_mut(self.end())
         {
             *place = index;
             self.available += 1;
         }
+    }
+
+    /// The place behind the last free index, if there is one.
+    #[inline]
+    fn end(&self) -> usize {
+        let end = self.first as usize + self.available as usize;
+        // Only a pool of one owner has a first place other than 0.
+        let is_over = self.available as usize != self.free.len() && end >= self.free.len();
+        if is_over { end - self.free.len() } else { end }
     }
 
     /// Records that a block was posted to a device: until it is [`completed`](Self::completed) it
