@@ -78,7 +78,9 @@ pub struct Config {
     /// each of `peers`, and `refill` for each worker. Default: 1024, four for each peer: half of
     /// them are shared by those that are busy.
     pub recv_blocks: u32,
-    /// Blocks of one worker for sends that are not inline. Default: 256.
+    /// Blocks of one worker for sends that are not inline. Default: 256. On the device in software
+    /// they are used in turn, and are best twice as large together as a core's own cache: then the
+    /// peer's cache no longer has the lines of a block when its turn comes again.
     pub send_blocks: u32,
     /// Inline limit asked of the device, in bytes, at most [`INLINE_MAX`]. Default: 220. With the
     /// default, the device in software takes messages of up to 1 KiB inline; any other number holds
