@@ -59,6 +59,12 @@ pub const PIECES_MAX: usize = 4;
 /// copied within it. On soft, half a round trip of 64 KiB took 1.7 µs with 4 MiB of receives, and
 /// 2.1 µs with 64 MiB; one of 1 MiB took 29 and 60 µs, and one way the rate was double.
 ///
+/// Memory that is written again soon is slow, too, if another core has read it: each line must be
+/// taken back from that core's own cache. So on soft the send blocks are used in turn as well, and
+/// are best as large together as that cache, or twice as large. In a stream of messages of 4 KiB to
+/// 64 KiB from a program's own memory ([`Worker::adopt_own`](super::Worker::adopt_own)), 1 MiB of it
+/// made the stream twice as fast as 128 to 512 KiB.
+///
 /// [`Config::builder`] chooses the numbers from what a program wants. With the feature `serde` a
 /// file can hold them: a field that is not there has its default, and one that does not exist is an
 /// error.
@@ -78,9 +84,7 @@ pub struct Config {
     /// each of `peers`, and `refill` for each worker. Default: 1024, four for each peer: half of
     /// them are shared by those that are busy.
     pub recv_blocks: u32,
-    /// Blocks of one worker for sends that are not inline. Default: 256. On the device in software
-    /// they are used in turn, and are best twice as large together as a core's own cache: then the
-    /// peer's cache no longer has the lines of a block when its turn comes again.
+    /// Blocks of one worker for sends that are not inline. Default: 256.
     pub send_blocks: u32,
     /// Inline limit asked of the device, in bytes, at most [`INLINE_MAX`]. Default: 220. With the
     /// default, the device in software takes messages of up to 1 KiB inline; any other number holds

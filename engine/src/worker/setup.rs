@@ -168,6 +168,10 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// [`Outbox::bytes`] and [`Outbox::bytes_mut`] lend its bytes as plain slices. It stays until
     /// the worker is gone.
     ///
+    /// On the device in software the peer's core reads long messages from there. A program that
+    /// writes many of them writes to all of that memory in turn, and makes it as large as a core's
+    /// own cache, 1 MiB or so: see **Caches** at [`Config`].
+    ///
     /// # Errors
     /// `Invalid`: another process may map the memory. The device's refusal.
     pub fn adopt_own(&mut self, nic: &P, memory: Mapping) -> Result<OwnRegion, SetupError> {
