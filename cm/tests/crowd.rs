@@ -191,7 +191,7 @@ impl Crowd {
 
 /// Asserts that all blocks have come back and no peer is left.
 fn assert_home(worker: &mut OneWorker, config: &Config) {
-    let Stats { received, refilled, .. } = *worker.stats();
+    let Stats { received, refilled, .. } = worker.stats();
     let (receives, sends) = (worker.recv_blocks_home(), worker.send_blocks_home());
     assert_eq!(received - refilled, receives as u64);
     assert_eq!((sends, worker.in_flight()), (config.send_blocks as usize, 0));
@@ -214,7 +214,7 @@ fn of_ten_thousand_peers_the_few_that_talk_share_evenly() {
     let fair = ECHOES / TALKERS as u64;
     assert!(echoes.iter().all(|echoes| *echoes >= fair * 3 / 4), "{echoes:?}");
     // Each was limited by its own window, and all windows together are only a part of the queue.
-    let (here, there) = (*crowd.one.stats(), *crowd.two.stats());
+    let (here, there) = (crowd.one.stats(), crowd.two.stats());
     assert!(here.credit_stalls > 0, "{here:?}");
     assert_eq!((here.errors, there.errors), (0, 0));
     let windows = u64::from(config.window) * TALKERS as u64;

@@ -327,11 +327,11 @@ impl<'a, F: Fabric> Member<'a, F> {
         let mut parts = Vec::with_capacity(times::parts(self.job.time) as usize + 1);
         let switches = Switches::begin();
         let (sent, bytes) = (self.sent, self.bytes);
-        let since = Since::now(self.worker.stats());
+        let since = Since::now(&self.worker.stats());
         (self.excluded, self.tally.allocations) = (0, 0);
         let start = Instant::now();
         self.call_in(phase::MEASURE, times, &mut parts)?;
-        let mut tally = since.tally(self.worker.stats(), self.excluded);
+        let mut tally = since.tally(&self.worker.stats(), self.excluded);
         let (there, wrong) = self.settle(wire::END)?;
         let passed = start.elapsed();
         let switches = switches.and_then(|switches| switches.per_second());

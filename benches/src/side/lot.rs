@@ -80,7 +80,7 @@ impl<F: Fabric> Lot<F> {
 
     /// Turns until every busy peer has marked the end. Returns what was done since the begin.
     pub(crate) fn work(&mut self, broken: &AtomicBool) -> Result<Tally, Failure> {
-        let mut since = Since::now(self.worker.stats());
+        let mut since = Since::now(&self.worker.stats());
         let (mut idle, mut excluded) = (0, 0);
         loop {
             if self.worker.turn() != 0 {
@@ -97,9 +97,9 @@ impl<F: Fabric> Lot<F> {
             let event = std::mem::replace(&mut self.worker.handler_mut().event, Event::None);
             match event {
                 Event::None => {}
-                Event::Mark => (since, excluded) = (Since::now(self.worker.stats()), 0),
+                Event::Mark => (since, excluded) = (Since::now(&self.worker.stats()), 0),
                 Event::End => {
-                    let mut tally = since.tally(self.worker.stats(), excluded);
+                    let mut tally = since.tally(&self.worker.stats(), excluded);
                     // The words that mark the end, and their answers, are no measured messages.
                     let words = u64::from(self.worker.handler().active);
                     tally.process = limits::resident();

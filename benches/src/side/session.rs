@@ -72,7 +72,7 @@ impl<F: Fabric, O: Order> Session<F, O> {
             dialer.dial(addr, &intake, PATIENCE)?;
         }
         let seen = (0, Instant::now());
-        let since = Since::now(worker.stats());
+        let since = Since::now(&worker.stats());
         let (idle, excluded, planted) = (0, 0, Planted::default());
         let mut session = Session { worker, dialer, tally, idle, excluded, seen, since, planted };
         while session.worker.handler().peers.len() < config.peers as usize {
@@ -219,12 +219,12 @@ impl<F: Fabric, O: Order> Session<F, O> {
     /// Counting begins here.
     pub(crate) fn mark(&mut self) {
         self.excluded = 0;
-        self.since = Since::now(self.worker.stats());
+        self.since = Since::now(&self.worker.stats());
     }
 
     /// What this side did since counting began.
     pub(crate) fn tally(&self) -> Tally {
-        self.since.tally(self.worker.stats(), self.excluded)
+        self.since.tally(&self.worker.stats(), self.excluded)
     }
 }
 

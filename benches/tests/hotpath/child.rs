@@ -209,7 +209,7 @@ fn sealed(
     seal();
     worker.handler_mut().sealed = true;
     let messages = worker.handler().messages;
-    let Stats { doorbells, credit_returns, idle_turns, .. } = *worker.stats();
+    let Stats { doorbells, credit_returns, idle_turns, .. } = worker.stats();
     let before = allocations();
     work(&mut worker);
     left.allocations.store(allocations() - before, Ordering::Relaxed);

@@ -262,7 +262,7 @@ impl<C: Control + Send> Survivor<C> {
             assert!(Instant::now() < end, "{} peers do not go", self.worker.peers());
             self.worker.turn();
         }
-        let Stats { received, refilled, strays, .. } = *self.worker.stats();
+        let Stats { received, refilled, strays, .. } = self.worker.stats();
         let (receives, sends) = (self.worker.recv_blocks_home(), self.worker.send_blocks_home());
         // Messages that came after their peer had gone do not count as received.
         let lent = received - refilled;

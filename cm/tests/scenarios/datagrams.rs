@@ -99,7 +99,7 @@ fn datagrams_go_both_ways_beside_a_peer<F: Fabric>(nic: &F) {
     let long = [0; 513];
     assert_eq!(pair.one.worker.outbox().send_to(to, &long, None), Err(SendError::TooLong));
     pair.until("all sends are over", |pair| pair.one.worker.in_flight() < 16);
-    let (one, two) = (*pair.one.worker.stats(), *pair.two.worker.stats());
+    let (one, two) = (pair.one.worker.stats(), pair.two.worker.stats());
     assert_eq!((one.datagrams_sent, one.datagrams_received), (60, 60));
     assert_eq!((two.datagrams_received, two.errors, one.errors, two.strays), (60, 0, 0, 0));
     assert!(pair.one.worker.datagrams_home() <= 4, "a quarter at most");

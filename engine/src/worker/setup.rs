@@ -195,10 +195,13 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         call(&mut self.handler, &mut Outbox { core: &mut self.core })
     }
 
-    /// What the worker has done, up to its last turn. The last few turns may be missing if they
-    /// found nothing or took one completion each.
-    pub fn stats(&self) -> &Stats {
-        &self.core.sender.accounts.stats
+    /// What the worker has done so far.
+    pub fn stats(&self) -> Stats {
+        let accounts = &self.core.sender.accounts;
+        let mut stats = accounts.stats;
+        stats.count_singles(accounts.uncounted_singles);
+        stats.count_short_turns(self.uncounted, self.alone);
+        stats
     }
 
     /// Its current peers, up or not.

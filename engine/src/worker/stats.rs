@@ -81,6 +81,14 @@ impl Stats {
         self.batches[0] += u64::from(count);
     }
 
+    /// Counts turns that found nothing, and turns that took one completion.
+    #[inline(always)]
+    pub(super) fn count_short_turns(&mut self, idle: u64, alone: u64) {
+        self.turns += idle + alone;
+        self.idle_turns += idle;
+        self.count_polls(1, alone);
+    }
+
     /// Counts polls that each took `taken` completions, at least one.
     #[inline(always)]
     pub(super) fn count_polls(&mut self, taken: usize, polls: u64) {

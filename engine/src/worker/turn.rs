@@ -282,11 +282,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     fn count(&mut self, taken: usize) {
         let idle = ::core::mem::take(&mut self.uncounted);
         let alone = ::core::mem::take(&mut self.alone);
-        let turns = 1 + idle + alone;
-        self.core.turn += turns;
-        self.core.sender.accounts.stats.turns += turns;
-        self.core.sender.accounts.stats.idle_turns += idle;
-        self.core.sender.accounts.stats.count_polls(1, alone);
+        self.core.turn += 1 + idle + alone;
+        self.core.sender.accounts.stats.turns += 1;
+        self.core.sender.accounts.stats.count_short_turns(idle, alone);
         self.core.sender.accounts.count_singles();
         if self.core.turn >= self.publish_at {
             self.look_around();

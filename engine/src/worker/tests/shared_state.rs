@@ -150,7 +150,7 @@ fn counters_are_seen_from_outside() {
             settle(&mut [&mut one, &mut two]);
         }
     }
-    let (seen, real) = (one.worker.handle().stats(), *one.worker.stats());
+    let (seen, real) = (one.worker.handle().stats(), one.worker.stats());
     assert_eq!((seen.sent, seen.received, seen.doorbells), (200, 200, real.doorbells));
     assert_eq!(seen.batches.iter().sum::<u64>(), real.doorbells);
     assert_eq!(seen.batches[3], 20, "ten at a time: {seen:?}");
@@ -165,6 +165,32 @@ fn counters_are_seen_from_outside() {
     let seen = one.worker.handle().stats();
     let (gone, flushed) = (Status::RetryExceeded as usize, Status::Flushed as usize);
     assert_eq!((seen.errors_by_status[gone], seen.errors), (1, 1 + seen.errors_by_status[flushed]));
+}
+
+/// The worker's own figures are right after every turn, short or not.
+#[test]
+fn figures_lack_no_turn() {
+    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
+    connect(&mut one, &mut two);
+    let peer = one.only_peer();
+    settle(&mut [&mut one, &mut two]);
+    let (before, mut turns) = (two.worker.stats(), 0);
+    for n in 1..=100 {
+        one.worker.outbox().send_now(peer, &payload(n, 20)).unwrap();
+        let received = two.worker.stats().received;
+        while two.worker.stats().received == received {
+            two.worker.turn();
+            turns += 1;
+            let stats = two.worker.stats();
+            assert_eq!(stats.turns - before.turns, turns);
+            assert_eq!(stats.polls.iter().sum::<u64>(), stats.turns - stats.idle_turns);
+        }
+        let stats = two.worker.stats();
+        assert_eq!(stats.received - before.received, n as u64);
+        assert_eq!(stats.sent - before.sent, n as u64, "each is answered at once");
+        assert!(stats.doorbells - before.doorbells >= n as u64, "{stats:?}");
+        one.worker.turn();
+    }
 }
 
 /// The worker announces its sleep before it polls for the last time: work that comes with that
