@@ -84,6 +84,9 @@ impl Queue<'_> {
         Receives { list, wrong: Ok(()) }
     }
 
+    /// One receive, as the device takes it. Inlined: a receive that is returned in memory would be
+    /// loaded by wider loads than the stores that have just written it, and wait for them.
+    #[inline(always)]
     unsafe fn receive(&self, wr: &ibv_recv_wr) -> Result<RecvWr, Errno> {
         // SAFETY: as the caller says.
         let pieces = unsafe { pieces(wr.sg_list, wr.num_sge) }?;

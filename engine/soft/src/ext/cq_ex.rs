@@ -50,7 +50,7 @@ impl PollerEx for SoftPollerEx {
         let cq = &self.poller.cq;
         debug_assert_eq!(cq.domain.sharing(), Sharing::Shared);
         let taken = cq.domain.enter_shared(|state| {
-            state.progress(&mut Queued { budget: SHARED_BUDGET });
+            state.progress(&mut Queued::within(SHARED_BUDGET));
             state.attend_overruns();
             state.transport.take_stamped(cq.index)
         });

@@ -159,29 +159,42 @@ impl CompletionQueue {
         }
     }
 
-    /// Adds a completion; a full queue overruns, and the new entry is lost.
-    pub(crate) fn push(&mut self, wc: Wc, retire: Retire) {
+    /// Adds a completion; a full queue overruns, and the new entry is lost. The first `ahead`
+    /// entries of this poll have left already; they count as if they were still there. Inlined: see
+    /// [`Queued`].
+    #[inline(always)]
+    pub(crate) fn push(&mut self, wc: Wc, retire: Retire, ahead: u32) {
         if self.health != Health::Good && !self.make_stamps() {
             return;
         }
-        if self.tail.wrapping_sub(self.head) >= self.depth {
-            self.health = Health::Overrun;
-            if self.armed.is_some() {
-                self.fire();
-            }
-            return;
+        if self.tail.wrapping_sub(self.head) + ahead >= self.depth {
+            return self.overrun();
         }
         let at = self.tail as usize & (self.ring.len() - 1);
         if let Some(place) = self.ring.get_mut(at) {
             *place = (wc, retire);
         }
         self.tail = self.tail.wrapping_add(1);
-        let wakes = match self.armed {
-            None => false,
-            Some(Arm::Any) => true,
-            Some(Arm::Solicited) => retire.solicited || !wc.status.is_ok(),
-        };
-        if wakes {
+        if self.armed.is_some() {
+            self.wake(retire.solicited || !wc.status.is_ok());
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn overrun(&mut self) {
+        self.health = Health::Overrun;
+        if self.armed.is_some() {
+            self.fire();
+        }
+    }
+
+    /// An entry has come to an armed queue; it is `special` if it wakes those who wait for a
+    /// solicited one.
+    #[cold]
+    #[inline(never)]
+    fn wake(&mut self, special: bool) {
+        if special || self.armed == Some(Arm::Any) {
             self.fire();
         }
     }
@@ -265,6 +278,14 @@ impl CompletionQueue {
         self.tail = to;
     }
 
+    /// The number of entries that may go straight to a poll instead of through the ring: as many as
+    /// it holds, if it is empty, keeps no times, and nobody waits for an entry.
+    #[inline(always)]
+    pub(crate) fn passes(&self) -> usize {
+        let is_plain = self.health == Health::Good && self.armed.is_none();
+        if is_plain && self.head == self.tail { self.depth as usize } else { 0 }
+    }
+
     /// Takes the oldest completion.
     pub(crate) fn pop(&mut self) -> Option<(Wc, Retire)> {
         if self.head == self.tail {
@@ -323,22 +344,56 @@ impl Sink for Direct<'_> {
 /// The most work that one poll of the shared domain does.
 pub(crate) const SHARED_BUDGET: usize = 256;
 
-/// The rings of the shared domain; `budget` bounds the work of one poll.
-pub(crate) struct Queued {
-    pub(crate) budget: usize,
+/// The rings of the shared domain, and the array of the poll. In the array a completion is built in
+/// place. Through a ring it would be loaded by wider loads than the stores that have just written
+/// it, and wait for them.
+pub(crate) struct Queued<'a> {
+    /// Bounds the work of one poll.
+    budget: usize,
+    /// The queue that is polled.
+    polled: usize,
+    /// The part of the array that is not yet filled, and the number of entries in the rest.
+    free: slice::IterMut<'a, Wc>,
+    taken: u32,
 }
 
-impl Sink for Queued {
+impl<'a> Queued<'a> {
+    /// A poll of one queue, of which as many entries go straight to `out` as there are places.
+    #[inline(always)]
+    pub(crate) fn polling(polled: usize, out: &'a mut [Wc]) -> Queued<'a> {
+        Queued { budget: SHARED_BUDGET, polled, free: out.iter_mut(), taken: 0 }
+    }
+
+    /// Work without a poll.
+    pub(crate) fn within(budget: usize) -> Queued<'a> {
+        Queued { budget, ..Queued::polling(usize::MAX, &mut []) }
+    }
+
+    /// The number of entries in the array.
+    #[inline(always)]
+    pub(crate) fn taken(&self) -> usize {
+        self.taken as usize
+    }
+}
+
+impl Sink for Queued<'_> {
     const THOROUGH: bool = true;
 
     fn room(&self) -> usize {
         self.budget
     }
 
+    #[inline(always)]
     fn put(&mut self, cqs: &mut [CompletionQueue], cq: usize, wc: Wc, retire: Retire) -> bool {
         self.budget = self.budget.saturating_sub(1);
+        let is_polled = cq == self.polled;
+        if is_polled && let Some(place) = self.free.next() {
+            *place = wc;
+            self.taken += 1;
+            return true;
+        }
         if let Some(queue) = cqs.get_mut(cq) {
-            queue.push(wc, retire);
+            queue.push(wc, retire, if is_polled { self.taken } else { 0 });
         }
         false
     }

@@ -5,7 +5,7 @@
 //! looks at the resting links. A message that has come alone there, or on the busy link without
 //! having been predicted, is taken where it is. Everything else is left to the full poll.
 
-use crate::model::cq::{Direct, Queued, SHARED_BUDGET, Sink};
+use crate::model::cq::{Direct, Queued, Sink};
 use crate::provider::Polled;
 use crate::shm::copy::claim_line;
 use crate::shm::layout::{LINE, SLOT_SHORT};
@@ -173,14 +173,14 @@ impl DomainState {
             return taken;
         }
         let out = out.get_mut(taken..).unwrap_or_default();
-        let sink = &mut Queued { budget: SHARED_BUDGET };
         match if out.is_empty() { Work::All } else { self.work() } {
             Work::Nothing => return taken,
             Work::Ack => {
-                if let Some(link) = self.links.only() {
-                    self.transport.take_ack(link, sink);
-                }
-                let acked = self.transport.take_completions(index, out);
+                let acked = self.collect(index, out, |state, sink| {
+                    if let Some(link) = state.links.only() {
+                        state.transport.take_ack(link, sink);
+                    }
+                });
                 // A poll that finds nothing has looked at everything: a program that has armed its
                 // queue sleeps then, and nobody wakes it for a message that is there already.
                 if taken + acked > 0 {
@@ -189,9 +189,28 @@ impl DomainState {
             }
             Work::All => {}
         }
-        self.progress(sink);
-        self.attend_overruns();
-        taken + self.transport.take_completions(index, out)
+        let came = self.collect(index, out, |state, sink| {
+            state.progress(sink);
+            state.attend_overruns();
+        });
+        taken + came
+    }
+
+    /// Works, and takes the entries of a queue of the shared domain. They go straight to `out` where
+    /// the queue allows that.
+    #[inline(always)]
+    fn collect(
+        &mut self,
+        index: usize,
+        out: &mut [Wc],
+        work: impl FnOnce(&mut DomainState, &mut Queued<'_>),
+    ) -> usize {
+        let passes = self.transport.res.completions.get_mut(index).map_or(0, |cq| cq.passes());
+        let places = passes.min(out.len());
+        let mut sink = Queued::polling(index, out.get_mut(..places).unwrap_or_default());
+        work(self, &mut sink);
+        let taken = sink.taken();
+        taken + self.transport.take_completions(index, out.get_mut(taken..).unwrap_or_default())
     }
 
     /// What a poll of the shared domain has to do, as far as a few words tell. If there are several

@@ -58,11 +58,11 @@ impl DomainState {
     /// queues, and returns whether that queue's entry has come. Other threads may keep waiting.
     pub(crate) fn attend_wake(&mut self, index: usize, budget: usize) -> bool {
         self.wake_up();
-        self.progress(&mut Queued { budget });
+        self.progress(&mut Queued::within(budget));
         self.attend_overruns();
         if self.transport.res.completions.is_armed() {
             self.fall_asleep();
-            self.progress(&mut Queued { budget });
+            self.progress(&mut Queued::within(budget));
             self.attend_overruns();
         }
         self.transport.res.completions.get_mut(index).is_some_and(|cq| cq.take_fired())

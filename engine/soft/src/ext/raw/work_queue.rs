@@ -88,7 +88,7 @@ impl Queue {
 
     pub(super) fn complete(&self, cqs: &mut [CompletionQueue], wc: crate::wc::Wc) {
         if let Some(cq) = cqs.get_mut(self.cq) {
-            cq.push(wc, Retire::default());
+            cq.push(wc, Retire::default(), 0);
         }
     }
 }
