@@ -49,6 +49,24 @@ fn an_acknowledgement_hides_no_message() {
     }
 }
 
+/// An entry that a poll of its queue makes and takes at once still wakes whoever has armed the
+/// queue, as an entry that came before the poll does.
+#[test]
+fn an_entry_of_an_armed_queue_is_told_although_a_poll_takes_it() {
+    let (mut one, mut two) = connected();
+    for armed in [false, true, false] {
+        two.receive();
+        if armed {
+            two.poller.arm(false).unwrap();
+        }
+        one.send(&[]);
+        let mut out = [Wc::default(); 4];
+        while two.poller.poll(&mut out) == 0 {}
+        assert_eq!((out[0].wr_id, two.poller.woken()), (2, armed));
+        next_of(&mut one);
+    }
+}
+
 /// One message there and one back. Returns the numbers of the completions of the first side, in
 /// order.
 fn exchange(one: &mut Side, two: &mut Side) -> [u64; 2] {

@@ -278,12 +278,13 @@ impl CompletionQueue {
         self.tail = to;
     }
 
-    /// The number of entries that may go straight to a poll instead of through the ring: as many as
-    /// it holds, if it is empty, keeps no times, and nobody waits for an entry.
+    /// The number of entries that may go straight to a poll that has emptied the ring: as many as
+    /// the ring holds, if it keeps no times, and nobody waits for an entry.
     #[inline(always)]
     pub(crate) fn passes(&self) -> usize {
+        debug_assert_eq!(self.head, self.tail);
         let is_plain = self.health == Health::Good && self.armed.is_none();
-        if is_plain && self.head == self.tail { self.depth as usize } else { 0 }
+        if is_plain { self.depth as usize } else { 0 }
     }
 
     /// Takes the oldest completion.

@@ -205,8 +205,8 @@ impl DomainState {
         out: &mut [Wc],
         work: impl FnOnce(&mut DomainState, &mut Queued<'_>),
     ) -> usize {
-        let passes = self.transport.res.completions.get_mut(index).map_or(0, |cq| cq.passes());
-        let places = passes.min(out.len());
+        let cq = self.transport.res.completions.get_mut(index).filter(|_| !out.is_empty());
+        let places = cq.map_or(0, |cq| cq.passes()).min(out.len());
         let mut sink = Queued::polling(index, out.get_mut(..places).unwrap_or_default());
         work(self, &mut sink);
         let taken = sink.taken();
