@@ -196,8 +196,8 @@ impl DomainState {
         taken + came
     }
 
-    /// Works, and takes the entries of a queue of the shared domain. They go straight to `out` where
-    /// the queue allows that.
+    /// Works, and takes the entries of a queue of the shared domain. They go straight to `out` as
+    /// far as the queue lets them pass.
     #[inline(always)]
     fn collect(
         &mut self,

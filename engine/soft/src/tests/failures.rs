@@ -58,7 +58,9 @@ fn many_refusals_touch_no_healthy_queue_pair() {
 /// read.
 #[test]
 fn cp_5_an_overrun_ends_the_queue_and_its_queue_pairs() {
-    [false, true].map(overrun);
+    for by_own_poll in [false, true] {
+        overrun(by_own_poll);
+    }
 }
 
 /// A poll of the queue itself does the work, or a poll of another queue.
