@@ -4,6 +4,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::*;
+use crate::provider::Polled;
 use crate::shm::layout::Header;
 use crate::shm::ring::tail_word;
 use crate::wc::{Status, WcOpcode};
@@ -71,6 +72,28 @@ fn an_expected_message_arrives_whole() {
             one.send(8, 0, 8, flags).unwrap();
             assert_eq!(two.poll()[0].wr_id, 2);
         }
+    }
+}
+
+/// A message of any length that goes by the slot takes the short poll.
+#[test]
+fn a_long_message_is_expected_as_well() {
+    for length in [8, 32, 33, 208, 209, 512, 1023] {
+        let (mut one, mut two) = pair(CAPS, true);
+        begin(&mut one, &mut two, &[1024, 1024]);
+        // The reply says that everything has been read: only then a long message goes by the slot.
+        one.recv(0, 0, 64);
+        two.send(0, 0, 8, INLINE).unwrap();
+        assert_eq!(one.poll().len(), 1);
+        wait(&mut two, true);
+        let bytes = pattern(length, length);
+        one.fill(0, &bytes);
+        two.fill(4096, &[0xee; 1024]);
+        one.send(7, 0, length, SendFlags::empty()).unwrap();
+        let Polled::One(wc) = two.poller.poll_one() else { panic!("{length} bytes") };
+        assert_eq!((wc.wr_id, wc.byte_len as usize), (1, length));
+        assert_eq!(two.bytes(4096, length), bytes);
+        assert!(two.bytes(4096 + length, 1024 - length).iter().all(|b| *b == 0xee), "{length}");
     }
 }
 
