@@ -169,8 +169,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// the worker is gone.
     ///
     /// On the device in software the peer's core reads long messages from there. A program that
-    /// writes many of them writes to all of that memory in turn, and makes it as large as a core's
-    /// own cache, 1 MiB or so: see **Caches** at [`Config`].
+    /// writes many of 4 KiB or more writes to all of that memory in turn, and makes it as large as
+    /// a core's own cache, 1 MiB or so: see **Caches** at [`Config`].
     ///
     /// # Errors
     /// `Invalid`: another process may map the memory. The device's refusal.

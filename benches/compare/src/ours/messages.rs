@@ -33,8 +33,8 @@ const DOORBELL_BYTES: usize = 32 << 10;
 const COUNTS: u32 = 1;
 
 /// Bytes of the client's own memory in a stream, if it writes them. The slots are written in turn,
-/// and by the time of the next message the lines of a slot have left the other core's cache. With a
-/// quarter of that memory, a stream of 16 and 64 KiB is half as fast.
+/// and by the time of the next message the lines of a slot have left the other core's cache. With
+/// half of that memory, a stream of 16 and 64 KiB is half as fast.
 const OWN_BYTES: u32 = 1 << 20;
 
 /// Slots of the client's own memory.

@@ -40,7 +40,7 @@ const SLOW_MAX: u32 = 64;
 /// where it is delivered: loads of a completion that a function returns in memory are wider than
 /// the stores that wrote it. They wait until those stores leave the store buffer, where they queue
 /// behind the payload.
-pub(crate) struct Taken {
+struct Taken {
     wr_id: u64,
     length: u32,
     recv_cq: usize,
@@ -249,7 +249,7 @@ impl Transport {
     /// The fast path for a record in the slot: a plain message for a queue pair that has a receive.
     /// `None`: nothing was done; the record is in the ring as well.
     #[inline(always)]
-    pub(crate) fn receive_from_slot(&mut self, link: &mut Link, lone: SlotRecord) -> Option<Taken> {
+    fn receive_from_slot(&mut self, link: &mut Link, lone: SlotRecord) -> Option<Taken> {
         let header = lone.header;
         let rq = self.res.receives.get_mut(link.rq)?;
         let (wr, mr_cache) = rq.prefetch.ready_first()?;
