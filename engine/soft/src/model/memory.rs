@@ -415,7 +415,6 @@ impl Lasting {
     }
 
     /// True if there are none.
-    #[cfg(test)]
     pub(crate) fn is_none(&self) -> bool {
         self.removals == Lasting::NONE
     }

@@ -231,8 +231,8 @@ impl Rx {
 
     /// The record in the slot, whose first word is `word`, if it is the only new one and a message
     /// like `like`, and if its sender has read everything up to `said`, the end of this side's last
-    /// record. [`Rx::take_from_slot`] finds out whether the rest of the slot belongs to the same
-    /// record.
+    /// record. It may ask for an acknowledgement or not. [`Rx::take_from_slot`] finds out whether
+    /// the rest of the slot belongs to the same record.
     #[inline(always)]
     pub(crate) fn predicted_in_slot(
         &self,
@@ -242,7 +242,7 @@ impl Rx {
     ) -> Option<SlotRecord> {
         let header = Header(self.dir.slot_header().load(Ordering::Relaxed));
         let end = self.at + u64::from(header.plain_record());
-        let fits = header.is_like(like) && word == tail_word(end, said);
+        let fits = header.is_like_but_asks(like) && word == tail_word(end, said);
         if fits { Some(SlotRecord { header, end, word }) } else { None }
     }
 

@@ -26,17 +26,23 @@ pub(crate) struct PredictedReceive {
     /// express that, because a peer may write any.)
     pub(crate) to: Lasting,
     wr_id: u64,
+    /// The completion queue of its queue pair for receives.
+    pub(crate) recv_cq: usize,
     /// The prefetch of which that receive is the first.
     prefetch: Option<Pointer<Prefetch>>,
 }
 
 impl PredictedReceive {
     pub(crate) fn nothing() -> PredictedReceive {
-        PredictedReceive { like: Header(0), to: Lasting::none(), wr_id: 0, prefetch: None }
+        PredictedReceive {
+            like: Header(0),
+            to: Lasting::none(),
+            wr_id: 0,
+            recv_cq: 0,
+            prefetch: None,
+        }
     }
-}
 
-impl PredictedReceive {
     /// Runs in the first empty poll, and in every `LOOK_IDLE`-th.
     #[inline(never)]
     pub(crate) fn prepare(&mut self, link: &mut Link, transport: &mut Transport) {
@@ -46,7 +52,7 @@ impl PredictedReceive {
     }
 
     /// True if a message is predicted.
-    #[cfg(test)]
+    #[inline(always)]
     pub(crate) fn is_known(&self) -> bool {
         !self.to.is_none()
     }
@@ -58,24 +64,26 @@ impl PredictedReceive {
         let Some((wr, mr_cache)) = rq.prefetch.ready_first() else { return };
         let memory = &res.nic.memory;
         mr_cache.renew(memory);
-        let open = qps.open_on(link.last_qp, link.index).is_some();
         // A buffer that is only partly writable needs all checks for each message.
-        if open && let Some(to) = mr_cache.lasting(memory, wr.sge) {
+        if let Some(recv_cq) = qps.open_on(link.last_qp, link.index)
+            && let Some(to) = mr_cache.lasting(memory, wr.sge)
+        {
             let (like, wr_id) = (Header::plain_for(link.last_qp), wr.wr_id);
             let prefetch = Some(Pointer::to(&mut rq.prefetch));
-            *self = PredictedReceive { like, to, wr_id, prefetch };
+            *self = PredictedReceive { like, to, wr_id, recv_cq, prefetch };
         }
     }
 
     /// Takes the message in the slot, which begins with `word`, if it is the predicted one and its
-    /// peer has read everything. `None`: nothing was done.
+    /// peer has read everything. Returns its length; [`PredictedReceive::wc`] makes its completion.
+    /// `None`: nothing was done.
     #[inline(always)]
     pub(crate) fn receive(
         &mut self,
         link: &mut Link,
         word: u64,
         res: &mut Resources,
-    ) -> Option<Wc> {
+    ) -> Option<u32> {
         // Reads each field where it is used: there are more fields than registers.
         let record = link.rx.predicted_in_slot(word, self.like, link.tx.published())?;
         let length = record.header.length();
@@ -88,9 +96,18 @@ impl PredictedReceive {
             // here.
             unsafe { prefetch.get(&mut res.receives) }.advance(1);
         }
+        if record.header.flags().contains(RecordFlags::ACK_REQ) {
+            link.rx.ask();
+        }
         self.to.forget();
         link.empty_polls = 0;
         link.ping_pong = true;
-        Some(recv_wc(self.wr_id, self.like.qp(), length, RecordFlags::empty(), 0))
+        Some(length)
+    }
+
+    /// The completion of the message that was just taken, with that length.
+    #[inline(always)]
+    pub(crate) fn wc(&self, length: u32) -> Wc {
+        recv_wc(self.wr_id, self.like.qp(), length, RecordFlags::empty(), 0)
     }
 }

@@ -82,9 +82,19 @@ impl Transport {
         }
     }
 
+    /// Completes the sends that are acknowledged by what has just come. They complete before its
+    /// receive, as they do on a NIC.
+    #[inline(always)]
+    pub(crate) fn complete_answered<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
+        if link.is_acked() {
+            self.complete(link, sink);
+            link.reply.peer_replies = true;
+        }
+    }
+
     /// What each poll of the shared domain does at its end: the next may be long in coming.
     #[inline(always)]
-    fn end_thorough(&mut self, link: &mut Link, came: bool) {
+    pub(crate) fn end_thorough(&mut self, link: &mut Link, came: bool) {
         if came && self.res.receives.is_dry(link.rq) {
             // A message in the slot needs one.
             self.res.receives.prefetch_ahead(link.rq);
@@ -172,11 +182,8 @@ impl Transport {
             link.fetch_next();
             return came;
         }
-        // What has come may acknowledge sends of this side: they complete before its receive, as
-        // they do on a NIC.
-        if S::THOROUGH && link.is_acked() {
-            self.complete(link, sink);
-            link.reply.peer_replies = true;
+        if S::THOROUGH {
+            self.complete_answered(link, sink);
         }
         if sink.room() > 0
             && let Some((wc, recv_cq, solicited)) = self.receive_whole_from_slot(link)

@@ -17,6 +17,7 @@ mod local_rdma;
 mod messages;
 mod one_sided;
 mod predicted;
+mod predicted_shared;
 mod regions;
 mod rnr;
 mod unreliable;

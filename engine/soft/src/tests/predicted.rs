@@ -75,10 +75,13 @@ fn an_expected_message_arrives_whole() {
     }
 }
 
-/// A message of any length that goes by the slot takes the short poll.
+/// A message of any length that goes by the slot takes the short poll, whether it asks for an
+/// acknowledgement or not.
 #[test]
 fn a_long_message_is_expected_as_well() {
-    for length in [8, 32, 33, 208, 209, 512, 1023] {
+    let lengths = [8, 32, 33, 208, 209, 512, 1023];
+    let kinds = [SendFlags::empty(), SendFlags::SIGNALED];
+    for (length, flags) in lengths.into_iter().flat_map(|length| kinds.map(|kind| (length, kind))) {
         let (mut one, mut two) = pair(CAPS, true);
         begin(&mut one, &mut two, &[1024, 1024]);
         // The reply says that everything has been read: only then a long message goes by the slot.
@@ -89,7 +92,7 @@ fn a_long_message_is_expected_as_well() {
         let bytes = pattern(length, length);
         one.fill(0, &bytes);
         two.fill(4096, &[0xee; 1024]);
-        one.send(7, 0, length, SendFlags::empty()).unwrap();
+        one.send(7, 0, length, flags).unwrap();
         let Polled::One(wc) = two.poller.poll_one() else { panic!("{length} bytes") };
         assert_eq!((wc.wr_id, wc.byte_len as usize), (1, length));
         assert_eq!(two.bytes(4096, length), bytes);
@@ -289,9 +292,9 @@ fn an_answered_peer_is_given_as_much_time_as_it_takes() {
     assert!(rounds(300, true, true) > 0);
 }
 
-/// The same behind a message that was not predicted because it asks for a completion.
+/// The same behind a message that asks for an acknowledgement.
 #[test]
-fn the_spin_follows_unpredicted_messages_too() {
+fn the_spin_follows_messages_that_ask_too() {
     let (mut one, mut two) = deep();
     for _ in 0..20 {
         one.recv(0, 0, 64);
