@@ -38,7 +38,7 @@ fn register_for_barriers() {
 pub(crate) fn threads() -> Threads {
     let rest = std::thread::yield_now;
     match sys::membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) {
-        true => Threads { current: sys::thread, barrier: thread_barrier, rest },
+        true => Threads { numbered: true, barrier: thread_barrier, rest },
         false => Threads { rest, ..Threads::UNKNOWN },
     }
 }

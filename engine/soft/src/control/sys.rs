@@ -499,10 +499,3 @@ pub(super) fn membarrier(command: libc::c_int) -> bool {
     // SAFETY: takes numbers only.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
-
-/// The number of the calling thread: the address of its part of the C library's state, which lies
-/// at a multiple of 64.
-pub(super) fn thread() -> u64 {
-    // SAFETY: takes nothing, and never fails.
-    unsafe { libc::pthread_self() }
-}

@@ -17,9 +17,9 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence, half_barrie
 /// What a lock must know of the threads of its process.
 #[derive(Clone, Copy)]
 pub struct Threads {
-    /// The number of the calling thread, which no other living thread has: a multiple of 64. It is
-    /// 0 if the thread has none, and then no lock belongs to that thread.
-    pub current: fn() -> u64,
+    /// Threads have numbers ([`this_thread`]), and `barrier` works. Otherwise no lock belongs to a
+    /// thread.
+    pub numbered: bool,
     /// Makes each thread of this process pass a full memory barrier before it returns.
     pub barrier: fn(),
     /// Lets another thread run in place of one that has waited for a while.
@@ -28,11 +28,48 @@ pub struct Threads {
 
 impl Threads {
     /// Threads without numbers: a lock is an ordinary one.
-    pub const UNKNOWN: Threads = Threads { current: || 0, barrier: || (), rest: || () };
+    pub const UNKNOWN: Threads = Threads { numbered: false, barrier: || (), rest: || () };
 }
 
-/// The owner of a lock that belongs to nobody.
-const NOBODY: u64 = 0;
+/// The number of the calling thread, which no other living thread has: the address of its part of
+/// the C library's state. 0 where nobody knows it.
+#[inline(always)]
+fn this_thread() -> u64 {
+    #[cfg(not(all(feature = "std", target_os = "linux", not(any(loom, miri)))))]
+    return 0;
+    #[cfg(all(feature = "std", target_os = "linux", not(any(loom, miri))))]
+    return numbered::this_thread();
+}
+
+#[cfg(all(feature = "std", target_os = "linux", not(any(loom, miri))))]
+mod numbered {
+    /// See [`super::this_thread`]. A call of `pthread_self` would return the same, and take longer.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) fn this_thread() -> u64 {
+        let number;
+        // SAFETY: by the ABI for threads, the word at this place is its own address in every thread
+        // of a program with a C library, and never changes.
+        unsafe {
+            core::arch::asm!(
+                "mov {}, qword ptr fs:[0]",
+                out(reg) number,
+                options(pure, readonly, nostack, preserves_flags),
+            );
+        }
+        number
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) fn this_thread() -> u64 {
+        // SAFETY: takes nothing, and never fails.
+        unsafe { libc::pthread_self() }
+    }
+}
+
+/// The owner of a lock that belongs to nobody: no thread has this number, nor has one without a
+/// number, which is 0, this number and a place.
+const NOBODY: u64 = PLACE;
 
 /// The most threads that can own a lock in turn.
 const OWNERS: usize = 4;
@@ -98,7 +135,7 @@ impl<T> Biased<T> {
     /// Waits until nobody else is inside. A thread that is inside waits for ever.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
-        let me = (self.threads.current)();
+        let me = this_thread();
         match self.enter(me) {
             Some(inside) => Guard { held: inside, of: self, alone: PhantomData },
             None => self.wait(me),
@@ -108,9 +145,13 @@ impl<T> Biased<T> {
     /// The owner's way in: its flag. `None`: it is not the owner's lock, or not any more.
     #[inline(always)]
     fn enter(&self, me: u64) -> Option<&AtomicBool> {
-        // Relaxed: only this thread makes itself the owner. A thread without a number finds none.
-        let place = (self.owner.load(Ordering::Relaxed) ^ me) as usize;
-        let inside = self.inside.get(place).filter(|_| me != NOBODY)?;
+        // Relaxed: only this thread makes itself the owner.
+        let owner = self.owner.load(Ordering::Relaxed);
+        let place = (owner ^ me) as usize;
+        if place >= OWNERS {
+            return None;
+        }
+        let inside = &self.inside[place];
         // It is inside already if a signal has interrupted it; then it waits, for ever.
         if inside.load(Ordering::Relaxed) {
             return None;
@@ -119,7 +160,7 @@ impl<T> Biased<T> {
         // The other half is the barrier of the thread that takes the lock away: that thread sees
         // `inside`, or this one sees that it is no longer the owner.
         half_barrier();
-        if (self.owner.load(Ordering::Relaxed) ^ me) as usize == place {
+        if self.owner.load(Ordering::Relaxed) == owner {
             return Some(inside);
         }
         inside.store(false, Ordering::Release);
@@ -183,10 +224,11 @@ impl<T> Biased<T> {
         }
     }
 
-    /// Under `lock`: the place of a thread. `None`: it has no number, or others have all places.
+    /// Under `lock`: the place of a thread. `None`: it has no number, or others have all places. A
+    /// number is a multiple of 64, or else it does not serve as one here.
     fn place_of(&self, me: u64) -> Option<usize> {
         let is_it = |place: &AtomicU64| [NOBODY, me].contains(&place.load(Ordering::Relaxed));
-        let has_number = me != NOBODY && me & PLACE == 0;
+        let has_number = self.threads.numbered && me != 0 && me & PLACE == 0;
         let place = self.places.iter().position(is_it).filter(|_| has_number)?;
         self.places.get(place)?.store(me, Ordering::Relaxed);
         Some(place)

@@ -27,7 +27,7 @@ fn enter(lock: &Biased<u64>, me: u64) {
 /// The owner enters so often, and another thread, which owns the lock from its second time on.
 fn meet(own: usize, other: usize) {
     check(move || {
-        let lock = Arc::new(Biased::new(0, Threads::UNKNOWN));
+        let lock = Arc::new(Biased::new(0, Threads { numbered: true, ..Threads::UNKNOWN }));
         lock.wanted.store(1, Ordering::Relaxed);
         (0..2).for_each(|_| enter(&lock, ONE));
         lock.wanted.store(0, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use super::*;
 use crate::control::threads;
 
 fn is_mine(lock: &Biased<u64>) -> bool {
-    lock.owner.load(Ordering::Relaxed) & !PLACE == (lock.threads.current)()
+    lock.owner.load(Ordering::Relaxed) & !PLACE == this_thread()
 }
 
 /// Takes the lock so often in a row that a new one is owned.
