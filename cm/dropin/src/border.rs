@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use doorbell_fabric::CmError;
 use doorbell_seam::error::SetupError;
-use doorbell_seam::wr::PostCause;
+use doorbell_seam::wr::{PostCause, PostError};
 use libc::c_int;
 
 use crate::abi::{ibv_device_attr_ex, ibv_qp, ibv_qp_ex, ibv_send_wr};
@@ -43,6 +43,12 @@ impl From<CmError> for Errno {
 impl From<PostCause> for Errno {
     fn from(cause: PostCause) -> Errno {
         Errno(cause.errno())
+    }
+}
+
+impl From<PostError> for Errno {
+    fn from(error: PostError) -> Errno {
+        error.cause.into()
     }
 }
 

@@ -254,7 +254,8 @@ unsafe extern "C" fn complete(at: *mut ibv_qp_ex) -> c_int {
             let posted = unsafe { post_list(&qp.own, &mut inner, list) };
             posted.map_err(|PostError { cause, .. }| Errno::from(cause))
         });
-        qp.own.after_post(inner);
+        drop(inner);
+        qp.own.after_post();
         posted
     })
 }

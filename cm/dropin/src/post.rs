@@ -8,16 +8,18 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use doorbell_fabric::QpState;
 use doorbell_seam::provider::{AddressHandle, Qp as _, QpType};
-use doorbell_seam::wr::{Destination, PostError, Remote, SendFlags, SendOp, SendWr, Sge};
+use doorbell_seam::wr::{Destination, PostError, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge};
 use libc::c_int;
 
-use crate::abi::{ibv_qp, ibv_recv_wr, ibv_send_wr};
+use crate::abi::{ibv_pd, ibv_qp, ibv_recv_wr, ibv_send_wr};
 use crate::ah::Ah;
 use crate::border::{ABSENT, Errno, INVALID, object};
-use crate::memory::Pd;
 use crate::qp::{Inner, Qp, qp_at};
-use crate::requests::{STEP, on_list, pieces, to_srq};
+use crate::requests::{STEP, by_field, on_list, only_piece, pieces, to_srq};
 use crate::window;
+
+/// The opcode of a plain SEND (`IBV_WR_SEND`).
+const SEND: c_int = 2;
 
 /// The operation of a request.
 ///
@@ -33,7 +35,7 @@ unsafe fn operation(wr: &ibv_send_wr, kind: QpType) -> Result<SendOp, Errno> {
             Destination { ah, qpn: ud.remote_qpn, qkey: ud.remote_qkey }
         };
         return match wr.opcode {
-            2 => Ok(SendOp::SendTo(to)),
+            SEND => Ok(SendOp::SendTo(to)),
             3 => Ok(SendOp::SendToWithImm(to, imm)),
             _ => Err(INVALID),
         };
@@ -45,7 +47,7 @@ unsafe fn operation(wr: &ibv_send_wr, kind: QpType) -> Result<SendOp, Errno> {
     let op = match wr.opcode {
         0 => SendOp::Write(remote),
         1 => SendOp::WriteWithImm(remote, imm),
-        2 => SendOp::Send,
+        SEND => SendOp::Send,
         3 => SendOp::SendWithImm(imm),
         4 => SendOp::Read(remote),
         5 => SendOp::CompareSwap { at, compare: atomic.compare_add, swap: atomic.swap },
@@ -72,9 +74,13 @@ unsafe fn request<'a>(wr: &ibv_send_wr, kind: QpType) -> Result<SendWr<'a>, Errn
         Some((first, more)) => (*first, more),
         None => (Sge::default(), [].as_slice()),
     };
-    // The bits are those of the device; checksums are its own business.
-    let flags = SendFlags::from_bits_truncate((wr.send_flags & 0xf) as u8);
-    Ok(SendWr { wr_id: wr.wr_id, op, flags, sge, more })
+    Ok(SendWr { wr_id: wr.wr_id, op, flags: flags(wr), sge, more })
+}
+
+/// The flags of a request: the bits are those of the device; checksums are its own business.
+#[inline(always)]
+fn flags(wr: &ibv_send_wr) -> SendFlags {
+    SendFlags::from_bits_truncate((wr.send_flags & 0xf) as u8)
 }
 
 /// How long a datagram waits for a receiver that does not take those before it.
@@ -134,30 +140,64 @@ pub(crate) unsafe extern "C" fn post_send(
     // `ibv_post_send`.
     unsafe {
         on_list(first, bad, |next| {
-            let qp = qp_at(at)?;
-            let mut inner = qp.own.inner.lock();
-            inner.may_send()?;
-            let posted = match next.as_ref().filter(|wr| wr.next.is_null()) {
-                Some(wr) => {
-                    let made = request(wr, qp.own.kind())?;
-                    post_list(&qp.own, &mut inner, slice::from_ref(&made))
-                        .map_err(|PostError { cause, .. }| Errno::from(cause))
-                }
-                None => post_many(&qp.own, &mut inner, next),
-            };
-            // Also after a refusal: the requests before it were posted.
-            qp.own.after_post(inner);
-            posted
+            let qp = &qp_at(at)?.own;
+            if !post_one(qp, *next) {
+                return post_many(qp, next);
+            }
+            qp.after_post();
+            Ok(())
         })
     }
 }
 
-/// Posts a list of requests, some at a time. `next` is left at the first that was not taken.
+/// Posts a list of one SEND of one piece on an RC queue pair, the commonest. False: it is another
+/// list, or something stands in its way. Nothing was done then, and [`post_many`] posts it.
+///
+/// # Safety
+/// As for [`post_list`]; the list is the program's.
+#[inline(always)]
+unsafe fn post_one(qp: &Qp, list: *mut ibv_send_wr) -> bool {
+    // SAFETY: as the caller says.
+    unsafe {
+        let Some(wr) = list.as_ref() else { return false };
+        if wr.opcode != SEND || !wr.next.is_null() || qp.kind() != QpType::Rc {
+            return false;
+        }
+        let Some(sge) = only_piece(wr.sg_list, wr.num_sge) else { return false };
+        let mut inner = qp.inner.lock();
+        inner.may_send().is_ok()
+            && inner.qp.post_one_shared(|| {
+                let (wr_id, flags, sge) = (wr.wr_id, flags(wr), by_field(sge));
+                SendWr { wr_id, op: SendOp::Send, flags, sge, more: &[] }
+            })
+    }
+}
+
+/// Posts any list of requests. `next` is left at the first that was not taken.
 ///
 /// # Safety
 /// As for [`post_list`]; the list is the program's.
 #[inline(never)]
-unsafe fn post_many(qp: &Qp, inner: &mut Inner, next: &mut *mut ibv_send_wr) -> Result<(), Errno> {
+unsafe fn post_many(qp: &Qp, next: &mut *mut ibv_send_wr) -> Result<(), Errno> {
+    let mut inner = qp.inner.lock();
+    inner.may_send()?;
+    // SAFETY: as the caller says.
+    let posted = unsafe { post_in_steps(qp, &mut inner, next) };
+    drop(inner);
+    // Also after a refusal: the requests before it were posted.
+    qp.after_post();
+    posted
+}
+
+/// The same, some at a time.
+///
+/// # Safety
+/// As for [`post_many`].
+unsafe fn post_in_steps(
+    qp: &Qp,
+    inner: &mut Inner,
+    next: &mut *mut ibv_send_wr,
+) -> Result<(), Errno> {
     while !next.is_null() {
         let mut list = ArrayVec::<SendWr<'_>, STEP>::new();
         let mut wrong = Ok(());
@@ -197,20 +237,48 @@ pub(crate) unsafe extern "C" fn post_recv(
     // `ibv_post_recv`.
     unsafe {
         on_list(first, bad, |next| {
-            let qp = qp_at(at)?;
-            let mut inner = qp.own.inner.lock();
-            if inner.state == QpState::Reset {
-                return Err(INVALID);
-            }
-            let queue = qp.own.queue(&object::<Pd>((*at).pd)?.own.device);
-            queue.post(next, |list| inner.qp.post_recv(list))?;
-            if inner.state == QpState::Err {
-                drop(inner);
-                qp.own.progress().posted();
-            }
-            Ok(())
+            let qp = &qp_at(at)?.own;
+            if receive_one(qp, *next) { Ok(()) } else { receive_many(qp, (*at).pd, next) }
         })
     }
+}
+
+/// Posts a list of one receive of one piece, the commonest. False: it is another list, or the queue
+/// pair is in RESET or ERR, or something stands in its way. Nothing was done then, and
+/// [`receive_many`] posts it.
+///
+/// # Safety
+/// As for [`receive_many`].
+#[inline(always)]
+unsafe fn receive_one(qp: &Qp, list: *mut ibv_recv_wr) -> bool {
+    // SAFETY: as the caller says.
+    unsafe {
+        let Some(wr) = list.as_ref().filter(|wr| wr.next.is_null()) else { return false };
+        let Some(sge) = only_piece(wr.sg_list, wr.num_sge) else { return false };
+        let mut inner = qp.inner.lock();
+        !matches!(inner.state, QpState::Reset | QpState::Err)
+            && inner.qp.post_one_recv(|| RecvWr { wr_id: wr.wr_id, sge: by_field(sge) })
+    }
+}
+
+/// Posts any list of receives. `next` is left at the first that was not taken.
+///
+/// # Safety
+/// The list is the program's, as the protection domain is; the program keeps the buffers until the
+/// receives have completed.
+#[inline(never)]
+unsafe fn receive_many(qp: &Qp, pd: *mut ibv_pd, next: &mut *mut ibv_recv_wr) -> Result<(), Errno> {
+    let mut inner = qp.inner.lock();
+    if inner.state == QpState::Reset {
+        return Err(INVALID);
+    }
+    // SAFETY: as the caller says.
+    unsafe { qp.queue(pd).post(next, |list| inner.qp.post_recv(list)) }?;
+    if inner.state == QpState::Err {
+        drop(inner);
+        qp.progress().posted();
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use doorbell_fabric::{CmError, Fabric, QpAttr, QpAttrEx, QpFields, QpState};
 use doorbell_seam::provider::{Gid, Multicast, Qp as _, QpCaps, QpType};
-use doorbell_soft::{Biased, Guard, SoftDevice, SoftQp};
+use doorbell_soft::{Biased, SoftDevice, SoftQp};
 use libc::c_int;
 
 use crate::abi::*;
@@ -93,11 +93,11 @@ impl Qp {
     }
 
     /// Sends were posted.
-    pub(crate) fn after_post(&self, mut inner: Guard<'_, Inner>) {
+    #[inline(always)]
+    pub(crate) fn after_post(&self) {
         if self.lost.load(Ordering::Relaxed) {
-            inner.qp.fail_lost();
+            self.inner.lock().qp.fail_lost();
         }
-        drop(inner);
         if self.progress.posted() {
             cq::wake(self.send_cq);
         }
@@ -108,9 +108,9 @@ impl Qp {
     }
 
     /// Its own receive queue; a shared one takes no receives by this way.
-    pub(crate) fn queue<'a>(&self, device: &'a SoftDevice) -> Queue<'a> {
+    pub(crate) fn queue(&self, pd: *mut ibv_pd) -> Queue<'_> {
         let (scatter, owner) = (&self.progress.scatter, Owner::Qp(self.num));
-        Queue { device, scatter, owner, pieces_max: self.recv_sge }
+        Queue { pd, scatter, owner, pieces_max: self.recv_sge }
     }
 
     pub(crate) fn progress(&self) -> &'static Progress {

@@ -1,15 +1,13 @@
 //! Lists of requests: the pieces of one, and receives.
 #![expect(unsafe_code, reason = "the C interface")]
 
-use std::slice;
-
 use arrayvec::ArrayVec;
 use doorbell_seam::wr::{PostError, RecvWr, SendOp, Sge, XrcOp};
-use doorbell_soft::SoftDevice;
 use libc::c_int;
 
-use crate::abi::{ibv_recv_wr, ibv_sge};
-use crate::border::{Errno, INVALID, code};
+use crate::abi::{ibv_pd, ibv_recv_wr, ibv_sge};
+use crate::border::{Errno, INVALID, code, object};
+use crate::memory::Pd;
 use crate::scatter::{Owner, Scatter};
 
 /// The requests that are passed to the device at once.
@@ -29,6 +27,31 @@ pub(crate) unsafe fn pieces<'a>(list: *const ibv_sge, count: c_int) -> Result<&'
     }
     // SAFETY: as the caller says; both types have the same fields in the same places.
     Ok(unsafe { std::slice::from_raw_parts(list.cast::<Sge>(), count) })
+}
+
+/// The piece of a request that has one.
+///
+/// # Safety
+/// As for [`pieces`].
+#[inline(always)]
+pub(crate) unsafe fn only_piece<'a>(list: *const ibv_sge, count: c_int) -> Option<&'a Sge> {
+    if count != 1 {
+        return None;
+    }
+    // SAFETY: as in `pieces`.
+    unsafe { list.cast::<Sge>().as_ref() }
+}
+
+/// A copy of a piece, loaded field by field: a wide load would wait for the narrow stores by which
+/// the program has just written it.
+#[inline(always)]
+pub(crate) fn by_field(piece: &Sge) -> Sge {
+    // SAFETY: fields of a reference; volatile, or else the compiler joins the loads.
+    unsafe {
+        let length = (&raw const piece.length).read_volatile();
+        let lkey = (&raw const piece.lkey).read_volatile();
+        Sge { addr: piece.addr, length, lkey }
+    }
 }
 
 /// Runs a call on a list of requests, which moves the pointer on. If it fails, the program learns
@@ -52,7 +75,8 @@ pub(crate) unsafe fn on_list<T>(
 
 /// A receive queue of the program: what its receives need beside a call of the device.
 pub(crate) struct Queue<'a> {
-    pub(crate) device: &'a SoftDevice,
+    /// The protection domain of its receives.
+    pub(crate) pd: *mut ibv_pd,
     pub(crate) scatter: &'a Scatter,
     pub(crate) owner: Owner,
     /// The pieces that a receive may have.
@@ -84,9 +108,10 @@ impl Queue<'_> {
         Receives { list, wrong: Ok(()) }
     }
 
-    /// One receive, as the device takes it. Inlined: a receive that is returned in memory would be
-    /// loaded by wider loads than the stores that have just written it, and wait for them.
-    #[inline(always)]
+    /// One receive, as the device takes it.
+    ///
+    /// # Safety
+    /// It is the program's, as the protection domain is.
     unsafe fn receive(&self, wr: &ibv_recv_wr) -> Result<RecvWr, Errno> {
         // SAFETY: as the caller says.
         let pieces = unsafe { pieces(wr.sg_list, wr.num_sge) }?;
@@ -94,39 +119,22 @@ impl Queue<'_> {
             [] => Sge::default(),
             [one] => *one,
             many if many.len() > self.pieces_max as usize => return Err(INVALID),
-            many => return self.scatter.begin(self.device, self.owner, wr.wr_id, many),
+            many => {
+                // SAFETY: as the caller says.
+                let device = unsafe { &object::<Pd>(self.pd)?.own.device };
+                return self.scatter.begin(device, self.owner, wr.wr_id, many);
+            }
         };
         Ok(RecvWr { wr_id: wr.wr_id, sge })
     }
 
-    /// Posts a list of receives by that call. `next` is left at the first that was not taken.
+    /// Posts any list of receives by that call, some at a time. `next` is left at the first that was
+    /// not taken.
     ///
     /// # Safety
     /// As for [`Queue::receives`].
-    pub(crate) unsafe fn post(
-        &self,
-        next: &mut *mut ibv_recv_wr,
-        mut post: impl FnMut(&[RecvWr]) -> Result<(), PostError>,
-    ) -> Result<(), Errno> {
-        // SAFETY: as the caller says.
-        if let Some(wr) = unsafe { next.as_ref() }.filter(|wr| wr.next.is_null()) {
-            // SAFETY: as above.
-            let receive = unsafe { self.receive(wr) }?;
-            return post(slice::from_ref(&receive)).map_err(|PostError { cause, .. }| {
-                self.scatter.cancel(receive.wr_id);
-                cause.into()
-            });
-        }
-        // SAFETY: as above.
-        unsafe { self.post_many(next, post) }
-    }
-
-    /// The same for a list of several, some at a time.
-    ///
-    /// # Safety
-    /// As above.
     #[inline(never)]
-    unsafe fn post_many(
+    pub(crate) unsafe fn post(
         &self,
         next: &mut *mut ibv_recv_wr,
         mut post: impl FnMut(&[RecvWr]) -> Result<(), PostError>,

@@ -188,7 +188,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         on_list(first, bad, |next| {
             let Srq { srq, sge, progress, .. } = &object::<Srq>(at)?.own;
             let queue = Queue {
-                device: &object::<Pd>((*at).pd)?.own.device,
+                pd: (*at).pd,
                 scatter: &progress.scatter,
                 owner: Owner::Srq(srq.id()),
                 pieces_max: *sge,

@@ -104,7 +104,8 @@ pub(crate) unsafe extern "C" fn bind_mw(
         };
         // SAFETY: alive; the program reads it after this call.
         unsafe { (*mw).rkey = rkey };
-        qp.own.after_post(inner);
+        drop(inner);
+        qp.own.after_post();
         Ok(())
     })
 }

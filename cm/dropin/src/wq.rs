@@ -160,7 +160,7 @@ unsafe extern "C" fn post_recv(
         on_list(first, bad, |next| {
             let Wq { wq, sge, progress, .. } = &object::<Wq>(at)?.own;
             let queue = Queue {
-                device: &object::<Pd>((*at).pd)?.own.device,
+                pd: (*at).pd,
                 scatter: &progress.scatter,
                 // It has a number like a queue pair's.
                 owner: Owner::Qp(wq.num()),

@@ -13,7 +13,8 @@ use crate::error::{Code, SetupError};
 use crate::event::{AsyncEvent, AsyncKind, Object};
 use crate::model::limits::{QPS, READS_MAX, SEND_SGE_MAX};
 use crate::model::memory::Memory;
-use crate::model::pd::PDS;
+use crate::model::pd::{PDS, PdMark};
+use crate::model::recvq::RecvQueue;
 use crate::model::table::REGIONS;
 use crate::provider::wake::Notifier;
 use crate::provider::{
@@ -155,6 +156,11 @@ impl Nic {
 
     pub(crate) fn next_queue(&self) -> u32 {
         self.queues.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A new receive queue for `depth` receives, in memory of that protection domain.
+    pub(crate) fn new_queue(&self, depth: u32, pd: PdMark) -> RecvQueue {
+        RecvQueue::new(self.next_queue(), depth, pd, self.host.threads)
     }
 
     /// A number for an XRC domain or a shared receive queue of one; never 0.

@@ -7,7 +7,7 @@ use crate::device::nic::Nic;
 use crate::event::{AsyncKind, Object};
 use crate::ext::xrc_part::NO_CQ;
 use crate::handles::queue_pair::SoftQp;
-use crate::model::recvq::{RecvQueue, Used};
+use crate::model::recvq::Used;
 use crate::model::send_queue::Sent;
 use crate::provider::QpType;
 use crate::state::domain_state::DomainState;
@@ -35,7 +35,7 @@ impl SoftQp {
         let own = !self.shared_queue || self.kind.is_xrc();
         if own {
             let pd = self.queue.pd();
-            self.queue = Arc::new(RecvQueue::new(self.nic.next_queue(), self.caps.recv_wr, pd));
+            self.queue = Arc::new(self.nic.new_queue(self.caps.recv_wr, pd));
         }
         self.key = if own { self.queue.id() } else { self.nic.next_queue() };
         let (num, key, queue) = (self.num, self.key, self.queue.clone());

@@ -11,7 +11,7 @@ use crate::handles::poller::SoftCq;
 use crate::handles::queue_pair::SoftQp;
 use crate::handles::srq::SoftSrq;
 use crate::model::pd::PdMark;
-use crate::model::recvq::{RecvQueue, Used};
+use crate::model::recvq::Used;
 use crate::provider::{QpCaps, QpType};
 use crate::state::qp::{QpContext, QpParts};
 use crate::steps::command::Command;
@@ -54,7 +54,7 @@ impl Soft {
             return Err(SetupError::new(Code::NotSupported, asked, answer)
                 .cure("make it Sharing::Shared, on the same device"));
         }
-        let queue = Arc::new(RecvQueue::new(self.nic.next_queue(), depth, self.pd.mark()));
+        let queue = Arc::new(self.nic.new_queue(depth, self.pd.mark()));
         let number = self.nic.next_srq();
         self.shared.command(Command::AddSrq(Box::new(NewXrcQueue {
             number,
@@ -75,7 +75,7 @@ impl Soft {
     /// `Invalid`: the domain is of another device; `NoMemory`: no number is left.
     pub fn create_xrc_recv(&self, xrcd: &SoftXrcd) -> Result<SoftQp, SetupError> {
         self.check_xrcd("a queue pair of XRC_RECV", xrcd)?;
-        let queue = Arc::new(RecvQueue::new(self.nic.next_queue(), 0, PdMark::default()));
+        let queue = Arc::new(self.nic.new_queue(0, PdMark::default()));
         let parts = QpParts {
             num: self.take_number()?,
             kind: QpType::XrcRecv,

@@ -11,7 +11,6 @@ use crate::handles::device::Soft;
 use crate::handles::poller::SoftCq;
 use crate::handles::queue_pair::SoftQp;
 use crate::handles::srq::SoftSrq;
-use crate::model::recvq::RecvQueue;
 use crate::provider::{CreateFlags, QpCaps, QpType, RxHash};
 use crate::state::qp::{QpContext, QpParts};
 
@@ -100,7 +99,7 @@ impl Soft {
                 caps.recv_wr = 0;
                 srq.queue.clone()
             }
-            None => Arc::new(RecvQueue::new(self.nic.next_queue(), caps.recv_wr, self.pd.mark())),
+            None => Arc::new(self.nic.new_queue(caps.recv_wr, self.pd.mark())),
         };
         let num = self.take_number()?;
         let (datagrams, groups) = match init.kind {

@@ -16,7 +16,6 @@ use crate::handles::queue_pair::SoftQp;
 use crate::handles::region::{SoftRegion, SoftWindow};
 use crate::handles::srq::SoftSrq;
 use crate::model::buffers::{Posted, Source};
-use crate::model::recvq::RecvQueue;
 use crate::model::slot::BOUND_BY_CALL;
 use crate::provider::{
     Access, AddressVector, Caps, Datagrams, Doorbell, ExtendedCq, GRH_BYTES, InlineSend, Provider,
@@ -67,7 +66,7 @@ impl Provider for Soft {
 
     fn create_srq(&self, depth: u32) -> Result<SoftSrq, SetupError> {
         check_depth("shared receive queue", depth, self.nic.caps.srq_wr_max)?;
-        let queue = Arc::new(RecvQueue::new(self.nic.next_queue(), depth, self.pd.mark()));
+        let queue = Arc::new(self.nic.new_queue(depth, self.pd.mark()));
         Ok(SoftSrq { xrc: None, nic: self.nic.clone(), queue, _pd: self.pd.clone() })
     }
 
@@ -197,6 +196,28 @@ impl SoftQp {
             let wr = Posted::one(wr);
             self.domain.alone().post_deferred(self.context.get_alone(), wr)
         }
+    }
+
+    /// Posts one SEND on the shared domain and publishes it, where nothing stands in its way.
+    /// False: nothing was done. `Qp::post` posts any request.
+    ///
+    /// # Safety
+    /// As for `Qp::post`.
+    #[inline(always)]
+    pub unsafe fn post_one_shared<'a>(&mut self, wr: impl FnOnce() -> SendWr<'a>) -> bool {
+        let Some(mut state) = self.domain.shared() else { return false };
+        // SAFETY: as in `post`.
+        unsafe { state.post_at_once(self.context.get_alone(), Posted::one(&wr())) }
+    }
+
+    /// Posts one receive, where nobody waits for it. False: nothing was done. `Qp::post_recv` posts
+    /// any receive.
+    ///
+    /// # Safety
+    /// As for `Qp::post_recv`.
+    #[inline(always)]
+    pub unsafe fn post_one_recv(&mut self, wr: impl FnOnce() -> RecvWr) -> bool {
+        !self.shared_queue && self.queue.post_one(wr)
     }
 
     /// Posts one more without a doorbell, after `post_deferred` took one.

@@ -6,12 +6,12 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use spin::Mutex;
 use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 use std_alloc::vec;
 use std_alloc::vec::Vec;
 
+use crate::model::biased::{Biased, Threads};
 use crate::model::local_waker::LocalWaker;
 use crate::model::memory::MrCache;
 use crate::model::pd::PdMark;
@@ -51,6 +51,7 @@ struct Claim {
 
 impl Claim {
     /// Relaxed: a stale count only makes the queue look fuller.
+    #[inline(always)]
     fn unused(&self) -> u32 {
         self.claimed.saturating_sub(self.used.load(Ordering::Relaxed))
     }
@@ -66,8 +67,13 @@ impl Ring {
     }
 
     /// Receives that are prefetched and not used.
+    #[inline(always)]
     fn ahead(&self) -> u32 {
-        self.claims.iter().flatten().map(Claim::unused).sum()
+        let mut ahead = 0;
+        for claim in self.claims.iter().flatten() {
+            ahead += claim.unused();
+        }
+        ahead
     }
 
     /// True if one more receive fits. Prefetched receives keep their place here, because they may
@@ -77,6 +83,16 @@ impl Ring {
     fn has_room(&self) -> bool {
         let len = self.len();
         len + self.claimed < self.depth || len < self.depth && len + self.ahead() < self.depth
+    }
+
+    /// Adds one receive, for which there is room.
+    #[inline(always)]
+    fn add(&mut self, wr: impl FnOnce() -> RecvWr) -> bool {
+        let at = self.tail as usize & (self.slots.len() - 1);
+        let Some(place) = self.slots.get_mut(at) else { return false };
+        *place = wr();
+        self.tail = self.tail.wrapping_add(1);
+        true
     }
 
     fn claim(&mut self, number: usize, claimed: u32) {
@@ -98,7 +114,7 @@ pub(crate) struct RecvQueue {
     id: u32,
     /// The protection domain it belongs to.
     pd: PdMark,
-    ring: Mutex<Ring>,
+    ring: Biased<Ring>,
     /// Domains that consume from it.
     users: AtomicU32,
     /// A domain found the queue empty while another may have some prefetched.
@@ -109,22 +125,22 @@ pub(crate) struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// A queue for `depth` receives, in memory of that protection domain.
-    pub(crate) fn new(id: u32, depth: u32, pd: PdMark) -> RecvQueue {
-        let slots = slots_for(depth);
+    /// A queue for `depth` receives, in memory of that protection domain, which those threads use.
+    pub(crate) fn new(id: u32, depth: u32, pd: PdMark, threads: Threads) -> RecvQueue {
+        let ring = Ring {
+            slots: slots_for(depth),
+            depth,
+            head: 0,
+            tail: 0,
+            claims: Vec::new(),
+            claimed: 0,
+            limit: 0,
+            starved: false,
+        };
         RecvQueue {
             id,
             pd,
-            ring: Mutex::new(Ring {
-                slots,
-                depth,
-                head: 0,
-                tail: 0,
-                claims: Vec::new(),
-                claimed: 0,
-                limit: 0,
-                starved: false,
-            }),
+            ring: Biased::new(ring, threads),
             users: AtomicU32::new(0),
             wanted: AtomicBool::new(false),
             flushed: AtomicBool::new(false),
@@ -185,20 +201,17 @@ impl RecvQueue {
         }
     }
 
+    /// Adds one receive at the end, where nobody waits for it. False: nothing was done, and
+    /// [`RecvQueue::post`] adds any receive.
+    #[inline(always)]
+    pub(crate) fn post_one(&self, wr: impl FnOnce() -> RecvWr) -> bool {
+        let mut ring = self.ring.lock();
+        !ring.starved && !self.is_flushed() && ring.has_room() && ring.add(wr)
+    }
+
     /// Adds receives at the end: all, or as many as fit (PL-5).
     pub(crate) fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
         let mut ring = self.ring.lock();
-        if let [one] = list
-            && ring.has_room()
-            && !ring.starved
-        {
-            let at = ring.tail as usize & (ring.slots.len() - 1);
-            if let Some(place) = ring.slots.get_mut(at) {
-                *place = *one;
-                ring.tail = ring.tail.wrapping_add(1);
-                return Ok(());
-            }
-        }
         let mut room = ring.depth.saturating_sub(ring.len());
         // As in `has_room`.
         if list.len() > room.saturating_sub(ring.claimed) as usize {
@@ -355,7 +368,7 @@ impl RecvQueue {
 
     /// True if the owner of the queue must hear of the receive just posted, because it has flushed
     /// the queue before. Relaxed: the flush has found the queue empty and stored this under the
-    /// lock that `post` has taken since. A flush that comes later finds the receive.
+    /// lock that the post has taken since. A flush that comes later finds the receive.
     #[inline(always)]
     pub(crate) fn is_flushed(&self) -> bool {
         self.flushed.load(Ordering::Relaxed)
@@ -450,7 +463,7 @@ mod tests {
     /// at a time otherwise.
     #[test]
     fn the_shared_domain_keeps_no_receive_that_another_may_lack() {
-        let queue = RecvQueue::new(0, 64, PdMark::default());
+        let queue = RecvQueue::new(0, 64, PdMark::default(), Threads::UNKNOWN);
         queue.post(&(0..64).map(wr).collect::<Vec<_>>()).unwrap();
         let mut one = attach(&queue);
         assert!(!queue.fetch(&mut one, true));
@@ -463,7 +476,7 @@ mod tests {
     /// A receive that is posted alone finds the room that a list finds.
     #[test]
     fn a_single_receive_finds_no_more_room_than_a_list() {
-        let queue = RecvQueue::new(0, 8, PdMark::default());
+        let queue = RecvQueue::new(0, 8, PdMark::default(), Threads::UNKNOWN);
         let mut prefetch = attach(&queue);
         let mut numbers = 0..;
         let mut one = || queue.post(&[wr(numbers.next().unwrap())]);
@@ -483,7 +496,7 @@ mod tests {
     /// PL-5: a post stops at the first receive without room, and those before it are posted.
     #[test]
     fn pl_5_post_beyond_depth_takes_the_first() {
-        let queue = RecvQueue::new(0, 3, PdMark::default());
+        let queue = RecvQueue::new(0, 3, PdMark::default(), Threads::UNKNOWN);
         let list: Vec<_> = (0..5).map(wr).collect();
         let error = queue.post(&list).unwrap_err();
         assert_eq!((error.accepted, error.cause), (3, PostCause::Full));
@@ -494,7 +507,7 @@ mod tests {
     /// else.
     #[test]
     fn pl_5_the_depth_includes_prefetched_receives() {
-        let queue = RecvQueue::new(0, 64, PdMark::default());
+        let queue = RecvQueue::new(0, 64, PdMark::default(), Threads::UNKNOWN);
         let mut prefetch = attach(&queue);
         let list: Vec<_> = (0..64).map(wr).collect();
         queue.post(&list).unwrap();
@@ -512,7 +525,7 @@ mod tests {
     /// without the prefetched ones: none is lost or doubled when they come back.
     #[test]
     fn pl_5_a_list_leaves_room_for_prefetched_receives() {
-        let queue = RecvQueue::new(0, 64, PdMark::default());
+        let queue = RecvQueue::new(0, 64, PdMark::default(), Threads::UNKNOWN);
         let mut prefetch = attach(&queue);
         let list: Vec<_> = (0..128).map(wr).collect();
         queue.post(&list[..64]).unwrap();
@@ -531,7 +544,7 @@ mod tests {
     /// none wakes a sleeping one that has prefetched some.
     #[test]
     fn cp_6_receives_that_come_back_wake_the_domain_that_lacks_them() {
-        let queue = RecvQueue::new(0, 64, PdMark::default());
+        let queue = RecvQueue::new(0, 64, PdMark::default(), Threads::UNKNOWN);
         let sleepers = [(); 2].map(|()| Arc::new(LocalWaker::new(None)));
         let attach = |n: usize| queue.attach(&sleepers[n], Used::default()).unwrap();
         let (mut one, mut two) = (attach(0), attach(1));
@@ -558,7 +571,7 @@ mod tests {
     /// some for the others; and a domain that finds none then lacks none.
     #[test]
     fn only_spare_receives_are_prefetched_early() {
-        let queue = RecvQueue::new(0, 64, PdMark::default());
+        let queue = RecvQueue::new(0, 64, PdMark::default(), Threads::UNKNOWN);
         let mut prefetch = attach(&queue);
         queue.prefetch_ahead(&mut prefetch, false);
         assert!(prefetch.len() == 0 && !queue.ring.lock().starved);
@@ -578,7 +591,7 @@ mod tests {
     /// First in, first out, across prefetch and give-back.
     #[test]
     fn receives_leave_in_order_also_after_a_give_back() {
-        let queue = RecvQueue::new(0, 256, PdMark::default());
+        let queue = RecvQueue::new(0, 256, PdMark::default(), Threads::UNKNOWN);
         let mut one = attach(&queue);
         let mut two = attach(&queue);
         let list: Vec<_> = (0..256).map(wr).collect();
@@ -599,7 +612,7 @@ mod tests {
     /// back; a depth that is too small changes nothing.
     #[test]
     fn a_queue_of_another_size_has_the_same_receives() {
-        let queue = RecvQueue::new(0, 64, PdMark::default());
+        let queue = RecvQueue::new(0, 64, PdMark::default(), Threads::UNKNOWN);
         let mut prefetch = attach(&queue);
         let list: Vec<_> = (0..128).map(wr).collect();
         queue.post(&list[..64]).unwrap();
@@ -625,7 +638,7 @@ mod tests {
     /// until a limit is set again.
     #[test]
     fn srq_limit_fires_once_when_fewer_are_left() {
-        let queue = RecvQueue::new(0, 256, PdMark::default());
+        let queue = RecvQueue::new(0, 256, PdMark::default(), Threads::UNKNOWN);
         let mut prefetch = attach(&queue);
         let list: Vec<_> = (0..200).map(wr).collect();
         queue.post(&list).unwrap();

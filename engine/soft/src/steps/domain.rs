@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "one owner at a time, kept by contract or by the lock")]
 
 use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
 
 use spin::Mutex;
 use std_alloc::collections::VecDeque;
@@ -14,7 +15,7 @@ use std_alloc::sync::Arc;
 use crate::device::host::Host;
 use crate::device::nic::Nic;
 use crate::ext::xrc_part::XrcQueues;
-use crate::model::biased::Biased;
+use crate::model::biased::{Biased, Guard};
 use crate::model::cq::CompletionQueue;
 use crate::model::local_waker::LocalWaker;
 use crate::provider::Sharing;
@@ -211,12 +212,20 @@ impl Domain {
     /// `None`: the domain is exclusive, and `f` did not run. `f` that enters again waits forever.
     #[inline(always)]
     pub(crate) fn enter_shared<R>(&self, f: impl FnOnce(&mut DomainState) -> R) -> Option<R> {
+        self.shared().map(|mut state| f(&mut state))
+    }
+
+    /// The state of a shared domain, after the pending commands, as long as the result lives:
+    /// `enter_shared` where it must be inlined.
+    #[inline(always)]
+    pub(crate) fn shared(&self) -> Option<Shared<'_>> {
         if self.sharing != Sharing::Shared {
             return None;
         }
-        let _guard = self.lock.lock();
+        let guard = self.lock.lock();
         // SAFETY: the guard keeps everybody else out.
-        Some(unsafe { self.enter_alone(f) })
+        unsafe { self.alone() };
+        Some(Shared { domain: self, _guard: guard })
     }
 
     /// `enter` for a caller that is known to be alone.
@@ -258,6 +267,30 @@ impl Domain {
         // A link may have gone, so none rests: see `state::quiet`.
         state.links.activate_all();
         state.links.set_inboxes(!state.transport.res.inboxes.is_empty());
+    }
+}
+
+/// The state of a shared domain, whose lock is held.
+pub(crate) struct Shared<'a> {
+    domain: &'a Domain,
+    _guard: Guard<'a, ()>,
+}
+
+impl Deref for Shared<'_> {
+    type Target = DomainState;
+
+    #[inline(always)]
+    fn deref(&self) -> &DomainState {
+        // SAFETY: the guard keeps everybody else out.
+        unsafe { &*self.domain.state.get() }
+    }
+}
+
+impl DerefMut for Shared<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut DomainState {
+        // SAFETY: as in `deref`.
+        unsafe { &mut *self.domain.state.get() }
     }
 }
 

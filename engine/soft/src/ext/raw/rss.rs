@@ -8,7 +8,6 @@ use super::work_queue::{Queue, Spread, Turn};
 use crate::error::{Code, SetupError};
 use crate::handles::device::{Soft, check_depth};
 use crate::handles::poller::SoftCq;
-use crate::model::recvq::RecvQueue;
 use crate::provider::{CreateFlags, RxHash, Sharing, WqFlags, WqState};
 use crate::state::resources::Resources;
 use crate::wr::{PostCause, PostError, RecvWr};
@@ -54,7 +53,7 @@ impl Soft {
         let queue = Arc::new(Queue {
             num,
             flags: of_frames,
-            recvs: RecvQueue::new(self.nic.next_queue(), depth, self.pd.mark()),
+            recvs: self.nic.new_queue(depth, self.pd.mark()),
             turn: Mutex::default(),
             cq: cq.index,
             _kept: Arc::new(cq.clone()),
