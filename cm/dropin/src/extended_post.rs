@@ -244,17 +244,15 @@ unsafe extern "C" fn complete(at: *mut ibv_qp_ex) -> c_int {
         // SAFETY: the program's queue pair.
         let qp = unsafe { qp_at(at.cast()) }?;
         let mut building = qp.own.building.lock();
-        let mut inner = qp.own.inner.lock();
-        if let Err(errno) = inner.may_send() {
-            building.fail(errno);
+        if !qp.own.takes_sends() {
+            building.fail(INVALID);
         }
         let posted = building.complete(|list| {
             // SAFETY: the program keeps the buffers, by the contract of `ibv_wr_complete`; inline
             // bytes are copied during the call.
-            let posted = unsafe { post_list(&qp.own, &mut inner, list) };
+            let posted = unsafe { post_list(&qp.own, list) };
             posted.map_err(|PostError { cause, .. }| Errno::from(cause))
         });
-        drop(inner);
         qp.own.after_post();
         posted
     })

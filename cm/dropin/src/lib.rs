@@ -63,6 +63,8 @@ mod rereg;
 mod scatter;
 mod shared;
 mod srq;
+#[cfg(test)]
+mod state_tests;
 mod window;
 mod wq;
 mod xrc;

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use doorbell_fabric::QpState;
 use doorbell_seam::provider::{AddressHandle, Qp as _, QpType};
-use doorbell_seam::wr::{Destination, PostError, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge};
+use doorbell_seam::wr::{Destination, PostError, Remote, SendFlags, SendOp, SendWr, Sge};
 use libc::c_int;
 
 use crate::abi::{ibv_pd, ibv_qp, ibv_recv_wr, ibv_send_wr};
 use crate::ah::Ah;
 use crate::border::{ABSENT, Errno, INVALID, object};
-use crate::qp::{Inner, Qp, qp_at};
-use crate::requests::{STEP, by_field, on_list, only_piece, pieces, to_srq};
+use crate::qp::{Qp, qp_at};
+use crate::requests::{Only, STEP, by_field, on_list, only_piece, pieces, to_srq};
 use crate::window;
 
 /// The opcode of a plain SEND (`IBV_WR_SEND`).
@@ -108,23 +108,18 @@ fn wait_for_room(qp: &Qp, wr: &SendWr<'_>) {
 ///
 /// # Safety
 /// The program keeps buffers and address handles until the requests have completed.
-#[inline]
-pub(crate) unsafe fn post_list(
-    qp: &Qp,
-    inner: &mut Inner,
-    list: &[SendWr<'_>],
-) -> Result<(), PostError> {
+pub(crate) unsafe fn post_list(qp: &Qp, list: &[SendWr<'_>]) -> Result<(), PostError> {
     if list.is_empty() {
         return Ok(());
     }
     if qp.kind() != QpType::Ud {
-        // SAFETY: as the caller says; all queues are shared.
-        return unsafe { inner.qp.post(list) };
+        // SAFETY: as the caller says; the queue pair is alive.
+        return unsafe { qp.sends.post(list) };
     }
     for (accepted, wr) in list.iter().enumerate() {
         wait_for_room(qp, wr);
         // SAFETY: as above.
-        let posted = unsafe { inner.qp.post(slice::from_ref(wr)) };
+        let posted = unsafe { qp.sends.post(slice::from_ref(wr)) };
         posted.map_err(|error| PostError { accepted, ..error })?;
     }
     Ok(())
@@ -141,35 +136,48 @@ pub(crate) unsafe extern "C" fn post_send(
     unsafe {
         on_list(first, bad, |next| {
             let qp = &qp_at(at)?.own;
-            if !post_one(qp, *next) {
-                return post_many(qp, next);
+            if !qp.takes_sends() {
+                return Err(INVALID);
             }
+            let posted = match Plain::of(qp, *next) {
+                Some(plain) => qp.sends.post_one(|| plain.send()).map_err(Errno::from),
+                None => post_any(qp, next),
+            };
+            // Also after a refusal: the requests before it were posted.
             qp.after_post();
-            Ok(())
+            posted
         })
     }
 }
 
-/// Posts a list of one SEND of one piece on an RC queue pair, the commonest. False: it is another
-/// list, or something stands in its way. Nothing was done then, and [`post_many`] posts it.
-///
-/// # Safety
-/// As for [`post_list`]; the list is the program's.
-#[inline(always)]
-unsafe fn post_one(qp: &Qp, list: *mut ibv_send_wr) -> bool {
-    // SAFETY: as the caller says.
-    unsafe {
-        let Some(wr) = list.as_ref() else { return false };
-        if wr.opcode != SEND || !wr.next.is_null() || qp.kind() != QpType::Rc {
-            return false;
+/// A list of one SEND of one piece on an RC queue pair, the commonest: it is loaded where the
+/// device needs it.
+struct Plain<'a> {
+    wr: &'a ibv_send_wr,
+    piece: &'a Sge,
+}
+
+impl<'a> Plain<'a> {
+    /// `None`: it is another list.
+    ///
+    /// # Safety
+    /// The list is the program's.
+    #[inline(always)]
+    unsafe fn of(qp: &Qp, list: *mut ibv_send_wr) -> Option<Plain<'a>> {
+        // SAFETY: as the caller says.
+        unsafe {
+            let wr = list.as_ref()?;
+            if wr.opcode != SEND || !wr.next.is_null() || qp.kind() != QpType::Rc {
+                return None;
+            }
+            Some(Plain { wr, piece: only_piece(wr.sg_list, wr.num_sge)? })
         }
-        let Some(sge) = only_piece(wr.sg_list, wr.num_sge) else { return false };
-        let mut inner = qp.inner.lock();
-        inner.may_send().is_ok()
-            && inner.qp.post_one_shared(|| {
-                let (wr_id, flags, sge) = (wr.wr_id, flags(wr), by_field(sge));
-                SendWr { wr_id, op: SendOp::Send, flags, sge, more: &[] }
-            })
+    }
+
+    #[inline(always)]
+    fn send(&self) -> SendWr<'static> {
+        let (wr_id, flags, sge) = (self.wr.wr_id, flags(self.wr), by_field(self.piece));
+        SendWr { wr_id, op: SendOp::Send, flags, sge, more: &[] }
     }
 }
 
@@ -178,26 +186,21 @@ unsafe fn post_one(qp: &Qp, list: *mut ibv_send_wr) -> bool {
 /// # Safety
 /// As for [`post_list`]; the list is the program's.
 #[inline(never)]
-unsafe fn post_many(qp: &Qp, next: &mut *mut ibv_send_wr) -> Result<(), Errno> {
-    let mut inner = qp.inner.lock();
-    inner.may_send()?;
+unsafe fn post_any(qp: &Qp, next: &mut *mut ibv_send_wr) -> Result<(), Errno> {
     // SAFETY: as the caller says.
-    let posted = unsafe { post_in_steps(qp, &mut inner, next) };
-    drop(inner);
-    // Also after a refusal: the requests before it were posted.
-    qp.after_post();
-    posted
+    unsafe {
+        match next.as_ref().filter(|wr| wr.next.is_null()) {
+            Some(wr) => Ok(post_list(qp, &[request(wr, qp.kind())?])?),
+            None => post_many(qp, next),
+        }
+    }
 }
 
 /// The same, some at a time.
 ///
 /// # Safety
-/// As for [`post_many`].
-unsafe fn post_in_steps(
-    qp: &Qp,
-    inner: &mut Inner,
-    next: &mut *mut ibv_send_wr,
-) -> Result<(), Errno> {
+/// As for [`post_any`].
+unsafe fn post_many(qp: &Qp, next: &mut *mut ibv_send_wr) -> Result<(), Errno> {
     while !next.is_null() {
         let mut list = ArrayVec::<SendWr<'_>, STEP>::new();
         let mut wrong = Ok(());
@@ -215,7 +218,7 @@ unsafe fn post_in_steps(
             end = wr.next;
         }
         // SAFETY: as the caller says.
-        let posted = unsafe { post_list(qp, inner, &list) };
+        let posted = unsafe { post_list(qp, &list) };
         let accepted = posted.map_or_else(|error| error.accepted, |()| list.len());
         for _ in 0..accepted {
             // SAFETY: as above.
@@ -253,11 +256,10 @@ pub(crate) unsafe extern "C" fn post_recv(
 unsafe fn receive_one(qp: &Qp, list: *mut ibv_recv_wr) -> bool {
     // SAFETY: as the caller says.
     unsafe {
-        let Some(wr) = list.as_ref().filter(|wr| wr.next.is_null()) else { return false };
-        let Some(sge) = only_piece(wr.sg_list, wr.num_sge) else { return false };
+        let Some(only) = Only::of(list) else { return false };
         let mut inner = qp.inner.lock();
         !matches!(inner.state, QpState::Reset | QpState::Err)
-            && inner.qp.post_one_recv(|| RecvWr { wr_id: wr.wr_id, sge: by_field(sge) })
+            && inner.qp.post_one_recv(|| only.receive())
     }
 }
 

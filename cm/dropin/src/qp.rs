@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use doorbell_fabric::{CmError, Fabric, QpAttr, QpAttrEx, QpFields, QpState};
 use doorbell_seam::provider::{Gid, Multicast, Qp as _, QpCaps, QpType};
-use doorbell_soft::{Biased, SoftDevice, SoftQp};
+use doorbell_soft::{Biased, SharedSends, SoftDevice, SoftQp};
 use libc::c_int;
 
 use crate::abi::*;
@@ -27,6 +27,10 @@ use crate::xrc::Xrcd;
 
 /// A queue pair.
 pub(crate) struct Qp {
+    /// Sends need no more than this: they change nothing in `inner`.
+    pub(crate) sends: SharedSends,
+    /// By the state in `inner`, with which it changes.
+    takes_sends: AtomicBool,
     pub(crate) inner: Biased<Inner>,
     /// The requests of an extended post that is not complete.
     pub(crate) building: Biased<Building>,
@@ -49,19 +53,10 @@ pub(crate) struct Qp {
 /// What changes about a queue pair.
 pub(crate) struct Inner {
     pub(crate) qp: SoftQp,
+    /// Changed by [`Qp::set_state`].
     pub(crate) state: QpState,
     /// The fields set last, for queries.
     set: QpFields,
-}
-
-impl Inner {
-    /// An error before RTS, when nothing may be sent.
-    pub(crate) fn may_send(&self) -> Result<(), Errno> {
-        match self.state {
-            QpState::Reset | QpState::Init | QpState::Rtr => Err(INVALID),
-            _ => Ok(()),
-        }
-    }
 }
 
 impl Noun for Qp {
@@ -79,17 +74,36 @@ pub(crate) unsafe fn qp_at<'a>(at: *mut ibv_qp) -> Result<&'a Object<Qp>, Errno>
     unsafe { object::<Qp>(at.cast()) }
 }
 
+/// True if sends may be posted in that state.
+fn takes_sends(state: QpState) -> bool {
+    !matches!(state, QpState::Reset | QpState::Init | QpState::Rtr)
+}
+
 impl Qp {
+    /// True if sends may be posted. The device refuses those that come while this changes.
+    #[inline(always)]
+    pub(crate) fn takes_sends(&self) -> bool {
+        self.takes_sends.load(Ordering::Relaxed)
+    }
+
+    fn set_state(&self, inner: &mut Inner, state: QpState) {
+        inner.state = state;
+        self.takes_sends.store(takes_sends(state), Ordering::Relaxed);
+    }
+
     /// A request has failed.
     fn has_failed(&self) {
         let state = if self.kind.is_unreliable() { QpState::Sqe } else { QpState::Err };
-        self.inner.lock().state = state;
+        self.set_state(&mut self.inner.lock(), state);
     }
 
     /// The connection manager has moved it to another state, if one is given, with those fields.
     pub(crate) fn moved(&self, state: Option<QpState>, fields: QpFields) {
         let mut inner = self.inner.lock();
-        (inner.state, inner.set) = (state.unwrap_or(inner.state), fields.or(inner.set));
+        inner.set = fields.or(inner.set);
+        if let Some(state) = state {
+            self.set_state(&mut inner, state);
+        }
     }
 
     /// Sends were posted.
@@ -281,6 +295,8 @@ pub(crate) fn give(base: ibv_qp, made: Made) -> *mut ibv_qp {
         ..zeroed()
     };
     let own = Qp {
+        sends: qp.shared_sends(),
+        takes_sends: AtomicBool::new(takes_sends(state)),
         inner: Biased::new(Inner { qp, state, set }, threads),
         building: Biased::new(Building::default(), threads),
         num,
@@ -299,7 +315,10 @@ pub(crate) fn give(base: ibv_qp, made: Made) -> *mut ibv_qp {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
     pointer(|| {
         // SAFETY: the program's attributes and what they name.
         unsafe {
@@ -362,7 +381,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         let inner = &mut *inner;
         let to = fields.check(qp.own.kind, inner.state)?;
         qp.own.progress.device.modify_qp(&mut inner.qp, inner.state, &fields)?;
-        inner.state = to;
+        qp.own.set_state(inner, to);
         inner.set = match to {
             QpState::Reset => QpFields::default(),
             _ => fields.or(inner.set),

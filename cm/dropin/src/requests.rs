@@ -89,6 +89,33 @@ struct Receives {
     wrong: Result<(), Errno>,
 }
 
+/// A list of one receive of one piece, the commonest: it is loaded where the device stores it.
+pub(crate) struct Only<'a> {
+    wr: &'a ibv_recv_wr,
+    piece: &'a Sge,
+}
+
+impl<'a> Only<'a> {
+    /// `None`: it is another list.
+    ///
+    /// # Safety
+    /// The list is the program's.
+    #[inline(always)]
+    pub(crate) unsafe fn of(list: *mut ibv_recv_wr) -> Option<Only<'a>> {
+        // SAFETY: as the caller says.
+        unsafe {
+            let wr = list.as_ref().filter(|wr| wr.next.is_null())?;
+            let piece = only_piece(wr.sg_list, wr.num_sge)?;
+            Some(Only { wr, piece })
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn receive(&self) -> RecvWr {
+        RecvWr { wr_id: self.wr.wr_id, sge: by_field(self.piece) }
+    }
+}
+
 impl Queue<'_> {
     /// The next receives of a list.
     ///
@@ -128,8 +155,8 @@ impl Queue<'_> {
         Ok(RecvWr { wr_id: wr.wr_id, sge })
     }
 
-    /// Posts any list of receives by that call, some at a time. `next` is left at the first that was
-    /// not taken.
+    /// Posts any list of receives by that call, some at a time. `next` is left at the first that
+    /// was not taken.
     ///
     /// # Safety
     /// As for [`Queue::receives`].

@@ -15,7 +15,7 @@ use crate::border::{
 use crate::context::context;
 use crate::memory::Pd;
 use crate::progress::{Known, Progress};
-use crate::requests::{Queue, on_list};
+use crate::requests::{Only, Queue, on_list};
 use crate::scatter::{Owner, PIECES_MAX};
 use crate::xrc::XrcPart;
 
@@ -187,6 +187,9 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     unsafe {
         on_list(first, bad, |next| {
             let Srq { srq, sge, progress, .. } = &object::<Srq>(at)?.own;
+            if Only::of(*next).is_some_and(|only| srq.post_one(|| only.receive())) {
+                return Ok(());
+            }
             let queue = Queue {
                 pd: (*at).pd,
                 scatter: &progress.scatter,

@@ -92,8 +92,10 @@ pub(crate) unsafe extern "C" fn bind_mw(
     code(|| {
         // SAFETY: the program's queue pair, window and binding.
         let (qp, window, bind) = unsafe { (qp_at(at)?, object::<Mw>(mw)?, given(bind)?) };
+        if !qp.own.takes_sends() {
+            return Err(INVALID);
+        }
         let mut inner = qp.own.inner.lock();
-        inner.may_send()?;
         let mut window = lock(&window.own.window);
         let flags = SendFlags::from_bits_truncate((bind.send_flags & 0x3) as u8);
         // SAFETY: the region is the program's, which keeps it until the request has completed.

@@ -36,6 +36,13 @@ pub struct SoftQp {
     pub(crate) life: Arc<()>,
 }
 
+/// Posts sends on a queue pair of the shared domain for several threads at once: the domain is
+/// locked anyway. It does not keep the queue pair alive.
+pub struct SharedSends {
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) context: Pointer<QpContext>,
+}
+
 /// What a queue pair belongs to: completion queues and a protection domain, or an XRC domain.
 pub(crate) type Kept = (Option<(SoftCq, SoftCq)>, Option<SoftXrcd>, Option<Pd>);
 
@@ -74,6 +81,11 @@ impl SoftQp {
     pub(crate) fn with_groups(mut self, groups: Option<Arc<Groups>>) -> SoftQp {
         self.groups = groups;
         self
+    }
+
+    /// See [`SharedSends`].
+    pub fn shared_sends(&self) -> SharedSends {
+        SharedSends { domain: self.domain.clone(), context: self.context }
     }
 
     /// The transport.

@@ -12,7 +12,7 @@ use crate::ext::raw::SoftWq;
 use crate::handles::datagram;
 use crate::handles::device::{Soft, check_depth};
 use crate::handles::poller::{SoftCq, SoftPoller};
-use crate::handles::queue_pair::SoftQp;
+use crate::handles::queue_pair::{SharedSends, SoftQp};
 use crate::handles::region::{SoftRegion, SoftWindow};
 use crate::handles::srq::SoftSrq;
 use crate::model::buffers::{Posted, Source};
@@ -122,6 +122,18 @@ impl Srq for SoftSrq {
     }
 }
 
+impl SoftSrq {
+    /// Posts one receive, where nobody waits for it. False: nothing was done. `Srq::post` posts any
+    /// receive.
+    ///
+    /// # Safety
+    /// As for `Srq::post`.
+    #[inline(always)]
+    pub unsafe fn post_one(&self, wr: impl FnOnce() -> RecvWr) -> bool {
+        self.queue.post_one(wr)
+    }
+}
+
 impl SoftQp {
     /// The rest of `Qp::post_inline`, for a message without a reservation. It is a function of its
     /// own and takes numbers, because a request in memory would cost every caller, even one that
@@ -198,18 +210,6 @@ impl SoftQp {
         }
     }
 
-    /// Posts one SEND on the shared domain and publishes it, where nothing stands in its way.
-    /// False: nothing was done. `Qp::post` posts any request.
-    ///
-    /// # Safety
-    /// As for `Qp::post`.
-    #[inline(always)]
-    pub unsafe fn post_one_shared<'a>(&mut self, wr: impl FnOnce() -> SendWr<'a>) -> bool {
-        let Some(mut state) = self.domain.shared() else { return false };
-        // SAFETY: as in `post`.
-        unsafe { state.post_at_once(self.context.get_alone(), Posted::one(&wr())) }
-    }
-
     /// Posts one receive, where nobody waits for it. False: nothing was done. `Qp::post_recv` posts
     /// any receive.
     ///
@@ -238,6 +238,46 @@ impl SoftQp {
         }
     }
 }
+
+impl SharedSends {
+    /// Posts one request. It is made anew where it does not leave at once, so that one that does
+    /// stays in registers.
+    ///
+    /// # Errors
+    /// As for `Qp::post`. A queue pair of an exclusive domain takes none.
+    ///
+    /// # Safety
+    /// As for `Qp::post`, and the queue pair is alive. `wr` makes the same request each time.
+    #[inline(always)]
+    pub unsafe fn post_one<'a>(&self, wr: impl Fn() -> SendWr<'a>) -> Result<(), PostError> {
+        let Some(mut state) = self.domain.shared() else { return NOT_SHARED };
+        // SAFETY: the shared domain is locked. The queue pair is alive, as the caller vouches, and
+        // so is its context.
+        unsafe {
+            let context = self.context.get_alone();
+            if state.post_at_once(context, Posted::one(&wr())) {
+                return Ok(());
+            }
+            state.post_list(context, Posted::list(&[wr()]))
+        }
+    }
+
+    /// Posts a list.
+    ///
+    /// # Errors
+    /// As for [`SharedSends::post_one`].
+    ///
+    /// # Safety
+    /// As for `Qp::post`, and the queue pair is alive.
+    pub unsafe fn post(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        let Some(mut state) = self.domain.shared() else { return NOT_SHARED };
+        // SAFETY: as in `post_one`.
+        unsafe { state.post(self.context.get_alone(), Posted::list(list)) }
+    }
+}
+
+/// The answer to a post by [`SharedSends`] in a domain of one thread.
+const NOT_SHARED: Result<(), PostError> = Err(PostError { accepted: 0, cause: PostCause::State });
 
 impl Qp for SoftQp {
     fn num(&self) -> u32 {

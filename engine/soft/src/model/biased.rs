@@ -17,7 +17,7 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence, half_barrie
 /// What a lock must know of the threads of its process.
 #[derive(Clone, Copy)]
 pub struct Threads {
-    /// Threads have numbers ([`this_thread`]), and `barrier` works. Otherwise no lock belongs to a
+    /// Threads have numbers (`this_thread`), and `barrier` works. Otherwise no lock belongs to a
     /// thread.
     pub numbered: bool,
     /// Makes each thread of this process pass a full memory barrier before it returns.

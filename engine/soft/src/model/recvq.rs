@@ -211,6 +211,11 @@ impl RecvQueue {
 
     /// Adds receives at the end: all, or as many as fit (PL-5).
     pub(crate) fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
+        if let [one] = list
+            && self.post_one(|| *one)
+        {
+            return Ok(());
+        }
         let mut ring = self.ring.lock();
         let mut room = ring.depth.saturating_sub(ring.len());
         // As in `has_room`.

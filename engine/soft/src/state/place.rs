@@ -78,6 +78,8 @@ impl<T> Copy for Pointer<T> {}
 
 // SAFETY: whoever has it uses it only inside the domain.
 unsafe impl<T: Send> Send for Pointer<T> {}
+// SAFETY: as above: one thread at a time is inside.
+unsafe impl<T: Send> Sync for Pointer<T> {}
 
 impl<T> Pointer<T> {
     /// A pointer to a part of an object.

@@ -48,8 +48,14 @@ impl DomainState {
             }
     }
 
+    /// The rest of [`DomainState::post`], for a list of one that `post_at_once` has not taken, or
+    /// any other.
     #[inline(never)]
-    fn post_list(&mut self, qp: &mut QpContext, list: &[Posted<'_>]) -> Result<(), PostError> {
+    pub(crate) fn post_list(
+        &mut self,
+        qp: &mut QpContext,
+        list: &[Posted<'_>],
+    ) -> Result<(), PostError> {
         qp.reserved = Reserved::NONE;
         if qp.state != State::Rts {
             return self.post_idle(qp, list);

@@ -15,6 +15,7 @@ mod lent;
 mod link_scheduler;
 mod local_rdma;
 mod messages;
+mod one;
 mod one_sided;
 mod predicted;
 mod predicted_shared;

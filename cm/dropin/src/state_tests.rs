@@ -1,0 +1,144 @@
+//! What a connected queue pair takes in each state, by the C interface. It sends to itself.
+#![expect(unsafe_code, reason = "the C interface")]
+#![expect(clippy::undocumented_unsafe_blocks, reason = "our own calls, with what they gave")]
+
+use std::ffi::c_void;
+use std::mem::zeroed;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use crate::abi::*;
+use crate::cq::{ibv_create_cq, poll_cq};
+use crate::device::{ibv_get_device_list, ibv_query_gid};
+use crate::memory::{ibv_alloc_pd, ibv_reg_mr};
+use crate::open::ibv_open_device;
+use crate::post::{post_recv, post_send};
+use crate::qp::{ibv_create_qp, ibv_modify_qp};
+
+/// The time of a completion that comes late on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+struct Own {
+    qp: *mut ibv_qp,
+    cq: *mut ibv_cq,
+    piece: ibv_sge,
+    to: ibv_ah_attr,
+}
+
+impl Own {
+    /// In RESET.
+    fn new() -> Own {
+        unsafe {
+            let context = ibv_open_device(*ibv_get_device_list(null_mut()));
+            let pd = ibv_alloc_pd(context);
+            let cq = ibv_create_cq(context, 64, null_mut(), null_mut(), 0);
+            let cap = ibv_qp_cap { max_send_wr: 4, max_recv_wr: 4, ..ibv_qp_cap::default() };
+            let mut attr: ibv_qp_init_attr = zeroed();
+            (attr.send_cq, attr.recv_cq, attr.cap, attr.qp_type) = (cq, cq, cap, 2);
+            let qp = ibv_create_qp(pd, &raw mut attr);
+            assert!(!qp.is_null());
+            let room = Box::leak(vec![0_u8; 64].into_boxed_slice()).as_mut_ptr();
+            let lkey = (*ibv_reg_mr(pd, room.cast::<c_void>(), 64, 1)).lkey;
+            let piece = ibv_sge { addr: room as u64, length: 64, lkey };
+            let mut gid = ibv_gid { raw: [0; 16] };
+            assert_eq!(ibv_query_gid(context, 1, 0, &raw mut gid), 0);
+            let mut to = ibv_ah_attr { is_global: 1, port_num: 1, ..ibv_ah_attr::default() };
+            to.grh.dgid.raw = gid.raw;
+            Own { qp, cq, piece, to }
+        }
+    }
+
+    /// To a state, with what it needs.
+    fn modify(&self, qp_state: i32) {
+        const INIT: i32 = 1 | 8 | 16 | 32;
+        const RTR: i32 = 1 | 128 | 256 | 4096 | 1 << 15 | 1 << 17 | 1 << 20;
+        const RTS: i32 = 1 | 512 | 1024 | 2048 | 8192 | 1 << 16;
+        let mask = *[1, INIT, RTR, RTS].get(qp_state as usize).unwrap_or(&1);
+        let dest_qp_num = unsafe { (*self.qp).qp_num };
+        let (ah_attr, path_mtu, port_num) = (self.to, 5, 1);
+        let rest = ibv_qp_attr::default();
+        let mut attr = ibv_qp_attr { qp_state, dest_qp_num, ah_attr, path_mtu, port_num, ..rest };
+        assert_eq!(unsafe { ibv_modify_qp(self.qp, &raw mut attr, mask) }, 0, "{qp_state}");
+    }
+
+    /// Posts a list of so many sends. Returns the answer, and the place of the one refused.
+    fn send(&self, count: usize) -> (i32, Option<usize>) {
+        let mut piece = self.piece;
+        let mut list = [(); 4].map(|()| unsafe { zeroed::<ibv_send_wr>() });
+        let mut next = null_mut();
+        for (n, wr) in list.iter_mut().enumerate().take(count).rev() {
+            (wr.wr_id, wr.sg_list, wr.num_sge) = (n as u64, &raw mut piece, 1);
+            (wr.opcode, wr.send_flags, wr.next) = (2, 2, next);
+            next = wr;
+        }
+        let mut bad = null_mut();
+        let answer = unsafe { post_send(self.qp, next, &raw mut bad) };
+        (answer, list.iter().position(|wr| std::ptr::eq(wr, bad)))
+    }
+
+    /// The same of receives.
+    fn receive(&self, count: usize) -> (i32, Option<usize>) {
+        let mut piece = self.piece;
+        let mut list = [(); 8].map(|()| unsafe { zeroed::<ibv_recv_wr>() });
+        let mut next = null_mut();
+        for (n, wr) in list.iter_mut().enumerate().take(count).rev() {
+            (wr.wr_id, wr.sg_list, wr.num_sge) = (100 + n as u64, &raw mut piece, 1);
+            wr.next = next;
+            next = wr;
+        }
+        let mut bad = null_mut();
+        let answer = unsafe { post_recv(self.qp, next, &raw mut bad) };
+        (answer, list.iter().position(|wr| std::ptr::eq(wr, bad)))
+    }
+
+    /// Waits for so many completions. Returns numbers and status, sorted.
+    fn completions(&self, count: usize) -> Vec<(u64, i32)> {
+        let (mut found, begun) = (Vec::new(), Instant::now());
+        while found.len() < count {
+            assert!(begun.elapsed() < LIMIT, "{found:?}");
+            let mut wc = ibv_wc::default();
+            if unsafe { poll_cq(self.cq, 1, &raw mut wc) } == 1 {
+                found.push((wc.wr_id, wc.status));
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+}
+
+const FINE: (i32, Option<usize>) = (0, None);
+const INVALID: (i32, Option<usize>) = (libc::EINVAL, Some(0));
+const FULL: i32 = libc::ENOMEM;
+const FLUSHED: i32 = 5;
+
+/// Alone or in a list, requests meet the same rules.
+#[test]
+fn each_state_takes_what_it_may() {
+    let own = Own::new();
+    for _ in 0..2 {
+        for count in [1, 2] {
+            assert_eq!((own.send(count), own.receive(count)), (INVALID, INVALID), "RESET");
+        }
+        own.modify(1);
+        assert_eq!((own.send(1), own.send(2), own.receive(1)), (INVALID, INVALID, FINE), "INIT");
+        own.modify(2);
+        assert_eq!((own.send(1), own.send(2), own.receive(1)), (INVALID, INVALID, FINE), "RTR");
+        own.modify(3);
+        assert_eq!((own.send(1), own.receive(1)), (FINE, FINE), "RTS");
+        assert_eq!(own.completions(2), [(0, 0), (100, 0)]);
+        assert_eq!(own.receive(1), FINE);
+        assert_eq!(own.receive(4), (FULL, Some(1)), "a list that does not fit");
+        assert_eq!(own.receive(1), (FULL, Some(0)));
+        assert_eq!(own.send(2), FINE);
+        assert_eq!(own.completions(4), [(0, 0), (1, 0), (100, 0), (100, 0)]);
+        // ERR, of which the receives that are left tell.
+        own.modify(6);
+        assert_eq!(own.completions(2), [(100, FLUSHED), (100, FLUSHED)]);
+        for count in [1, 2] {
+            assert_eq!((own.send(count), own.receive(count)), (FINE, FINE), "ERR");
+            let flushed = own.completions(2 * count);
+            assert!(flushed.iter().all(|(_, status)| *status == FLUSHED), "{flushed:?}");
+        }
+        own.modify(0);
+    }
+}
