@@ -67,8 +67,8 @@ mod numbered {
     }
 }
 
-/// The owner of a lock that belongs to nobody: no thread has this number, nor has one without a
-/// number, which is 0, this number and a place.
+/// The owner of a lock that belongs to nobody. Exclusive or with the number of a thread, or with 0,
+/// gives no place.
 const NOBODY: u64 = PLACE;
 
 /// The most threads that can own a lock in turn.
