@@ -196,7 +196,7 @@ unsafe fn post_any(qp: &Qp, next: &mut *mut ibv_send_wr) -> Result<(), Errno> {
     }
 }
 
-/// The same, some at a time.
+/// Posts a list of several requests, `STEP` at a time.
 ///
 /// # Safety
 /// As for [`post_any`].

@@ -29,7 +29,7 @@ use crate::xrc::Xrcd;
 pub(crate) struct Qp {
     /// Sends need no more than this: they change nothing in `inner`.
     pub(crate) sends: SharedSends,
-    /// By the state in `inner`, with which it changes.
+    /// The state in `inner` takes sends. [`Qp::set_state`] sets both.
     takes_sends: AtomicBool,
     pub(crate) inner: Biased<Inner>,
     /// The requests of an extended post that is not complete.
@@ -53,7 +53,7 @@ pub(crate) struct Qp {
 /// What changes about a queue pair.
 pub(crate) struct Inner {
     pub(crate) qp: SoftQp,
-    /// Changed by [`Qp::set_state`].
+    /// [`Qp::set_state`] changes it.
     pub(crate) state: QpState,
     /// The fields set last, for queries.
     set: QpFields,

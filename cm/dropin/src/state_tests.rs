@@ -15,7 +15,7 @@ use crate::open::ibv_open_device;
 use crate::post::{post_recv, post_send};
 use crate::qp::{ibv_create_qp, ibv_modify_qp};
 
-/// The time of a completion that comes late on a busy machine.
+/// The longest wait for a completion, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 struct Own {
@@ -48,7 +48,7 @@ impl Own {
         }
     }
 
-    /// To a state, with what it needs.
+    /// Moves the queue pair to a state, with the attributes that this state needs.
     fn modify(&self, qp_state: i32) {
         const INIT: i32 = 1 | 8 | 16 | 32;
         const RTR: i32 = 1 | 128 | 256 | 4096 | 1 << 15 | 1 << 17 | 1 << 20;
@@ -61,7 +61,7 @@ impl Own {
         assert_eq!(unsafe { ibv_modify_qp(self.qp, &raw mut attr, mask) }, 0, "{qp_state}");
     }
 
-    /// Posts a list of so many sends. Returns the answer, and the place of the one refused.
+    /// Posts a list of `count` sends. Returns its errno, and the index of the send it refused.
     fn send(&self, count: usize) -> (i32, Option<usize>) {
         let mut piece = self.piece;
         let mut list = [(); 4].map(|()| unsafe { zeroed::<ibv_send_wr>() });
@@ -76,7 +76,7 @@ impl Own {
         (answer, list.iter().position(|wr| std::ptr::eq(wr, bad)))
     }
 
-    /// The same of receives.
+    /// Posts a list of `count` receives, and returns the same.
     fn receive(&self, count: usize) -> (i32, Option<usize>) {
         let mut piece = self.piece;
         let mut list = [(); 8].map(|()| unsafe { zeroed::<ibv_recv_wr>() });
@@ -91,7 +91,7 @@ impl Own {
         (answer, list.iter().position(|wr| std::ptr::eq(wr, bad)))
     }
 
-    /// Waits for so many completions. Returns numbers and status, sorted.
+    /// Polls until it has `count` completions. Returns their `wr_id`s and statuses, sorted.
     fn completions(&self, count: usize) -> Vec<(u64, i32)> {
         let (mut found, begun) = (Vec::new(), Instant::now());
         while found.len() < count {
@@ -131,7 +131,7 @@ fn each_state_takes_what_it_may() {
         assert_eq!(own.receive(1), (FULL, Some(0)));
         assert_eq!(own.send(2), FINE);
         assert_eq!(own.completions(4), [(0, 0), (1, 0), (100, 0), (100, 0)]);
-        // ERR, of which the receives that are left tell.
+        // In ERR, the receives that are left are flushed.
         own.modify(6);
         assert_eq!(own.completions(2), [(100, FLUSHED), (100, FLUSHED)]);
         for count in [1, 2] {

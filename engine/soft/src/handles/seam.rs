@@ -123,8 +123,8 @@ impl Srq for SoftSrq {
 }
 
 impl SoftSrq {
-    /// Posts one receive, where nobody waits for it. False: nothing was done. `Srq::post` posts any
-    /// receive.
+    /// Posts one receive, if there is room and no domain waits for it. False: nothing was done, and
+    /// the caller uses `Srq::post`.
     ///
     /// # Safety
     /// As for `Srq::post`.
@@ -210,8 +210,8 @@ impl SoftQp {
         }
     }
 
-    /// Posts one receive, where nobody waits for it. False: nothing was done. `Qp::post_recv` posts
-    /// any receive.
+    /// Posts one receive, if there is room and no domain waits for it. False: nothing was done, and
+    /// the caller uses `Qp::post_recv`.
     ///
     /// # Safety
     /// As for `Qp::post_recv`.
@@ -240,8 +240,8 @@ impl SoftQp {
 }
 
 impl SharedSends {
-    /// Posts one request. It is made anew where it does not leave at once, so that one that does
-    /// stays in registers.
+    /// Posts one request. If it does not leave at once, `wr` makes it again: so one that leaves at
+    /// once stays in registers.
     ///
     /// # Errors
     /// As for `Qp::post`. A queue pair of an exclusive domain takes none.

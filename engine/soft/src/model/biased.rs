@@ -67,8 +67,8 @@ mod numbered {
     }
 }
 
-/// The owner of a lock that belongs to nobody. Exclusive or with the number of a thread, or with 0,
-/// gives no place.
+/// The owner of a lock that belongs to nobody. Its exclusive or with 0, or with the number of any
+/// thread, is no place.
 const NOBODY: u64 = PLACE;
 
 /// The most threads that can own a lock in turn.

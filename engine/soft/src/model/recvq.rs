@@ -201,8 +201,8 @@ impl RecvQueue {
         }
     }
 
-    /// Adds one receive at the end, where nobody waits for it. False: nothing was done, and
-    /// [`RecvQueue::post`] adds any receive.
+    /// Adds one receive at the end, if there is room and no domain waits for it. False: nothing was
+    /// done, and the caller uses [`RecvQueue::post`].
     #[inline(always)]
     pub(crate) fn post_one(&self, wr: impl FnOnce() -> RecvWr) -> bool {
         let mut ring = self.ring.lock();

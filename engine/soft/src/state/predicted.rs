@@ -43,7 +43,8 @@ impl PredictedReceive {
         }
     }
 
-    /// Runs in the first empty poll, and in every `LOOK_IDLE`-th.
+    /// A poll calls it while it waits: in the first or second empty poll, and in every
+    /// `LOOK_IDLE`-th after that.
     #[inline(never)]
     pub(crate) fn prepare(&mut self, link: &mut Link, transport: &mut Transport) {
         self.to.forget();

@@ -137,7 +137,7 @@ fn one_receive_enters_the_queue_where_nobody_waits_for_it() {
 #[test]
 fn threads_post_on_one_queue_pair() {
     const EACH: u64 = if cfg!(miri) { 20 } else { 2000 };
-    /// The time of messages that are late on a busy machine.
+    /// The longest time for all messages, on a busy machine.
     const LIMIT: Duration = Duration::from_secs(60);
     let begun = Instant::now();
     let (mut one, two) = shared_pair(true);

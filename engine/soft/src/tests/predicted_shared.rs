@@ -82,7 +82,7 @@ fn talking_with(queues: usize) -> (Program, End) {
     (one, two)
 }
 
-/// The program sends a message whose end it wants to know. Its peer has taken it when it answers.
+/// The program posts a signalled send, and its peer a receive for it.
 fn ask(one: &mut Program, two: &mut End, wr_id: u64) {
     one.end.send(wr_id, 0, 8, SendFlags::INLINE | SendFlags::SIGNALED).unwrap();
     two.recv(0, 0, 4096);
