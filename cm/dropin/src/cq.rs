@@ -384,12 +384,18 @@ unsafe fn poll<const SOME: usize>(cq: &Cq, most: usize, to: *mut ibv_wc) -> Resu
 }
 
 fn completion(wc: &Wc) -> ibv_wc {
+    // SAFETY: fields of a reference. Volatile: the device has just stored them one by one, and one
+    // wide load, as the compiler would make it, would wait for these stores.
+    let (status, opcode) = unsafe {
+        let status = (&raw const wc.status).read_volatile();
+        (status, (&raw const wc.opcode).read_volatile())
+    };
     // Immediate data is in network byte order here; a key is not.
     let imm_data = if wc.flags.contains(WcFlags::WITH_IMM) { wc.imm.to_be() } else { wc.imm };
     ibv_wc {
         wr_id: wc.wr_id,
-        status: wc.status as c_int,
-        opcode: wc.opcode as c_int,
+        status: status as c_int,
+        opcode: opcode as c_int,
         vendor_err: wc.vendor_err,
         byte_len: wc.byte_len,
         imm_data,

@@ -259,17 +259,23 @@ impl Progress {
         }
     }
 
-    /// Runs until waiting is not possible any more.
-    fn run(&self) -> Option<Infallible> {
+    /// Runs until waiting is not possible any more. Until then somebody polls: this thread, as long
+    /// as the program does not. Its polls acknowledge whatever waits for that.
+    fn run(&self) {
+        self.wait_for_own().promise_polls(true);
+        let _: Option<Infallible> = self.take_turns();
+        self.wait_for_own().promise_polls(false);
+        self.work();
+    }
+
+    /// Leaves the device to the program, or does its work, in turn.
+    fn take_turns(&self) -> Option<Infallible> {
         let mut requests = 0;
         loop {
             self.look_on(requests)?;
             self.driven.store(false, Ordering::SeqCst);
-            let mut own = self.wait_for_own();
-            own.promise_polls(false);
             // It has notifiers, as seen when it was made.
-            let _ = own.arm(false);
-            drop(own);
+            let _ = self.wait_for_own().arm(false);
             self.work();
             self.attend()?;
             requests = self.stand_in()?;
@@ -280,7 +286,6 @@ impl Progress {
     /// again: `requests` is how often it has asked so far.
     fn look_on(&self, requests: usize) -> Option<()> {
         self.driven.store(true, Ordering::SeqCst);
-        self.wait_for_own().promise_polls(true);
         let mut quiet = 0;
         let (mut before, mut since) = (POLLS.load(Ordering::Relaxed), Instant::now());
         loop {
@@ -298,7 +303,7 @@ impl Progress {
             let now = POLLS.load(Ordering::Relaxed);
             let polls = now.wrapping_sub(std::mem::replace(&mut before, now));
             if polls == 0 && quiet == 0 {
-                // The thread has promised to poll: an acknowledgement may wait.
+                // An acknowledgement may wait for it.
                 self.wait_for_own().poll(&mut []);
             }
             quiet = if polls < BUSY_LOOK { quiet + 1 } else { 0 };
@@ -499,7 +504,7 @@ mod tests {
             }
             let (done, ended) = mpsc::channel();
             std::thread::spawn(move || {
-                let _ = progress.run();
+                progress.run();
                 done.send(()).unwrap();
             });
             let limit = Duration::from_secs(60);

@@ -128,3 +128,36 @@ fn an_acknowledgement_waits_for_a_reply_where_polls_are_promised() {
         assert_eq!(next_of(&mut one).wr_id, 1);
     }
 }
+
+/// A poll without places is one in place of the program, as the thread of `cm/dropin` makes it. No
+/// reply follows from it, so it acknowledges at once, also what a poll of the program has taken.
+#[test]
+fn a_poll_in_place_of_the_program_acknowledges_at_once() {
+    for taken in [false, true] {
+        let (mut one, mut two) = connected();
+        two.poller.promise_polls(true);
+        (0..40).for_each(|_| _ = exchange(&mut one, &mut two));
+        two.receive();
+        one.send(&[]);
+        if taken {
+            assert_eq!(next_of(&mut two).wr_id, 2);
+            assert_eq!((0..100).find_map(|_| one.poll()), None, "it waits for a reply");
+        }
+        assert_eq!(two.poller.poll(&mut []), 0);
+        assert_eq!(next_of(&mut one).wr_id, 1);
+    }
+}
+
+/// As above, for the look of a thread that sleeps until its queue has an entry, and is woken.
+#[test]
+fn a_thread_that_was_woken_acknowledges_at_once() {
+    let (mut one, mut two) = connected();
+    two.poller.promise_polls(true);
+    two.poller.arm(false).unwrap();
+    (0..40).for_each(|_| _ = exchange(&mut one, &mut two));
+    two.poller.arm(false).unwrap();
+    two.receive();
+    one.send(&[]);
+    assert!(two.poller.woken(), "the message has come");
+    assert_eq!(next_of(&mut one).wr_id, 1);
+}

@@ -4,7 +4,7 @@
 use crate::error::{Code, SetupError};
 use crate::handles::device::{Soft, check_depth};
 use crate::handles::poller::{SoftCq, SoftPoller};
-use crate::model::cq::{Queued, SHARED_BUDGET, Stamps};
+use crate::model::cq::{Queued, Stamps};
 use crate::provider::wake::{Notifier, WakeFds};
 use crate::provider::{CqFlags, CqInit, Poller, PollerEx, Sharing, WcEx, WcFields};
 use crate::steps::domain::Reader;
@@ -50,7 +50,7 @@ impl PollerEx for SoftPollerEx {
         let cq = &self.poller.cq;
         debug_assert_eq!(cq.domain.sharing(), Sharing::Shared);
         let taken = cq.domain.enter_shared(|state| {
-            state.progress(&mut Queued::within(SHARED_BUDGET));
+            state.progress(&mut Queued::polling(cq.index, &mut []));
             state.attend_overruns();
             state.transport.take_stamped(cq.index)
         });

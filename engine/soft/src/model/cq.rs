@@ -134,6 +134,12 @@ impl CompletionQueue {
         }
     }
 
+    /// True if no entry waits.
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
     pub(crate) fn is_gone(&self) -> bool {
         self.health == Health::Gone
     }
@@ -305,6 +311,8 @@ pub(crate) trait Sink {
     const THOROUGH: bool;
     /// The number of completions that it takes now.
     fn room(&self) -> usize;
+    /// True if an acknowledgement may wait for a reply: the program polls.
+    fn may_wait(&self) -> bool;
     /// Takes one, for completion queue `cq`. True if it counts as polled: the poller has it.
     fn put(&mut self, cqs: &mut [CompletionQueue], cq: usize, wc: Wc, retire: Retire) -> bool;
     /// Lets `fill` write completions of receives that wake nobody, from the first place on. `fill`
@@ -323,6 +331,10 @@ impl Sink for Direct<'_> {
     #[inline(always)]
     fn room(&self) -> usize {
         self.free.len()
+    }
+
+    fn may_wait(&self) -> bool {
+        true
     }
 
     #[inline(always)]
@@ -351,6 +363,8 @@ pub(crate) const SHARED_BUDGET: usize = 256;
 pub(crate) struct Queued<'a> {
     /// Bounds the work of one poll.
     budget: usize,
+    /// The program polls.
+    polls: bool,
     /// The queue that is polled.
     polled: usize,
     /// The part of the array that is not yet filled, and the number of entries in the rest.
@@ -362,12 +376,18 @@ impl<'a> Queued<'a> {
     /// A poll of one queue, of which as many entries go straight to `out` as there are places.
     #[inline(always)]
     pub(crate) fn polling(polled: usize, out: &'a mut [Wc]) -> Queued<'a> {
-        Queued { budget: SHARED_BUDGET, polled, free: out.iter_mut(), taken: 0 }
+        Queued { budget: SHARED_BUDGET, polls: true, polled, free: out.iter_mut(), taken: 0 }
     }
 
-    /// Work without a poll.
+    /// Work without a poll of the program, which may sleep.
     pub(crate) fn within(budget: usize) -> Queued<'a> {
-        Queued { budget, ..Queued::polling(usize::MAX, &mut []) }
+        Queued { budget, polls: false, ..Queued::polling(usize::MAX, &mut []) }
+    }
+
+    /// True if an entry of that queue would go to the array.
+    #[inline(always)]
+    pub(crate) fn passes(&self, cq: usize) -> bool {
+        cq == self.polled && self.free.len() > 0
     }
 
     /// The number of entries in the array.
@@ -382,6 +402,10 @@ impl Sink for Queued<'_> {
 
     fn room(&self) -> usize {
         self.budget
+    }
+
+    fn may_wait(&self) -> bool {
+        self.polls
     }
 
     #[inline(always)]

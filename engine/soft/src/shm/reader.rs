@@ -246,6 +246,13 @@ impl Rx {
         if fits { Some(SlotRecord { header, end, word }) } else { None }
     }
 
+    /// Takes the acknowledgement beside the record that [`Rx::predicted_in_slot`] just returned. The
+    /// record stays where it is.
+    #[inline(always)]
+    pub(crate) fn hear(&mut self, lone: SlotRecord) {
+        self.word = tail_word(self.word, lone.word >> 32);
+    }
+
     /// Copies the payload of the record in the slot, which [`Rx::slot_record`] or
     /// [`Rx::predicted_in_slot`] just returned, to `to`, and moves past the record. False: the slot
     /// changed meanwhile, or the payload is too long, and nothing was consumed; the record is in

@@ -324,8 +324,8 @@ impl Link {
         self.signaled.first().is_some_and(|first| self.acked() >= first.end)
     }
 
-    /// True if a completion is due, or the peer has said in its own line that it has taken
-    /// something. While a completion is awaited, this waits for that a little. The peer writes the
+    /// True if a completion is due, by the slot as last read or by the peer's own line. While a
+    /// completion is awaited, this waits for the latter a little. The peer writes the
     /// slot next, and a look there would take its lines away. If the slot is to bring the
     /// acknowledgement as well, one look is enough.
     #[inline(always)]
@@ -333,7 +333,14 @@ impl Link {
         let Some(first) = self.signaled.first() else { return false };
         let looks = if self.reply.peer_replies { 1 } else { AWAIT_ACK };
         // A post may have read the acknowledgement, and has completed nothing.
-        self.acked() >= first.end || (0..looks).any(|_| self.tx.has_new_taken())
+        if self.acked() >= first.end {
+            return true;
+        }
+        if (0..looks).any(|_| self.tx.has_new_taken()) {
+            // The slot may have told this before.
+            self.note_taken();
+        }
+        self.acked >= first.end
     }
 
     /// True if a record, a refusal or a response has come. (An idle link waits for no completion

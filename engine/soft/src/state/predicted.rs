@@ -9,6 +9,7 @@
 use crate::model::memory::Lasting;
 use crate::model::recvq::Prefetch;
 use crate::shm::layout::{Header, RecordFlags};
+use crate::shm::reader::SlotRecord;
 use crate::state::completion::recv_wc;
 use crate::state::link::Link;
 use crate::state::place::Pointer;
@@ -30,6 +31,8 @@ pub(crate) struct PredictedReceive {
     pub(crate) recv_cq: usize,
     /// The prefetch of which that receive is the first.
     prefetch: Option<Pointer<Prefetch>>,
+    /// The message, if it has come, and a poll has left it to the next.
+    left: Option<SlotRecord>,
 }
 
 impl PredictedReceive {
@@ -40,6 +43,7 @@ impl PredictedReceive {
             wr_id: 0,
             recv_cq: 0,
             prefetch: None,
+            left: None,
         }
     }
 
@@ -71,22 +75,40 @@ impl PredictedReceive {
         {
             let (like, wr_id) = (Header::plain_for(link.last_qp), wr.wr_id);
             let prefetch = Some(Pointer::to(&mut rq.prefetch));
-            *self = PredictedReceive { like, to, wr_id, recv_cq, prefetch };
+            *self = PredictedReceive { like, to, wr_id, recv_cq, prefetch, left: None };
         }
     }
 
-    /// Takes the message in the slot, which begins with `word`, if it is the predicted one and its
-    /// peer has read everything. Returns its length; [`PredictedReceive::wc`] makes its completion.
-    /// `None`: nothing was done.
+    /// Leaves the message to the next poll. It counts only as long as it is predicted.
+    #[inline(always)]
+    pub(crate) fn leave(&mut self, record: SlotRecord) {
+        self.left = Some(record);
+    }
+
+    /// The message that the last poll has left, if its receive ends in that queue; then it is left
+    /// no longer.
+    #[inline(always)]
+    pub(crate) fn left_for(&mut self, cq: usize) -> Option<SlotRecord> {
+        if self.recv_cq == cq { self.left.take() } else { None }
+    }
+
+    /// The message in the slot, which begins with `word`, if it is the predicted one and its peer
+    /// has read everything.
+    #[inline(always)]
+    pub(crate) fn find(&self, link: &Link, word: u64) -> Option<SlotRecord> {
+        link.rx.predicted_in_slot(word, self.like, link.tx.published())
+    }
+
+    /// Takes the message that [`PredictedReceive::find`] has found. Returns its length;
+    /// [`PredictedReceive::wc`] makes its completion. `None`: nothing was done.
     #[inline(always)]
     pub(crate) fn receive(
         &mut self,
         link: &mut Link,
-        word: u64,
+        record: SlotRecord,
         res: &mut Resources,
     ) -> Option<u32> {
         // Reads each field where it is used: there are more fields than registers.
-        let record = link.rx.predicted_in_slot(word, self.like, link.tx.published())?;
         let length = record.header.length();
         if !link.rx.take_from_slot(record, self.to.get(&res.nic.memory)?) {
             return None;

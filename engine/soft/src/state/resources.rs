@@ -48,6 +48,13 @@ pub(crate) enum Outcome {
 }
 
 impl Resources {
+    /// True if a message for that completion queue may wait for the next poll: somebody polls soon,
+    /// and nobody sleeps until the entry comes.
+    #[inline(always)]
+    pub(crate) fn may_leave(&mut self, recv_cq: usize) -> bool {
+        self.attended && self.completions.get_mut(recv_cq).is_some_and(|cq| !cq.is_armed())
+    }
+
     /// From now on no peer uses memory through this queue pair, and none believes what it reads of
     /// a message that the queue pair has lent: see
     /// [`Borrowed`](crate::shm::remote_map::Borrowed). Call it before the sends are completed.

@@ -5,10 +5,11 @@
 //! looks at the resting links. A message that has come alone there, or on the busy link without
 //! having been predicted, is taken where it is. Everything else is left to the full poll.
 
-use crate::model::cq::{Direct, Queued, Sink};
+use crate::model::cq::{Direct, Queued, SHARED_BUDGET, Sink};
 use crate::provider::Polled;
 use crate::shm::copy::claim_line;
 use crate::shm::layout::{LINE, SLOT_SHORT};
+use crate::shm::reader::SlotRecord;
 use crate::state::domain_state::DomainState;
 use crate::state::policy::idle::{RESTING_MAX, TAIL_LOOKS};
 use crate::sync::{Ordering, fence};
@@ -50,7 +51,8 @@ impl DomainState {
         if link.rx.has_seen(word) {
             return self.wait();
         }
-        match self.predicted.receive(link, word, &mut self.transport.res) {
+        let Some(record) = self.predicted.find(link, word) else { return Polled::More };
+        match self.predicted.receive(link, record, &mut self.transport.res) {
             Some(length) => Polled::One(self.predicted.wc(length)),
             None => Polled::More,
         }
@@ -170,6 +172,13 @@ impl DomainState {
     /// queues, as one without places for entries does.
     #[inline(always)]
     pub(crate) fn poll_shared(&mut self, index: usize, out: &mut [Wc]) -> usize {
+        if let Some(left) = self.predicted.left_for(index)
+            && let Some(first) = out.first_mut()
+            && let Some(wc) = self.take_left(index, left)
+        {
+            *first = wc;
+            return 1;
+        }
         let taken = self.transport.take_completions(index, out);
         if taken > 0 && taken == out.len() {
             return taken;
@@ -202,8 +211,22 @@ impl DomainState {
         })
     }
 
+    /// Takes the predicted message that the last poll has left, for the queue that is polled.
+    #[inline(always)]
+    fn take_left(&mut self, index: usize, left: SlotRecord) -> Option<Wc> {
+        let cq = self.transport.res.completions.get_mut(index)?;
+        if !cq.is_empty() || cq.passes() == 0 {
+            return None;
+        }
+        let link = self.links.only()?;
+        let length = self.predicted.receive(link, left, &mut self.transport.res)?;
+        self.transport.end_thorough(link, true, true);
+        Some(self.predicted.wc(length))
+    }
+
     /// Takes the predicted message, if it has come. The sends that it acknowledges complete first,
-    /// as they do on a NIC.
+    /// as they do on a NIC. If this poll asked for these alone, the message may be left to the next
+    /// one, which probably asks for its receive.
     #[inline(always)]
     fn receive_predicted(&mut self, sink: &mut Queued<'_>) {
         let Some(link) = self.links.only() else { return };
@@ -211,12 +234,20 @@ impl DomainState {
         if !link.rx.has_seen_written() || link.rx.has_seen(word) {
             return;
         }
-        let came = self.predicted.receive(link, word, &mut self.transport.res);
+        let Some(record) = self.predicted.find(link, word) else { return };
+        let recv_cq = self.predicted.recv_cq;
+        if !link.signaled.is_empty() {
+            link.rx.hear(record);
+            self.transport.complete_answered(link, sink);
+            if sink.taken() > 0 && !sink.passes(recv_cq) && self.transport.res.may_leave(recv_cq) {
+                return self.predicted.leave(record);
+            }
+        }
+        let came = self.predicted.receive(link, record, &mut self.transport.res);
         let Some(length) = came else { return };
-        self.transport.complete_answered(link, sink);
         let wc = self.predicted.wc(length);
-        self.transport.res.completions.receive(self.predicted.recv_cq, wc, false, sink);
-        self.transport.end_thorough(link, true);
+        self.transport.res.completions.receive(recv_cq, wc, false, sink);
+        self.transport.end_thorough(link, true, true);
         self.attend_overruns();
     }
 
@@ -229,7 +260,11 @@ impl DomainState {
         out: &mut [Wc],
         work: impl FnOnce(&mut DomainState, &mut Queued<'_>),
     ) -> usize {
-        let cq = self.transport.res.completions.get_mut(index).filter(|_| !out.is_empty());
+        if out.is_empty() {
+            work(self, &mut Queued::within(SHARED_BUDGET));
+            return 0;
+        }
+        let cq = self.transport.res.completions.get_mut(index);
         let places = cq.map_or(0, |cq| cq.passes()).min(out.len());
         let mut sink = Queued::polling(index, out.get_mut(..places).unwrap_or_default());
         work(self, &mut sink);

@@ -75,7 +75,7 @@ impl Transport {
             }
         }
         if S::THOROUGH {
-            self.end_thorough(link, came);
+            self.end_thorough(link, came, sink.may_wait());
         }
         if link.slow_poll {
             self.serve_slow_path(link, sink);
@@ -92,14 +92,16 @@ impl Transport {
         }
     }
 
-    /// What each poll of the shared domain does at its end: the next may be long in coming.
+    /// What each poll of the shared domain does at its end: the next may be long in coming. An
+    /// acknowledgement may wait for a reply only in a poll of the program.
     #[inline(always)]
-    pub(crate) fn end_thorough(&mut self, link: &mut Link, came: bool) {
+    pub(crate) fn end_thorough(&mut self, link: &mut Link, came: bool, may_wait: bool) {
         if came && self.res.receives.is_dry(link.rq) {
             // A message in the slot needs one.
             self.res.receives.prefetch_ahead(link.rq);
         }
-        let waits = came && link.reply.note_arrival(link.tx.published()) && self.res.attended;
+        let follows = came && link.reply.note_arrival(link.tx.published());
+        let waits = follows && self.res.attended && may_wait;
         if !waits && link.rx.ack_is_due() {
             link.ack_now();
         }
@@ -108,7 +110,6 @@ impl Transport {
     /// Takes an acknowledgement that has come alone, and nothing else.
     #[inline(never)]
     pub(crate) fn take_ack<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
-        link.note_taken();
         link.reply.peer_replies = false;
         self.complete(link, sink);
     }
