@@ -33,6 +33,12 @@ impl Completions {
         self.queues.get_mut(index)
     }
 
+    /// True if an entry waits in that queue.
+    #[inline(always)]
+    pub(crate) fn has_some(&self, index: usize) -> bool {
+        self.queues.get(index).is_some_and(|queue| !queue.is_empty())
+    }
+
     /// All of them, by index.
     pub(crate) fn all(&mut self) -> &mut [CompletionQueue] {
         &mut self.queues

@@ -80,17 +80,16 @@ impl DomainState {
     /// The spin begins when the reply is visible, hence the fence. A reply is late when the peer
     /// has just looked at the line in vain. Without the fence that delay would shorten the spin,
     /// and then this side would look in vain.
+    ///
+    /// True if a message has come; false: look.
     #[inline(never)]
-    fn spin_after_reply(&mut self) {
-        let Some(link) = self.links.only() else { return };
+    fn spin_after_reply(&mut self) -> bool {
+        let Some(link) = self.links.only() else { return false };
         link.ping_pong = false;
         // A message that was not predicted has noted this already. To note it twice does no harm.
         link.contention.note_followed();
-        if !link.rx.has_acked() {
-            return;
-        }
-        if !link.spin.may_spin() {
-            return;
+        if !link.rx.has_acked() || !link.spin.may_spin() {
+            return false;
         }
         // The last receive may just have been taken. Prefetch only for a queue pair that exists:
         // nobody would give the receives of a removed one back.
@@ -111,7 +110,9 @@ impl DomainState {
         for _ in 0..link.spin.steps() {
             core::hint::black_box(());
         }
-        link.rx.is_near = link.spin.note_look(link.rx.has_news());
+        let came = link.rx.has_news();
+        link.rx.is_near = link.spin.note_look(came);
+        came
     }
 
     /// Nothing has come: prepares for the next message.
@@ -179,9 +180,12 @@ impl DomainState {
             *first = wc;
             return 1;
         }
-        let taken = self.transport.take_completions(index, out);
-        if taken > 0 && taken == out.len() {
-            return taken;
+        let mut taken = 0;
+        if self.transport.res.completions.has_some(index) {
+            taken = self.transport.take_completions(index, out);
+            if taken > 0 && taken == out.len() {
+                return taken;
+            }
         }
         let out = out.get_mut(taken..).unwrap_or_default();
         let came = match if out.is_empty() { Work::All } else { self.work() } {
@@ -214,8 +218,8 @@ impl DomainState {
     /// Takes the predicted message that the last poll has left, for the queue that is polled.
     #[inline(always)]
     fn take_left(&mut self, index: usize, left: SlotRecord) -> Option<Wc> {
-        let cq = self.transport.res.completions.get_mut(index)?;
-        if !cq.is_empty() || cq.passes() == 0 {
+        let completions = &mut self.transport.res.completions;
+        if completions.has_some(index) || completions.get_mut(index)?.passes() == 0 {
             return None;
         }
         let link = self.links.only()?;
@@ -269,6 +273,9 @@ impl DomainState {
         let mut sink = Queued::polling(index, out.get_mut(..places).unwrap_or_default());
         work(self, &mut sink);
         let taken = sink.taken();
+        if !self.transport.res.completions.has_some(index) {
+            return taken;
+        }
         taken + self.transport.take_completions(index, out.get_mut(taken..).unwrap_or_default())
     }
 
@@ -284,12 +291,10 @@ impl DomainState {
         if link.await_ack() {
             return Work::Ack;
         }
-        if link.ping_pong {
-            self.spin_after_reply();
-        }
+        let came = link.ping_pong && self.spin_after_reply();
         let Some(link) = self.links.only() else { return Work::All };
         link.empty_polls = link.empty_polls.wrapping_add(1);
-        if link.has_news() {
+        if came || link.has_news() {
             return if self.predicted.is_known() { Work::Message } else { Work::All };
         }
         if link.empty_polls.is_multiple_of(LOOK_IDLE) {
