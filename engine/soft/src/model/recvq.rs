@@ -205,18 +205,22 @@ impl RecvQueue {
     /// done, and the caller uses [`RecvQueue::post`].
     #[inline(always)]
     pub(crate) fn post_one(&self, wr: impl FnOnce() -> RecvWr) -> bool {
-        let mut ring = self.ring.lock();
+        self.add_one(&mut self.ring.lock(), wr)
+    }
+
+    #[inline(always)]
+    fn add_one(&self, ring: &mut Ring, wr: impl FnOnce() -> RecvWr) -> bool {
         !ring.starved && !self.is_flushed() && ring.has_room() && ring.add(wr)
     }
 
     /// Adds receives at the end: all, or as many as fit (PL-5).
     pub(crate) fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
+        let mut ring = self.ring.lock();
         if let [one] = list
-            && self.post_one(|| *one)
+            && self.add_one(&mut ring, || *one)
         {
             return Ok(());
         }
-        let mut ring = self.ring.lock();
         let mut room = ring.depth.saturating_sub(ring.len());
         // As in `has_room`.
         if list.len() > room.saturating_sub(ring.claimed) as usize {

@@ -241,8 +241,10 @@ impl DomainState {
         let Some(record) = self.predicted.find(link, word) else { return };
         let recv_cq = self.predicted.recv_cq;
         if !link.signaled.is_empty() {
+            // It acknowledges everything.
             link.rx.hear(record);
-            self.transport.complete_answered(link, sink);
+            link.reply.peer_replies = true;
+            self.transport.complete_here(link, sink);
             if sink.taken() > 0 && !sink.passes(recv_cq) && self.transport.res.may_leave(recv_cq) {
                 return self.predicted.leave(record);
             }

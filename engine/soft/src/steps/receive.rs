@@ -82,16 +82,6 @@ impl Transport {
         }
     }
 
-    /// Completes the sends that are acknowledged by what has just come. They complete before its
-    /// receive, as they do on a NIC.
-    #[inline(always)]
-    pub(crate) fn complete_answered<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
-        if link.is_acked() {
-            self.complete(link, sink);
-            link.reply.peer_replies = true;
-        }
-    }
-
     /// What each poll of the shared domain does at its end: the next may be long in coming. An
     /// acknowledgement may wait for a reply only in a poll of the program.
     #[inline(always)]
@@ -183,8 +173,10 @@ impl Transport {
             link.fetch_next();
             return came;
         }
-        if S::THOROUGH {
-            self.complete_answered(link, sink);
+        if S::THOROUGH && link.is_acked() {
+            // They complete before the receive of what acknowledges them, as they do on a NIC.
+            self.complete(link, sink);
+            link.reply.peer_replies = true;
         }
         if sink.room() > 0
             && let Some((wc, recv_cq, solicited)) = self.receive_whole_from_slot(link)

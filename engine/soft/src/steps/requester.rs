@@ -141,6 +141,12 @@ impl Transport {
     /// Makes completions for the requests that the peer has taken.
     #[inline(never)]
     pub(crate) fn complete<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
+        self.complete_here(link, sink);
+    }
+
+    /// [`Transport::complete`] without a call, where each message completes a send.
+    #[inline(always)]
+    pub(crate) fn complete_here<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
         let acked = link.acked();
         while let Some(first) = link.signaled.first() {
             if acked < first.end || sink.room() == 0 {
