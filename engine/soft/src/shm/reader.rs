@@ -246,8 +246,8 @@ impl Rx {
         if fits { Some(SlotRecord { header, end, word }) } else { None }
     }
 
-    /// Takes the acknowledgement beside the record that [`Rx::predicted_in_slot`] just returned. The
-    /// record stays where it is.
+    /// Takes the acknowledgement beside the record that [`Rx::predicted_in_slot`] just returned.
+    /// The record stays where it is.
     #[inline(always)]
     pub(crate) fn hear(&mut self, lone: SlotRecord) {
         self.word = tail_word(self.word, lone.word >> 32);
