@@ -325,9 +325,9 @@ impl Link {
     }
 
     /// True if a completion is due, by the slot as last read or by the peer's own line. While a
-    /// completion is awaited, this waits for the latter a little. The peer writes the
-    /// slot next, and a look there would take its lines away. If the slot is to bring the
-    /// acknowledgement as well, one look is enough.
+    /// completion is awaited, this waits for the latter a little. The peer writes the slot next,
+    /// and a look there would take its lines away. If the slot is to bring the acknowledgement as
+    /// well, one look is enough.
     #[inline(always)]
     pub(crate) fn await_ack(&mut self) -> bool {
         let Some(first) = self.signaled.first() else { return false };

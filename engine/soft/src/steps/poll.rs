@@ -225,6 +225,8 @@ impl DomainState {
         let link = self.links.only()?;
         let length = self.predicted.receive(link, left, &mut self.transport.res)?;
         self.transport.end_thorough(link, true, true);
+        // Also those of the poll before, which has completed sends.
+        self.attend_overruns();
         Some(self.predicted.wc(length))
     }
 

@@ -2,8 +2,9 @@
 //! the sends that it acknowledges complete first.
 
 use super::*;
-use crate::model::cq::Arm;
+use crate::model::cq::{Arm, Retire};
 use crate::state::domain_state::DomainState;
+use crate::state::qp::State;
 use crate::wc::Status;
 
 /// The index of the program's queue for receives.
@@ -211,6 +212,25 @@ fn what_was_left_outlasts_other_calls() {
         assert_eq!(got.len() + one.end.poll().len(), 1 + more, "case {case}");
         assert_eq!(two.poll().len(), usize::from(case == 0));
     }
+}
+
+/// CP-5: a queue may have overrun in the poll that left the answer.
+#[test]
+fn cp_5_the_poll_that_takes_what_was_left_ends_queue_pairs_without_a_place() {
+    let (mut one, mut two) = attended();
+    let (narrow, _) = one.end.nic.create_cq(1, Sharing::Shared).unwrap();
+    let other = make_qp(&one.end.nic, &narrow, None, CAPS);
+    one.wait();
+    two.send(5, 0, 8, SendFlags::INLINE).unwrap();
+    assert_eq!(one.sent(), [(7, Status::Success)]);
+    one.state(|state| {
+        let narrow = state.transport.res.completions.get_mut(narrow.index).unwrap();
+        (0..2).for_each(|_| narrow.push(Wc::default(), Retire::receive(false), 0));
+    });
+    assert!(one.expects(), "the answer is left");
+    assert_eq!(one.end.poll().len(), 1);
+    let state = one.state(|state| state.transport.qps.get_mut(other.num()).unwrap().state);
+    assert!(state == State::Err);
 }
 
 /// An older entry comes first.
