@@ -5,8 +5,10 @@
 #
 # Builds both, and runs each pair of programs in turn, ROUNDS times (5 unless told otherwise), on
 # the two cores of CORES (0,1 unless set). Prints the medians, the median of the rounds' ratios, and
-# the range of these. LIB and BENCH name built files, which are then not built: the folder with
-# `doorbell` and its library, and `doorbell-bench`. A machine with other work gives ratios, no figures.
+# the range of these. A virtual machine may move its cores near to each other and far: a probe before
+# and after each pair tells, and rounds of one kind stand in a row of their own. LIB and BENCH name
+# built files, which are then not built: the folder with `doorbell` and its library, and
+# `doorbell-bench`. A machine with other work gives ratios, no figures.
 
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -63,6 +65,11 @@ ucx() {
         awk -v column="$column" '$1 == "Final:" { print $column }'
 }
 
+# Whether the cores are near now: NEAR, FAR or, if they moved meanwhile, MIX.
+cores() {
+    "$BENCH" latency --size 8 --cores "$here,$there" --duration 0.05 | awk '$1 == 8 { print $11; exit }'
+}
+
 # One round of a row: the figure of the drop-in, then that of what is beside it. perftest's latency
 # is in microseconds, its rate in MiB/s; the benchmark's are in nanoseconds and GB/s.
 measure() {
@@ -87,10 +94,24 @@ measure() {
 
 # row NAME UNIT AIM: all rounds. An aim is "<= RATIO" or ">= RATIO", or nothing.
 row() {
-    local name=$1 unit=$2 aim=${3:-} round
+    local name=$1 unit=$2 aim=${3:-} round before after pair kind
+    after=$(cores)
     for round in $(seq "$rounds"); do
-        measure "$name" | paste -sd' '
-    done | awk -v name="$name" -v unit="$unit" -v aim="$aim" '
+        before=$after
+        pair=$(measure "$name" | paste -sd' ')
+        after=$(cores)
+        [ "$before" = "$after" ] || before=MIX
+        echo "$before $pair"
+    done > "$scratch/rounds"
+    for kind in NEAR FAR MIX; do
+        awk -v kind=$kind '$1 == kind { print $2, $3 }' "$scratch/rounds" > "$scratch/kind"
+        [ -s "$scratch/kind" ] && summary "$name" "$kind" "$unit" "$aim" < "$scratch/kind"
+    done
+}
+
+# summary NAME KIND UNIT AIM: the rounds of one kind.
+summary() {
+    awk -v name="$1" -v kind="$2" -v unit="$3" -v aim="$4" '
         function median(list, n,    i, j, t) {
             for (i = 1; i < n; i++) for (j = i + 1; j <= n; j++)
                 if (list[j] < list[i]) { t = list[i]; list[i] = list[j]; list[j] = t }
@@ -103,12 +124,13 @@ row() {
             split(aim, part, " ")
             says = aim == "" ? "-" : (part[1] == "<=" ? middle <= part[2] : middle >= part[2]) \
                 ? "met" : "missed"
-            printf "%-12s %9.4g %9.4g %-4s %7.2f  %5.2f to %-5.2f %-7s %s\n", name, \
-                median(own, n), median(other, n), unit, middle, ratio[1], ratio[n], aim, says
+            printf "%-12s %-5s %6d %9.4g %9.4g %-4s %7.2f  %5.2f to %-5.2f %-7s %s\n", name, \
+                kind, n, median(own, n), median(other, n), unit, middle, ratio[1], ratio[n], aim, says
         }'
 }
 
-printf "%-12s %9s %9s %-4s %7s  %14s %-7s\n" program drop-in beside unit ratio range aim
+printf "%-12s %-5s %6s %9s %9s %-4s %7s  %14s %-7s\n" \
+    program cores rounds drop-in beside unit ratio range aim
 row ib_send_lat ns "<= 1.3"
 row ib_send_bw GB/s ">= 0.7"
 row ib_write_bw GB/s ">= 0.7"
