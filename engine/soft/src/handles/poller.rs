@@ -115,9 +115,9 @@ impl SoftPoller {
 
     /// Promises that somebody polls the shared domain within a few milliseconds after the program
     /// has ceased to, or takes that back; then a poll must follow. Such a poll has no places for
-    /// completions; who has armed a queue and sleeps polls when it is woken. Meanwhile a poll with
-    /// places may leave a message to the next one, and an acknowledgement to the reply that is
-    /// likely to follow.
+    /// completions. A thread that has armed a queue keeps the promise if it sleeps: what comes
+    /// wakes it, and then it polls. Under the promise, a poll of the program may leave a message to
+    /// the next poll, and an acknowledgement to the reply that is likely to follow.
     pub fn promise_polls(&mut self, on: bool) {
         self.cq.domain.enter_shared(|state| state.transport.res.attended = on);
     }

@@ -357,15 +357,16 @@ impl Sink for Direct<'_> {
 /// The most work that one poll of the shared domain does.
 pub(crate) const SHARED_BUDGET: usize = 256;
 
+/// The index of no queue: somebody works in place of the program.
+const NO_QUEUE: usize = usize::MAX;
+
 /// The rings of the shared domain, and the array of the poll. In the array a completion is built in
 /// place. Through a ring it would be loaded by wider loads than the stores that have just written
 /// it, and wait for them.
 pub(crate) struct Queued<'a> {
     /// Bounds the work of one poll.
     budget: usize,
-    /// The program polls.
-    polls: bool,
-    /// The queue that is polled.
+    /// The queue that the program polls, or [`NO_QUEUE`].
     polled: usize,
     /// The part of the array that is not yet filled, and the number of entries in the rest.
     free: slice::IterMut<'a, Wc>,
@@ -376,12 +377,12 @@ impl<'a> Queued<'a> {
     /// A poll of one queue, of which as many entries go straight to `out` as there are places.
     #[inline(always)]
     pub(crate) fn polling(polled: usize, out: &'a mut [Wc]) -> Queued<'a> {
-        Queued { budget: SHARED_BUDGET, polls: true, polled, free: out.iter_mut(), taken: 0 }
+        Queued { budget: SHARED_BUDGET, polled, free: out.iter_mut(), taken: 0 }
     }
 
     /// Work without a poll of the program, which may sleep.
     pub(crate) fn within(budget: usize) -> Queued<'a> {
-        Queued { budget, polls: false, ..Queued::polling(usize::MAX, &mut []) }
+        Queued { budget, ..Queued::polling(NO_QUEUE, &mut []) }
     }
 
     /// True if an entry of that queue would go to the array.
@@ -405,7 +406,7 @@ impl Sink for Queued<'_> {
     }
 
     fn may_wait(&self) -> bool {
-        self.polls
+        self.polled != NO_QUEUE
     }
 
     #[inline(always)]

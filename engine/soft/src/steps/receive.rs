@@ -174,7 +174,8 @@ impl Transport {
             return came;
         }
         if S::THOROUGH && link.is_acked() {
-            // They complete before the receive of what acknowledges them, as they do on a NIC.
+            // The new message acknowledges sends. A NIC completes them before it completes the
+            // receive of that message.
             self.complete(link, sink);
             link.reply.peer_replies = true;
         }
