@@ -1,6 +1,10 @@
 //! perftest: messages, WRITE, READ, atomics; latency and rate; and its main options.
 
-use crate::pairs::{Meets, Sides, free_port, meet};
+use std::fs;
+use std::path::Path;
+
+use crate::pairs::{HERE, Meets, Sides, free_port, meet};
+use crate::side::has;
 
 /// The rows of perftest's table: a size, a number of messages, and figures.
 fn rows(text: &str) -> usize {
@@ -115,4 +119,28 @@ fn perftest_runs_over_raw_frames() {
     for text in meet(&first, &second, &server.replace(':', "")).into_iter().flatten() {
         assert_eq!(rows(&text), 1, "{text}");
     }
+}
+
+/// The library that `speed.sh` measures beside the drop-in carries each message of a ping-pong: the
+/// flags of both lanes count them.
+#[test]
+fn the_least_library_carries_each_message() {
+    if !has("ib_send_lat") {
+        return;
+    }
+    let own = std::env::current_exe().unwrap();
+    let library = own.with_file_name("../examples/libfloor.so");
+    assert!(library.is_file(), "cargo build -p doorbell-dropin --example floor makes it");
+    let memory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("floor");
+    let _ = fs::remove_file(&memory);
+    let set =
+        format!("FLOOR='{}' LD_PRELOAD='{}':$LD_PRELOAD", memory.display(), library.display());
+    let server = format!("{set} exec ib_send_lat -d soft0 -x 0 -F -n 1000 -p PORT");
+    let client = format!("{server} {HERE}");
+    let sides = Sides::new(&["sh", "-c", &server], &["sh", "-c", &client], Meets::Tcp);
+    let text = sides.run_client().unwrap();
+    assert_eq!(rows(&text), 1, "{text}");
+    let lanes = fs::read(&memory).unwrap();
+    let flag = |lane: usize| u64::from_ne_bytes(lanes[lane * 2048..][..8].try_into().unwrap());
+    assert_eq!([flag(0), flag(1), flag(2)], [2, 1000, 1000]);
 }
