@@ -1,7 +1,9 @@
-//! The border to C: objects that programs know by address, errno, and panics, which end here.
+//! The border to C: objects that programs know by address, errno, and panics, which end here. A
+//! thread that another one cancels ends where it waits for an event, or after a call.
 #![expect(unsafe_code, reason = "programs name objects by address")]
 
 use std::cell::UnsafeCell;
+use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -65,8 +67,68 @@ pub(crate) fn set_errno(Errno(value): Errno) {
     unsafe { *libc::__errno_location() = value };
 }
 
-/// A panic is an error of ours, which must not end the program.
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+// In these, a thread that another one cancels ends: the C library unwinds its stack from here. The
+// frames below must have nothing to drop, and must not be within `guarded`.
+unsafe extern "C-unwind" {
+    fn pthread_testcancel();
+    fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, millis: c_int) -> c_int;
+    fn read(fd: c_int, to: *mut c_void, length: usize) -> isize;
+}
+
+/// Ends this thread if another one has cancelled it.
+pub(crate) fn may_end() {
+    // SAFETY: takes nothing. Nothing is dropped here, and the callers see to the same.
+    unsafe { pthread_testcancel() };
+}
+
+/// Waits until a descriptor is readable, for ever without one, or until a signal comes. The thread
+/// may end here.
+pub(crate) fn wait_readable(fd: Option<c_int>) {
+    // One below zero is ignored.
+    let fd = fd.unwrap_or(-1);
+    let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one `pollfd`. Nothing is dropped here, and the callers see to the same.
+    unsafe { poll(&raw mut asked, 1, -1) };
+}
+
+/// Takes one from an eventfd, as its flags say: waits, or not. True if there was one; if not,
+/// `errno` says why. The thread may end here.
+pub(crate) fn take_one(fd: c_int) -> bool {
+    let mut count = 0_u64;
+    // SAFETY: eight bytes of `count`. Nothing is dropped here, and the callers see to the same.
+    unsafe { read(fd, (&raw mut count).cast(), 8) == 8 }
+}
+
+/// While it is there, this thread does not end when another one cancels it.
+struct Stays {
+    before: c_int,
+}
+
+impl Stays {
+    fn new() -> Stays {
+        const DISABLE: c_int = 1;
+        let mut before = 0;
+        // SAFETY: room for a number.
+        unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+        Stays { before }
+    }
+}
+
+impl Drop for Stays {
+    fn drop(&mut self) {
+        // SAFETY: a state that the C library gave.
+        unsafe { pthread_setcancelstate(self.before, &raw mut self.before) };
+    }
+}
+
+/// A panic is an error of ours, which must not end the program. Nor must a thread end in the midst
+/// of a call: it may hold locks, and the C library would abort when its unwinding is caught.
 fn guarded<R>(f: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+    let _stays = Stays::new();
     // What a panic leaves behind is behind mutexes, and whole: see `lock`.
     catch_unwind(AssertUnwindSafe(f)).unwrap_or(Err(Errno(libc::EIO)))
 }

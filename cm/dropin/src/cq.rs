@@ -17,7 +17,7 @@ use crate::border::{
 };
 use crate::context::context;
 use crate::progress::{Known, News, Progress, count_poll};
-use crate::queue::Queue;
+use crate::queue::{NONE, Queue, wait_by};
 use crate::reader::{Current, Reader};
 
 /// Polls in vain after which a poll begins to yield, and how often it does.
@@ -282,19 +282,21 @@ unsafe extern "C" fn ibv_resize_cq(at: *mut ibv_cq, cqe: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_cq_event(
+unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    number(|| {
+    // SAFETY: the program's channel.
+    wait_by(number(|| Ok(unsafe { object::<Channel>(channel) }?.own.events.fd())), || {
         // SAFETY: the program's channel, and room for the answers. In its destruction, a queue
         // takes its events out of the list, and then waits for those that were counted as taken.
         unsafe {
-            let at = object::<Channel>(channel)?.own.events.wait_and(|at| {
+            let next = object::<Channel>(channel)?.own.events.next_and(|at| {
                 *lock(&cq_at(*at as *mut ibv_cq)?.own.taken) += 1;
                 Ok(())
             })?;
+            let Some(at) = next else { return Ok(NONE) };
             let at = at as *mut ibv_cq;
             put(cq, at)?;
             put(cq_context, (*at).cq_context)?;

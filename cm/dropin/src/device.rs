@@ -16,6 +16,7 @@ use crate::abi::*;
 use crate::border::{Errno, INVALID, code, number, put, text, zeroed};
 use crate::context::context;
 use crate::paths::DEV_NAME;
+use crate::queue::{NONE, wait_by};
 use crate::scatter::PIECES_MAX;
 
 /// A list entry that lives for ever. A program compares devices by address.
@@ -78,13 +79,17 @@ extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_async_event(
+unsafe extern "C-unwind" fn ibv_get_async_event(
     at: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    number(|| {
+    // SAFETY: the program's context.
+    wait_by(number(|| Ok(unsafe { context(at) }?.own.events.fd())), || {
         // SAFETY: the program's context, and room for an event.
-        unsafe { put(event, context(at)?.own.events.wait()?)? };
+        unsafe {
+            let Some(next) = context(at)?.own.events.next() else { return Ok(NONE) };
+            put(event, next)?;
+        }
         Ok(0)
     })
 }

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use libc::c_int;
 
 use crate::abi::ibv_async_event;
-use crate::border::{Errno, lock};
+use crate::border::{Errno, lock, number, take_one};
 
 /// A queue whose descriptor is readable while there is an event. A program may poll it, and make it
 /// not block.
@@ -36,6 +36,26 @@ pub(crate) fn last() -> Errno {
     Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
 
+/// What a look at a queue answers if there is no event.
+pub(crate) const NONE: c_int = 1;
+
+/// Waits by a descriptor until that look has an answer. A descriptor that the program has made not
+/// block does not wait. The thread may end here if another one cancels it: see [`take_one`].
+pub(crate) fn wait_by(fd: c_int, look: impl Fn() -> Result<c_int, Errno> + Copy) -> c_int {
+    if fd < 0 {
+        return fd;
+    }
+    loop {
+        if !take_one(fd) {
+            return -1;
+        }
+        let answer = number(look);
+        if answer != NONE {
+            return answer;
+        }
+    }
+}
+
 impl<T> Queue<T> {
     pub(crate) fn new() -> Result<Queue<T>, Errno> {
         Ok(Queue { fd: eventfd(libc::EFD_SEMAPHORE)?, list: Mutex::default() })
@@ -50,27 +70,20 @@ impl<T> Queue<T> {
         ring(self.fd());
     }
 
-    /// The next event. Waits, unless the program has made the descriptor not block.
-    pub(crate) fn wait(&self) -> Result<T, Errno> {
-        self.wait_and(|_| Ok(()))
+    /// The next event, after [`take_one`]. There is none if it was for an object that is gone.
+    pub(crate) fn next(&self) -> Option<T> {
+        lock(&self.list).pop_front()
     }
 
     /// The same, and does something with the event before [`Queue::forget`] can miss it.
-    pub(crate) fn wait_and(&self, note: impl FnOnce(&T) -> Result<(), Errno>) -> Result<T, Errno> {
-        loop {
-            let mut count = 0_u64;
-            // SAFETY: eight bytes of `count`.
-            let got = unsafe { libc::read(self.fd(), (&raw mut count).cast(), 8) };
-            if got != 8 {
-                return Err(last());
-            }
-            // It may have been for an object that is gone.
-            let mut list = lock(&self.list);
-            if let Some(event) = list.pop_front() {
-                note(&event)?;
-                return Ok(event);
-            }
-        }
+    pub(crate) fn next_and(
+        &self,
+        note: impl FnOnce(&T) -> Result<(), Errno>,
+    ) -> Result<Option<T>, Errno> {
+        let mut list = lock(&self.list);
+        let next = list.pop_front();
+        next.as_ref().map_or(Ok(()), note)?;
+        Ok(next)
     }
 
     /// Forgets the events of an object that goes.
@@ -104,10 +117,10 @@ mod tests {
         let queue = Queue::new().unwrap();
         queue.push(7);
         let mut locked = None;
-        let event = queue.wait_and(|_| {
+        let event = queue.next_and(|_| {
             locked = Some(queue.list.try_lock().is_err());
             Ok(())
         });
-        assert_eq!((event, locked), (Ok(7), Some(true)));
+        assert_eq!((event, locked), (Ok(Some(7)), Some(true)));
     }
 }

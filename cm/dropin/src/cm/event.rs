@@ -9,43 +9,27 @@ use doorbell_fabric::{Channel as _, Event, EventKind, QpState};
 use doorbell_soft::SoftDevice;
 use libc::c_int;
 
-use crate::border::{Errno, lock, number, object, put, take};
+use crate::border::{Errno, INVALID, lock, may_end, number, put, take, wait_readable};
+use crate::queue::NONE;
 
 use super::abi::*;
-use super::channel::Channel;
+use super::channel::{Known, channel_at};
 use super::id::{IDS, give, id_at, note_state, show_device};
 use super::told::{Taken, Told, tell};
 
-/// A program that waits for ever is woken so often, to see whether it still wants to.
-const STEP: Duration = Duration::from_secs(1);
-
-/// The next event of a channel. Waits, unless the program has made the descriptor not block.
-fn next(channel: &Channel) -> Result<Event<SoftDevice>, Errno> {
-    let fd = channel.channel.as_fd().as_raw_fd();
-    loop {
-        // SAFETY: takes numbers only.
-        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-        let waits = flags & libc::O_NONBLOCK == 0;
-        let limit = if waits { STEP } else { Duration::ZERO };
-        match channel.channel.next(limit)? {
-            Some(event) => return Ok(event),
-            None if waits => {}
-            None => return Err(Errno(libc::EAGAIN)),
-        }
-    }
-}
-
-/// Turns an event into one of C; `None` if its id is gone.
+/// Turns an event into one of C; `None` if its id is gone. The id waits for its acknowledgement.
 fn translate(mut event: Event<SoftDevice>) -> Option<*mut rdma_cm_event> {
-    let at = {
+    let (at, report) = {
         let ids = lock(&IDS);
-        *ids.get(&event.key)? as *mut rdma_cm_id
+        let at = *ids.get(&event.key)? as *mut rdma_cm_id;
+        // SAFETY: in the list, which is locked, so it is alive. From here on it waits for `report`.
+        (at, unsafe { id_at(at) }.ok()?.own.reports.one())
     };
     let told =
         Told { ud: event.ud, depths: event.depths, data: std::mem::take(&mut event.private_data) };
     let mut user = None;
     let (mut id, mut listener) = (at, ptr::null_mut());
-    // SAFETY: the program does not destroy an id while it waits for its events.
+    // SAFETY: alive, see above.
     unsafe {
         match event.kind {
             EventKind::ConnectRequest => {
@@ -63,25 +47,56 @@ fn translate(mut event: Event<SoftDevice>) -> Option<*mut rdma_cm_event> {
             _ => {}
         }
     }
-    Some(tell((id, listener), (event.kind, event.status), told, user))
+    Some(tell((id, listener), (event.kind, event.status), told, (user, Some(report))))
+}
+
+/// Gives the program the next event of a channel, if there is one; if not, [`NONE`], or an error if
+/// the program has made the descriptor not block. A destroyed channel has no events: as in
+/// librdmacm, a thread that has begun to wait does not notice.
+///
+/// # Safety
+/// There is room for a pointer.
+unsafe fn look(known: &mut Known, to: *mut *mut rdma_cm_event) -> Result<c_int, Errno> {
+    let Some(channel) = known.channel() else { return Ok(NONE) };
+    while let Some(event) = channel.next(Duration::ZERO)? {
+        if let Some(made) = translate(event) {
+            // SAFETY: as the caller says.
+            unsafe { put(to, made) }?;
+            return Ok(0);
+        }
+    }
+    // SAFETY: takes numbers only.
+    let flags = unsafe { libc::fcntl(channel.as_fd().as_raw_fd(), libc::F_GETFL) };
+    if flags & libc::O_NONBLOCK == 0 { Ok(NONE) } else { Err(Errno(libc::EAGAIN)) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_get_cm_event(
+unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
-    number(|| {
-        // SAFETY: the program's channel.
-        let channel = unsafe { object::<Channel>(channel) }?;
-        loop {
-            if let Some(made) = translate(next(&channel.own)?) {
-                // SAFETY: room for a pointer.
-                unsafe { put(event, made) }?;
-                return Ok(0);
+    may_end();
+    let mut known = None;
+    loop {
+        let answer = number(|| {
+            if event.is_null() {
+                return Err(INVALID);
             }
+            let mut of = match known {
+                Some(known) => known,
+                // SAFETY: the program's channel.
+                None => unsafe { channel_at(channel) }?.known(),
+            };
+            // SAFETY: the program's room.
+            let answer = unsafe { look(&mut of, event) };
+            known = Some(of);
+            answer
+        });
+        if answer != NONE {
+            return answer;
         }
-    })
+        wait_readable(known.and_then(|known| known.fd));
+    }
 }
 
 #[unsafe(no_mangle)]

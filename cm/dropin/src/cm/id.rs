@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::os::fd::AsFd;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use doorbell_fabric::{
@@ -29,8 +29,8 @@ use crate::qp::qp_at;
 
 use super::abi::*;
 use super::addr::{bytes, read, storage};
-use super::channel::{Channel, drop_private, private};
-use super::told::{Taken, Told, tell};
+use super::channel::{channel_at, drop_private, private};
+use super::told::{Reports, Taken, Told, tell};
 
 /// An id.
 pub(crate) struct Id {
@@ -42,6 +42,7 @@ pub(crate) struct Id {
     pub(crate) saved: Mutex<Option<Saved>>,
     /// The program's own pointer of its last join.
     pub(crate) joined: Mutex<usize>,
+    pub(crate) reports: Arc<Reports>,
 }
 
 impl Noun for Id {
@@ -128,8 +129,9 @@ pub(crate) fn give(
         ..zeroed()
     };
     let (id, saved, joined) = (Mutex::new(id), Mutex::default(), Mutex::default());
+    let reports = Arc::default();
     let c = cma_id_private { id: c, none: [0; 32] };
-    let at = Object::give(c, Id { id, key, synchronous, saved, joined }).cast();
+    let at = Object::give(c, Id { id, key, synchronous, saved, joined, reports }).cast();
     // SAFETY: new.
     unsafe { show_addresses(at, local, remote) };
     lock(&IDS).insert(key, at as usize);
@@ -201,7 +203,7 @@ pub(crate) unsafe fn keep_event(
             Told { ud: id.ud(), depths: id.depths(), data: id.private_data().to_vec() }
         };
         drop_event(at);
-        (*at).event = tell((at, listener), (kind, 0), told, None);
+        (*at).event = tell((at, listener), (kind, 0), told, (None, None));
     }
     Ok(())
 }
@@ -247,7 +249,7 @@ unsafe extern "C" fn rdma_create_id(
         let soft: Option<&SoftChannel> = match channel.is_null() {
             true => None,
             // SAFETY: the program's channel.
-            false => Some(&unsafe { object::<Channel>(channel) }?.own.channel),
+            false => Some(&unsafe { channel_at(channel) }?.channel),
         };
         let id = progress()?.device.create_id(soft, space_of(space)?)?;
         // SAFETY: room for a pointer.
@@ -261,9 +263,12 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(at: *mut rdma_cm_id) -> c_int {
     number(|| {
         // SAFETY: the program's id, which it no longer uses.
         unsafe {
-            let key = id_at(at)?.own.key;
-            lock(&IDS).remove(&key);
+            let id = id_at(at)?;
+            lock(&IDS).remove(&id.own.key);
             drop_event(at);
+            // Nobody gets further events of it. Another thread may still look at it by one that it
+            // has got, so this waits, as librdmacm does.
+            id.own.reports.wait();
             let channel = (*at).channel;
             drop(take::<Id>(at.cast())?);
             drop_private(channel);
@@ -449,7 +454,7 @@ unsafe extern "C" fn rdma_migrate_id(
     number(|| unsafe {
         let soft = match channel.is_null() {
             true => None,
-            false => Some(&object::<Channel>(channel)?.own.channel),
+            false => Some(&*channel_at(channel)?.channel),
         };
         let id = id_at(at)?;
         let mut soft_id = lock(&id.own.id);
@@ -457,6 +462,9 @@ unsafe extern "C" fn rdma_migrate_id(
         id.own.synchronous.store(channel.is_null(), Ordering::Relaxed);
         drop_private((*at).channel);
         (*at).channel = if channel.is_null() { private(soft_id.as_fd()) } else { channel };
+        drop(soft_id);
+        // As in librdmacm: nobody handles an event of the channel before when this returns.
+        id.own.reports.wait();
         Ok(0)
     })
 }

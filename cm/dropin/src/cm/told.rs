@@ -1,18 +1,53 @@
 //! Events, as programs see them.
 
 use std::ptr;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use doorbell_fabric::{Depths, EventKind, UdParam};
 use libc::c_int;
 
 use crate::attr::address_attr;
-use crate::border::{Noun, Object};
+use crate::border::{Noun, Object, lock};
 
 use super::abi::{event_param, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_ud_param};
 
-/// What an event points to: the private data of the peer.
+/// The events of an id that the program has got and not yet acknowledged.
+#[derive(Default)]
+pub(crate) struct Reports {
+    count: Mutex<usize>,
+    fewer: Condvar,
+}
+
+impl Reports {
+    /// One more.
+    pub(crate) fn one(self: &Arc<Reports>) -> Report {
+        *lock(&self.count) += 1;
+        Report(self.clone())
+    }
+
+    /// Waits until all are acknowledged.
+    pub(crate) fn wait(&self) {
+        let mut count = lock(&self.count);
+        while *count > 0 {
+            count = self.fewer.wait(count).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// One of them. It counts until it is dropped.
+pub(crate) struct Report(Arc<Reports>);
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        *lock(&self.0.count) -= 1;
+        self.0.fewer.notify_all();
+    }
+}
+
+/// What an event points to: the private data of the peer; and what waits for its acknowledgement.
 pub(crate) struct Taken {
     _data: Vec<u8>,
+    _report: Option<Report>,
 }
 
 impl Noun for Taken {
@@ -60,17 +95,18 @@ fn param(told: &Told) -> event_param {
     param
 }
 
-/// Makes an event for the program. `user` is its own pointer, of a join.
+/// Makes an event for the program. `user` is its own pointer, of a join. What an id keeps by itself
+/// is no report.
 pub(crate) fn tell(
     (id, listen_id): (*mut rdma_cm_id, *mut rdma_cm_id),
     (kind, status): (EventKind, c_int),
     told: Told,
-    user: Option<usize>,
+    (user, report): (Option<usize>, Option<Report>),
 ) -> *mut rdma_cm_event {
     let mut param = param(&told);
     if let Some(user) = user {
         param.ud.private_data = ptr::with_exposed_provenance(user);
     }
     let c = rdma_cm_event { id, listen_id, event: kind as c_int, status, param };
-    Object::give(c, Taken { _data: told.data })
+    Object::give(c, Taken { _data: told.data, _report: report })
 }

@@ -16,6 +16,7 @@ mod rust;
 mod side;
 mod silent;
 mod sockets;
+mod threads;
 
 use pairs::{Meets, Sides, run};
 

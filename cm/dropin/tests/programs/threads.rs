@@ -1,0 +1,204 @@
+//! What a thread of a program does to another one that awaits or handles events, as over the
+//! libraries of rdma-core.
+
+use crate::pairs::run;
+use crate::side::built;
+
+/// `threads acks`, `channel` or `cancel`.
+const THREADS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <rdma/rdma_cma.h>
+#define CHECK(x) do { if (x) { perror(#x); exit(1); } } while (0)
+static struct rdma_event_channel *channel;
+static struct rdma_cm_event *event;
+static struct ibv_comp_channel *completions;
+static struct ibv_context *context;
+static volatile int acknowledged, answered, number;
+static sem_t has;
+static struct rdma_cm_id *resolved(void) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(1)};
+    struct rdma_cm_id *id;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+    CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 2000));
+    return id;
+}
+static void next(void) {
+    CHECK(rdma_get_cm_event(channel, &event));
+    printf("%s\n", rdma_event_str(event->event));
+    CHECK(rdma_ack_cm_event(event));
+}
+static void *handle(void *none) {
+    struct rdma_cm_event *own;
+    CHECK(rdma_get_cm_event(channel, &own));
+    sem_post(&has);
+    usleep(100000);
+    acknowledged = own->id->ps == RDMA_PS_TCP;
+    CHECK(rdma_ack_cm_event(own));
+    return none;
+}
+static void acks(void) {
+    for (int migrates = 0; migrates < 2; migrates++) {
+        pthread_t thread;
+        struct rdma_cm_id *id = resolved();
+        acknowledged = 0;
+        CHECK(pthread_create(&thread, NULL, handle, NULL));
+        sem_wait(&has);
+        CHECK(migrates ? rdma_migrate_id(id, rdma_create_event_channel()) : rdma_destroy_id(id));
+        printf("acknowledged %d\n", acknowledged);
+        CHECK(pthread_join(thread, NULL));
+    }
+}
+static void *get(void *of) {
+    struct rdma_cm_event *own;
+    number = gettid();
+    if (rdma_get_cm_event(of, &own))
+        answered++;
+    else
+        CHECK(rdma_ack_cm_event(own));
+    return NULL;
+}
+/* Waits until that thread sleeps. */
+static void sleeps(void) {
+    char name[64], text[64] = "";
+    while (!number)
+        usleep(100);
+    while (!strstr(text, ") S")) {
+        usleep(100);
+        snprintf(name, sizeof name, "/proc/self/task/%d/stat", number);
+        FILE *file = fopen(name, "r");
+        if (file)
+            text[fread(text, 1, sizeof text - 1, file)] = 0, fclose(file);
+    }
+}
+static pthread_t waits(void) {
+    pthread_t thread;
+    number = 0;
+    CHECK(pthread_create(&thread, NULL, get, channel));
+    sleeps();
+    return thread;
+}
+static void destroyed(void) {
+    struct rdma_cm_id *id;
+    pthread_t thread;
+    int answer;
+    /* An event wakes the thread, and may be gone with its id and channel when it looks. */
+    for (int n = 0; n < 100; n++) {
+        CHECK(!(channel = rdma_create_event_channel()));
+        thread = waits();
+        CHECK(rdma_destroy_id(resolved()));
+        rdma_destroy_event_channel(channel);
+        usleep(1000);
+        pthread_cancel(thread);
+        CHECK(pthread_join(thread, NULL));
+    }
+    CHECK(!(channel = rdma_create_event_channel()));
+    waits();
+    rdma_destroy_event_channel(channel);
+    /* It may lie where the other was, and has events that are not for that thread. */
+    CHECK(!(channel = rdma_create_event_channel()));
+    id = resolved();
+    usleep(1500000);
+    CHECK(fcntl(channel->fd, F_SETFL, O_NONBLOCK));
+    next();
+    printf("%d errors\n", answered);
+    CHECK(rdma_destroy_id(id));
+    rdma_destroy_event_channel(channel);
+    answer = rdma_get_cm_event(channel, &event);
+    printf("%d %s\n", answer, strerror(errno));
+}
+static void *await_event(void *none) {
+    rdma_get_cm_event(channel, &event);
+    return none;
+}
+static void *await_completion(void *none) {
+    struct ibv_cq *cq;
+    ibv_get_cq_event(completions, &cq, &none);
+    return none;
+}
+static void *await_async(void *none) {
+    struct ibv_async_event async;
+    ibv_get_async_event(context, &async);
+    return none;
+}
+static void *calls(void *none) {
+    struct rdma_cm_id *id;
+    CHECK(pthread_cancel(pthread_self()));
+    id = resolved();
+    CHECK(rdma_destroy_id(id));
+    printf("a cancelled thread calls\n");
+    pthread_testcancel();
+    return none;
+}
+static void cancelled(void) {
+    void *(*threads[])(void *) = {await_event, await_completion, await_async, calls};
+    struct rdma_cm_id *id = resolved();
+    next();
+    context = id->verbs;
+    CHECK(!(completions = ibv_create_comp_channel(context)));
+    for (int n = 0; n < 8; n++) {
+        pthread_t thread;
+        void *how = NULL;
+        CHECK(pthread_create(&thread, NULL, threads[n / 2], NULL));
+        /* When it waits, and, most often, before. */
+        usleep(n % 2 * 100000);
+        pthread_cancel(thread);
+        CHECK(pthread_join(thread, &how));
+        printf("%s\n", how == PTHREAD_CANCELED ? "cancelled" : "returned");
+    }
+    resolved();
+    next();
+}
+int main(int argc, char **argv) {
+    sem_init(&has, 0, 0);
+    CHECK(!(channel = rdma_create_event_channel()));
+    if (!strcmp(argv[1], "acks"))
+        acks();
+    else if (!strcmp(argv[1], "channel"))
+        destroyed();
+    else
+        cancelled();
+    return 0;
+}
+"#;
+
+/// What the program prints in that mode.
+fn threads(mode: &str) -> Option<String> {
+    let program = built(&format!("threads-{mode}"), THREADS, &["-lrdmacm", "-libverbs"])?;
+    run(&[program.to_str().unwrap(), mode])
+}
+
+/// An id is there, and on its channel, as long as a thread handles an event of it.
+#[test]
+fn an_id_waits_for_the_acknowledgement_of_its_events() {
+    let Some(text) = threads("acks") else { return };
+    assert_eq!(text, "acknowledged 1\nacknowledged 1\n");
+}
+
+/// A thread that waits for an event of a channel goes on waiting when another destroys the channel.
+/// A thread that asks later gets an error.
+#[test]
+fn a_channel_is_destroyed_while_a_thread_waits_for_its_events() {
+    let Some(text) = threads("channel") else { return };
+    assert_eq!(text, "RDMA_CM_EVENT_ADDR_RESOLVED\n0 errors\n-1 Bad file descriptor\n");
+}
+
+/// A thread that waits for an event ends when another cancels it, and takes nothing along. Other
+/// calls it finishes first, which over rdma-core's own libraries it need not.
+#[test]
+fn a_thread_is_cancelled() {
+    let Some(text) = threads("cancel") else { return };
+    let (resolved, call) = ("RDMA_CM_EVENT_ADDR_RESOLVED\n", "a cancelled thread calls\n");
+    let waits = "cancelled\n".repeat(6);
+    let calls = format!("{call}cancelled\n").repeat(2);
+    assert_eq!(text, format!("{resolved}{waits}{calls}{resolved}"));
+}
