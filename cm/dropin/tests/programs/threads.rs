@@ -1,8 +1,8 @@
 //! What a thread of a program does to another one that awaits or handles events, as over the
 //! libraries of rdma-core.
 
-use crate::pairs::run;
-use crate::side::built;
+use crate::pairs::{HERE, Meets, PORT, free_port, run, started, turn, with_port};
+use crate::side::{Side, built, library};
 
 /// `threads acks`, `channel` or `cancel`.
 const THREADS: &str = r#"
@@ -201,4 +201,49 @@ fn a_thread_is_cancelled() {
     let waits = "cancelled\n".repeat(6);
     let calls = format!("{call}cancelled\n").repeat(2);
     assert_eq!(text, format!("{resolved}{waits}{calls}{resolved}"));
+}
+
+/// Stands between rping and the library. The thread that has got the last event asks for a further
+/// one when the main thread has destroyed the channel, which then waits for that.
+const LATE: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <unistd.h>
+#include <rdma/rdma_cma.h>
+static volatile int ends, gone;
+int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event) {
+    int (*get)(struct rdma_event_channel *, struct rdma_cm_event **);
+    get = dlsym(RTLD_NEXT, "rdma_get_cm_event");
+    while (ends && !gone)
+        usleep(100);
+    int answer = get(channel, event);
+    ends = !answer && (*event)->event == RDMA_CM_EVENT_DISCONNECTED;
+    return answer;
+}
+void rdma_destroy_event_channel(struct rdma_event_channel *channel) {
+    void (*destroy)(struct rdma_event_channel *);
+    destroy = dlsym(RTLD_NEXT, "rdma_destroy_event_channel");
+    destroy(channel);
+    if (!ends)
+        return;
+    gone = 1;
+    sleep(5);
+}
+"#;
+
+/// What the tests of rping know as a success: the error with which it may end of itself.
+#[test]
+fn rping_asks_for_an_event_of_a_channel_that_it_has_destroyed() {
+    let Some(late) = built("late.so", LATE, &["-shared", "-fPIC"]) else { return };
+    let preload = format!("LD_PRELOAD={}:{}", late.display(), library().display());
+    let _turn = turn();
+    for more in [&[][..], &["-q"]] {
+        let port = free_port();
+        let server = [&["env", &preload, "rping", "-s", "-p", PORT, "-v"], more].concat();
+        let Some(server) = started(&server, Meets::Soft, port) else { return };
+        let client = [&["rping", "-c", "-a", HERE, "-p", PORT, "-C", "3"], more].concat();
+        Side::start(with_port(&client, port).unwrap()).end().success();
+        let text = server.end().success();
+        assert!(text.contains("rdma-ping-2:"), "{more:?}: {text}");
+    }
 }
