@@ -125,17 +125,21 @@ impl Drop for Stays {
     }
 }
 
-/// A panic is an error of ours, which must not end the program. Nor must a thread end in the midst
-/// of a call: it may hold locks, and the C library would abort when its unwinding is caught.
-fn guarded<R>(f: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
-    let _stays = Stays::new();
+/// A panic is an error of ours, which must not end the program.
+fn caught<R>(f: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     // What a panic leaves behind is behind mutexes, and whole: see `lock`.
     catch_unwind(AssertUnwindSafe(f)).unwrap_or(Err(Errno(libc::EIO)))
 }
 
-/// A call that returns 0 or an errno.
-pub(crate) fn code(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
-    match guarded(f) {
+/// The same. Nor must a thread end in the midst of a call: it may hold locks, and the C library
+/// would abort when its unwinding is caught.
+fn guarded<R>(f: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+    let _stays = Stays::new();
+    caught(f)
+}
+
+fn to_code(result: Result<(), Errno>) -> c_int {
+    match result {
         Ok(()) => 0,
         Err(errno) => {
             set_errno(errno);
@@ -144,12 +148,32 @@ pub(crate) fn code(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
     }
 }
 
-/// A call that returns a number, or -1 with `errno`.
-pub(crate) fn number(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
-    guarded(f).unwrap_or_else(|errno| {
+fn to_number(result: Result<c_int, Errno>) -> c_int {
+    result.unwrap_or_else(|errno| {
         set_errno(errno);
         -1
     })
+}
+
+/// A call that returns 0 or an errno.
+pub(crate) fn code(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    to_code(guarded(f))
+}
+
+/// A call that returns a number, or -1 with `errno`.
+pub(crate) fn number(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    to_number(guarded(f))
+}
+
+/// As [`code`], for a post or a poll. It makes no call of the C library in which a thread may end,
+/// so it does without the two calls that keep the thread from that.
+pub(crate) fn quick_code(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    to_code(caught(f))
+}
+
+/// As [`number`], for a poll: see [`quick_code`].
+pub(crate) fn quick_number(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    to_number(caught(f))
 }
 
 /// A call that returns a pointer, or NULL with `errno`.

@@ -13,7 +13,8 @@ use libc::{c_int, c_uint};
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
 use crate::abi_ext::ibv_cq_ex;
 use crate::border::{
-    Errno, INVALID, Noun, Object, code, lock, number, object, pointer, put, take, zeroed,
+    Errno, INVALID, Noun, Object, code, lock, number, object, pointer, put, quick_number, take,
+    zeroed,
 };
 use crate::context::context;
 use crate::progress::{Known, News, Progress, count_poll};
@@ -342,7 +343,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(at: *mut ibv_cq, solicited: c_int)
 
 /// `poll_cq` of a context.
 pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut ibv_wc) -> c_int {
-    number(|| {
+    quick_number(|| {
         // SAFETY: the program's queue.
         let cq = unsafe { cq_at(at) }?;
         let most = usize::try_from(most).map_err(|_| INVALID)?;

@@ -9,7 +9,7 @@ use libc::{c_int, c_uint};
 
 use crate::abi::ibv_context;
 use crate::abi_ext::*;
-use crate::border::{ABSENT, Errno, INVALID, code, given, lock, object, pointer};
+use crate::border::{ABSENT, Errno, INVALID, code, given, lock, object, pointer, quick_code};
 use crate::context::context;
 use crate::cq::{Asked, Cq, cq_at, create};
 use crate::memory::Pd;
@@ -117,7 +117,7 @@ unsafe fn take_next(cq: &Cq, at: *mut ibv_cq_ex) -> Option<WcEx> {
 }
 
 unsafe extern "C" fn start_poll(at: *mut ibv_cq_ex, attr: *const ibv_poll_cq_attr) -> c_int {
-    code(|| {
+    quick_code(|| {
         // SAFETY: the program's queue and attributes.
         let (cq, attr) = unsafe { (&cq_at(at.cast())?.own, given(attr)?) };
         if attr.comp_mask != 0 {
@@ -138,7 +138,7 @@ unsafe extern "C" fn start_poll(at: *mut ibv_cq_ex, attr: *const ibv_poll_cq_att
 const NONE: Errno = Errno(libc::ENOENT);
 
 unsafe extern "C" fn next_poll(at: *mut ibv_cq_ex) -> c_int {
-    code(|| {
+    quick_code(|| {
         // SAFETY: the program's queue.
         let cq = unsafe { &cq_at(at.cast())?.own };
         // SAFETY: as above.

@@ -9,7 +9,7 @@ use libc::c_int;
 
 use crate::abi::*;
 use crate::ah::Ah;
-use crate::border::{ABSENT, Errno, INVALID, code, given, object, pointer};
+use crate::border::{ABSENT, Errno, INVALID, given, object, pointer, quick_code};
 use crate::building::Building;
 use crate::post::post_list;
 use crate::qp::qp_at;
@@ -58,7 +58,7 @@ pub(crate) unsafe fn set_functions(at: *mut ibv_qp_ex) {
 
 /// Runs a step of a post; what is wrong with it shows at its end.
 unsafe fn step(at: *mut ibv_qp_ex, step: impl FnOnce(&mut Building) -> Result<(), Errno>) {
-    code(|| {
+    quick_code(|| {
         // SAFETY: the program's queue pair.
         let qp = unsafe { qp_at(at.cast()) }?;
         let mut building = qp.own.building.lock();
@@ -240,7 +240,7 @@ unsafe extern "C" fn set_sge_list(at: *mut ibv_qp_ex, count: usize, list: *const
 /// Ends a post: its requests go to the device, in order. The first that the device refuses ends it;
 /// those before it were posted.
 unsafe extern "C" fn complete(at: *mut ibv_qp_ex) -> c_int {
-    code(|| {
+    quick_code(|| {
         // SAFETY: the program's queue pair.
         let qp = unsafe { qp_at(at.cast()) }?;
         let mut building = qp.own.building.lock();

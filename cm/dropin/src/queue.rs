@@ -92,18 +92,19 @@ impl<T> Queue<T> {
     }
 }
 
-/// Makes an eventfd readable.
+/// Makes an eventfd readable. By number: in `write` of the C library the thread may end if another
+/// one cancels it.
 pub(crate) fn ring(fd: c_int) {
     let one = 1_u64;
     // SAFETY: eight bytes of `one`. It fails only when it has been rung too often to count.
-    unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+    unsafe { libc::syscall(libc::SYS_write, fd, &raw const one, 8) };
 }
 
-/// Makes an eventfd unreadable that does not block.
+/// Makes an eventfd unreadable that does not block. By number, as in [`ring`].
 pub(crate) fn clear(fd: c_int) {
     let mut count = 0_u64;
     // SAFETY: eight bytes of `count`. It fails only when there is nothing to clear.
-    unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
+    unsafe { libc::syscall(libc::SYS_read, fd, &raw mut count, 8) };
 }
 
 #[cfg(test)]

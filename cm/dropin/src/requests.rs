@@ -6,7 +6,7 @@ use doorbell_seam::wr::{PostError, RecvWr, SendOp, Sge, XrcOp};
 use libc::c_int;
 
 use crate::abi::{ibv_pd, ibv_recv_wr, ibv_sge};
-use crate::border::{Errno, INVALID, code, object};
+use crate::border::{Errno, INVALID, object, quick_code};
 use crate::memory::Pd;
 use crate::scatter::{Owner, Scatter};
 
@@ -65,7 +65,7 @@ pub(crate) unsafe fn on_list<T>(
     call: impl FnOnce(&mut *mut T) -> Result<(), Errno>,
 ) -> c_int {
     let mut next = first;
-    let result = code(|| call(&mut next));
+    let result = quick_code(|| call(&mut next));
     if result != 0 && !bad.is_null() {
         // SAFETY: as the caller says.
         unsafe { bad.write(next) };

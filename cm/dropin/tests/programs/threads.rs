@@ -4,7 +4,7 @@
 use crate::pairs::{HERE, Meets, PORT, free_port, run, started, turn, with_port};
 use crate::side::{Side, built, library};
 
-/// `threads acks`, `channel` or `cancel`.
+/// `threads acks`, `channel`, `cancel` or `path`.
 const THREADS: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -158,6 +158,61 @@ static void cancelled(void) {
     resolved();
     next();
 }
+/* A message of a queue pair to itself; its completion rings a channel that is asked. */
+static struct ibv_qp *qp;
+static struct ibv_mr *region;
+static char bytes[16] = "hello";
+static void *posts(void *none) {
+    struct ibv_sge piece = {(uintptr_t)bytes, 8, region->lkey};
+    struct ibv_recv_wr receive = {.sg_list = &piece, .num_sge = 1}, *late;
+    struct ibv_send_wr send = {.sg_list = &piece, .num_sge = 1, .opcode = IBV_WR_SEND}, *bad;
+    struct ibv_wc done[2];
+    int count = 0;
+    send.send_flags = IBV_SEND_SIGNALED;
+    CHECK(ibv_req_notify_cq(qp->recv_cq, 0));
+    CHECK(pthread_cancel(pthread_self()));
+    CHECK(ibv_post_recv(qp, &receive, &late));
+    CHECK(ibv_post_send(qp, &send, &bad));
+    while (count < 2)
+        count += ibv_poll_cq(qp->send_cq, 2 - count, done + count);
+    number = count;
+    pthread_testcancel();
+    return none;
+}
+static void path(void) {
+    struct rdma_cm_id *id = resolved();
+    struct ibv_qp_init_attr init = {.cap = {4, 4, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+    struct ibv_qp_attr attr = {.path_mtu = IBV_MTU_1024, .port_num = 1, .max_rd_atomic = 1};
+    struct ibv_pd *pd;
+    struct ibv_cq *cq;
+    void *how = NULL;
+    next();
+    CHECK(!(pd = ibv_alloc_pd(id->verbs)));
+    CHECK(!(completions = ibv_create_comp_channel(id->verbs)));
+    CHECK(!(cq = ibv_create_cq(id->verbs, 16, NULL, completions, 0)));
+    CHECK(!(region = ibv_reg_mr(pd, bytes, sizeof bytes, IBV_ACCESS_LOCAL_WRITE)));
+    init.send_cq = init.recv_cq = cq;
+    CHECK(!(qp = ibv_create_qp(pd, &init)));
+    CHECK(ibv_query_gid(id->verbs, 1, 0, &attr.ah_attr.grh.dgid));
+    attr.ah_attr.is_global = attr.ah_attr.port_num = attr.max_dest_rd_atomic = 1;
+    attr.dest_qp_num = qp->qp_num;
+    attr.qp_state = IBV_QPS_INIT;
+    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+        IBV_QP_ACCESS_FLAGS));
+    attr.qp_state = IBV_QPS_RTR;
+    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+        IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+    attr.qp_state = IBV_QPS_RTS;
+    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+        IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
+    for (int n = 0; n < 100; n++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, posts, NULL));
+        CHECK(pthread_join(thread, &how));
+        CHECK(number != 2 || how != PTHREAD_CANCELED);
+    }
+    printf("a cancelled thread posts and polls\n");
+}
 int main(int argc, char **argv) {
     sem_init(&has, 0, 0);
     CHECK(!(channel = rdma_create_event_channel()));
@@ -165,6 +220,8 @@ int main(int argc, char **argv) {
         acks();
     else if (!strcmp(argv[1], "channel"))
         destroyed();
+    else if (!strcmp(argv[1], "path"))
+        path();
     else
         cancelled();
     return 0;
@@ -201,6 +258,13 @@ fn a_thread_is_cancelled() {
     let waits = "cancelled\n".repeat(6);
     let calls = format!("{call}cancelled\n").repeat(2);
     assert_eq!(text, format!("{resolved}{waits}{calls}{resolved}"));
+}
+
+/// A thread that is cancelled finishes its posts and polls, also those that ring a channel.
+#[test]
+fn a_cancelled_thread_posts_and_polls() {
+    let Some(text) = threads("path") else { return };
+    assert_eq!(text, "RDMA_CM_EVENT_ADDR_RESOLVED\na cancelled thread posts and polls\n");
 }
 
 /// Stands between rping and the library. The thread that has got the last event asks for a further

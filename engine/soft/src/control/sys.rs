@@ -63,17 +63,18 @@ pub(super) fn random(bytes: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes bytes to a descriptor; how many it took.
+/// Writes bytes to a descriptor; how many it took. By number: in `write` of the C library a thread
+/// ends that a C program has cancelled, and polls and posts of such a program come here.
 pub(super) fn write(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: `bytes` is readable for the length given.
-    let took = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
+    let took = unsafe { libc::syscall(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()) };
     usize::try_from(took).map_err(|_| io::Error::last_os_error())
 }
 
-/// Reads bytes of a descriptor; how many there were.
+/// Reads bytes of a descriptor; how many there were. By number, as in [`write`].
 pub(super) fn read(fd: RawFd, bytes: &mut [u8]) -> io::Result<usize> {
     // SAFETY: `bytes` is writable for the length given.
-    let got = unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len()) };
+    let got = unsafe { libc::syscall(libc::SYS_read, fd, bytes.as_mut_ptr(), bytes.len()) };
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
