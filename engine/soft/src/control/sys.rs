@@ -71,7 +71,7 @@ pub(super) fn write(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     usize::try_from(took).map_err(|_| io::Error::last_os_error())
 }
 
-/// Reads bytes of a descriptor; how many there were. By number, as in [`write`].
+/// Reads bytes of a descriptor; how many there were. By number, as in [`write()`].
 pub(super) fn read(fd: RawFd, bytes: &mut [u8]) -> io::Result<usize> {
     // SAFETY: `bytes` is writable for the length given.
     let got = unsafe { libc::syscall(libc::SYS_read, fd, bytes.as_mut_ptr(), bytes.len()) };
