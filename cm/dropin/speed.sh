@@ -1,7 +1,7 @@
 #!/bin/bash
-# The drop-in beside the device alone, and UCX over the drop-in beside UCX's own shared memory. The row
-# "least" has a library that only copies each message and sets a flag (examples/floor.rs), beside the
-# device alone: no library below perftest takes less.
+# The drop-in beside the device alone, and UCX over the drop-in beside UCX's own shared memory. The
+# row "least" has a library that only copies each message and sets a flag (examples/floor.rs), beside
+# the device alone: no library below perftest takes less.
 #
 #   cm/dropin/speed.sh [ROUNDS]
 #
@@ -9,8 +9,8 @@
 # the two cores of CORES (0,1 unless set). Prints the medians, the median of the rounds' ratios, and
 # the range of these. A virtual machine may move its cores near to each other and far: a probe before
 # and after each pair tells, and rounds of one kind stand in a row of their own. LIB and BENCH name
-# built files, which are then not built: the folder with `doorbell` and its library, and
-# `doorbell-bench`. A machine with other work gives ratios, no figures.
+# built files, which are then not built: the folder with `doorbell`, its library and
+# `examples/libfloor.so`, and `doorbell-bench`. A machine with other work gives ratios, no figures.
 
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -84,6 +84,7 @@ measure() {
             perftest ib_send_lat 5 8 50000 | awk '{ print $1 * 1000 }'
             bench 2 8 latency --bare ;;
         least)
+            [ -f "$LIB/examples/libfloor.so" ] || return
             local preload="$LIB/examples/libfloor.so:$LIB/libdoorbell_dropin.so"
             rm -f "$scratch/floor"
             perftest ib_send_lat 5 8 50000 env FLOOR="$scratch/floor" LD_PRELOAD="$preload" |

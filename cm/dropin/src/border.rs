@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use doorbell_fabric::CmError;
 use doorbell_seam::error::SetupError;
 use doorbell_seam::wr::{PostCause, PostError};
+use doorbell_soft::Uncancelled;
 use libc::c_int;
 
 use crate::abi::{ibv_device_attr_ex, ibv_qp, ibv_qp_ex, ibv_send_wr};
@@ -67,12 +68,8 @@ pub(crate) fn set_errno(Errno(value): Errno) {
     unsafe { *libc::__errno_location() = value };
 }
 
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
-}
-
-// In these, a thread that another one cancels ends: the C library unwinds its stack from here. The
-// frames below must have nothing to drop, and must not be within `guarded`.
+// Cancellation points, from which the C library unwinds the stack of a cancelled thread. The frames
+// of the callers must have nothing to drop, and must not be within `guarded`.
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
     fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, millis: c_int) -> c_int;
@@ -103,38 +100,16 @@ pub(crate) fn take_one(fd: c_int) -> bool {
     unsafe { read(fd, (&raw mut count).cast(), 8) == 8 }
 }
 
-/// While it is there, this thread does not end when another one cancels it.
-struct Stays {
-    before: c_int,
-}
-
-impl Stays {
-    fn new() -> Stays {
-        const DISABLE: c_int = 1;
-        let mut before = 0;
-        // SAFETY: room for a number.
-        unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
-        Stays { before }
-    }
-}
-
-impl Drop for Stays {
-    fn drop(&mut self) {
-        // SAFETY: a state that the C library gave.
-        unsafe { pthread_setcancelstate(self.before, &raw mut self.before) };
-    }
-}
-
 /// A panic is an error of ours, which must not end the program.
 fn caught<R>(f: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     // What a panic leaves behind is behind mutexes, and whole: see `lock`.
     catch_unwind(AssertUnwindSafe(f)).unwrap_or(Err(Errno(libc::EIO)))
 }
 
-/// The same. Nor must a thread end in the midst of a call: it may hold locks, and the C library
-/// would abort when its unwinding is caught.
+/// The same, and the thread is not cancelled in the midst of the call: it may hold locks, and the C
+/// library would abort when its unwinding is caught.
 fn guarded<R>(f: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
-    let _stays = Stays::new();
+    let _uncancelled = Uncancelled::new();
     caught(f)
 }
 
@@ -165,8 +140,8 @@ pub(crate) fn number(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     to_number(guarded(f))
 }
 
-/// As [`code`], for a post or a poll. It makes no call of the C library in which a thread may end,
-/// so it does without the two calls that keep the thread from that.
+/// As [`code`], for a post or a poll. What they do most often has no cancellation point, and their
+/// rare steps turn cancellation off by themselves ([`Uncancelled`]).
 pub(crate) fn quick_code(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
     to_code(caught(f))
 }

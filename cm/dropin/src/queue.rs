@@ -92,8 +92,7 @@ impl<T> Queue<T> {
     }
 }
 
-/// Makes an eventfd readable. By number: in `write` of the C library the thread may end if another
-/// one cancels it.
+/// Makes an eventfd readable. By number: `write` of the C library is a cancellation point.
 pub(crate) fn ring(fd: c_int) {
     let one = 1_u64;
     // SAFETY: eight bytes of `one`. It fails only when it has been rung too often to count.

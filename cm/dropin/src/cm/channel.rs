@@ -29,6 +29,9 @@ impl Noun for Channel {
 /// All channels, by their number.
 static CHANNELS: LazyLock<Mutex<HashMap<u64, Arc<SoftChannel>>>> = LazyLock::new(Mutex::default);
 
+/// Locked while an event leaves its channel and until its id has counted it.
+pub(super) static LEAVES: Mutex<()> = Mutex::new(());
+
 /// What librdmacm says of a channel that is destroyed: its descriptor is closed.
 const GONE: Errno = Errno(libc::EBADF);
 

@@ -13,7 +13,7 @@ use crate::border::{Errno, INVALID, lock, may_end, number, put, take, wait_reada
 use crate::queue::NONE;
 
 use super::abi::*;
-use super::channel::{Known, channel_at};
+use super::channel::{Known, LEAVES, channel_at};
 use super::id::{IDS, give, id_at, note_state, show_device};
 use super::told::{Taken, Told, tell};
 
@@ -58,6 +58,7 @@ fn translate(mut event: Event<SoftDevice>) -> Option<*mut rdma_cm_event> {
 /// There is room for a pointer.
 unsafe fn look(known: &mut Known, to: *mut *mut rdma_cm_event) -> Result<c_int, Errno> {
     let Some(channel) = known.channel() else { return Ok(NONE) };
+    let _leaves = lock(&LEAVES);
     while let Some(event) = channel.next(Duration::ZERO)? {
         if let Some(made) = translate(event) {
             // SAFETY: as the caller says.

@@ -29,7 +29,7 @@ use crate::qp::qp_at;
 
 use super::abi::*;
 use super::addr::{bytes, read, storage};
-use super::channel::{channel_at, drop_private, private};
+use super::channel::{LEAVES, channel_at, drop_private, private};
 use super::told::{Reports, Taken, Told, tell};
 
 /// An id.
@@ -457,13 +457,14 @@ unsafe extern "C" fn rdma_migrate_id(
             false => Some(&*channel_at(channel)?.channel),
         };
         let id = id_at(at)?;
+        let leaves = lock(&LEAVES);
         let mut soft_id = lock(&id.own.id);
         soft_id.migrate(soft)?;
         id.own.synchronous.store(channel.is_null(), Ordering::Relaxed);
         drop_private((*at).channel);
         (*at).channel = if channel.is_null() { private(soft_id.as_fd()) } else { channel };
-        drop(soft_id);
-        // As in librdmacm: nobody handles an event of the channel before when this returns.
+        drop((soft_id, leaves));
+        // As in librdmacm: when this returns, no thread handles an event from the old channel.
         id.own.reports.wait();
         Ok(0)
     })

@@ -44,7 +44,7 @@ impl Drop for Report {
     }
 }
 
-/// What an event points to: the private data of the peer; and what waits for its acknowledgement.
+/// The private data that an event points to, and the event's place in the count of its id.
 pub(crate) struct Taken {
     _data: Vec<u8>,
     _report: Option<Report>,

@@ -162,8 +162,9 @@ impl End {
 
     /// It is rping, the connection has ended well, and then its main thread has destroyed the
     /// event channel before its other thread asked for a further event. rping before rdma-core 59
-    /// does not wait for that thread, whose error ends the process if it comes first. So it does
-    /// over librdmacm and rxe0 too, word for word, if the threads are held as `threads` does.
+    /// does not wait for that thread, whose error ends the process if it comes first. With the
+    /// threads held as `LATE` in `threads` holds them, rping prints the same over librdmacm and
+    /// rxe0.
     fn outran_itself(&self) -> bool {
         self.status.and_then(|status| status.code()) == Some(255)
             && self.name.contains("\"rping\"")

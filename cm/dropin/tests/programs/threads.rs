@@ -161,15 +161,21 @@ static void cancelled(void) {
 /* A message of a queue pair to itself; its completion rings a channel that is asked. */
 static struct ibv_qp *qp;
 static struct ibv_mr *region;
-static char bytes[16] = "hello";
+static struct ibv_ah *address;
+static char bytes[64] = "hello";
 static void *posts(void *none) {
     struct ibv_sge piece = {(uintptr_t)bytes, 8, region->lkey};
-    struct ibv_recv_wr receive = {.sg_list = &piece, .num_sge = 1}, *late;
+    struct ibv_sge room = {(uintptr_t)bytes, sizeof bytes, region->lkey};
+    struct ibv_recv_wr receive = {.sg_list = &room, .num_sge = 1}, *late;
     struct ibv_send_wr send = {.sg_list = &piece, .num_sge = 1, .opcode = IBV_WR_SEND}, *bad;
     struct ibv_wc done[2];
     int count = 0;
     send.send_flags = IBV_SEND_SIGNALED;
     CHECK(ibv_req_notify_cq(qp->recv_cq, 0));
+    if (qp->qp_type == IBV_QPT_UD) {
+        send.wr.ud.ah = address;
+        send.wr.ud.remote_qpn = qp->qp_num;
+    }
     CHECK(pthread_cancel(pthread_self()));
     CHECK(ibv_post_recv(qp, &receive, &late));
     CHECK(ibv_post_send(qp, &send, &bad));
@@ -179,13 +185,22 @@ static void *posts(void *none) {
     pthread_testcancel();
     return none;
 }
+static void posted(int times) {
+    void *how = NULL;
+    for (int n = 0; n < times; n++) {
+        pthread_t thread;
+        number = 0;
+        CHECK(pthread_create(&thread, NULL, posts, NULL));
+        CHECK(pthread_join(thread, &how));
+        CHECK(number != 2 || how != PTHREAD_CANCELED);
+    }
+}
 static void path(void) {
     struct rdma_cm_id *id = resolved();
     struct ibv_qp_init_attr init = {.cap = {4, 4, 1, 1, 0}, .qp_type = IBV_QPT_RC};
     struct ibv_qp_attr attr = {.path_mtu = IBV_MTU_1024, .port_num = 1, .max_rd_atomic = 1};
     struct ibv_pd *pd;
     struct ibv_cq *cq;
-    void *how = NULL;
     next();
     CHECK(!(pd = ibv_alloc_pd(id->verbs)));
     CHECK(!(completions = ibv_create_comp_channel(id->verbs)));
@@ -205,12 +220,18 @@ static void path(void) {
     attr.qp_state = IBV_QPS_RTS;
     CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
         IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
-    for (int n = 0; n < 100; n++) {
-        pthread_t thread;
-        CHECK(pthread_create(&thread, NULL, posts, NULL));
-        CHECK(pthread_join(thread, &how));
-        CHECK(number != 2 || how != PTHREAD_CANCELED);
-    }
+    posted(100);
+    /* The first datagram to a queue pair opens files. */
+    CHECK(!(address = ibv_create_ah(pd, &attr.ah_attr)));
+    init.qp_type = IBV_QPT_UD;
+    CHECK(!(qp = ibv_create_qp(pd, &init)));
+    attr.qp_state = IBV_QPS_INIT;
+    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+    attr.qp_state = IBV_QPS_RTR;
+    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+    attr.qp_state = IBV_QPS_RTS;
+    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN));
+    posted(1);
     printf("a cancelled thread posts and polls\n");
 }
 int main(int argc, char **argv) {
@@ -278,7 +299,8 @@ static volatile int ends, gone;
 int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event) {
     int (*get)(struct rdma_event_channel *, struct rdma_cm_event **);
     get = dlsym(RTLD_NEXT, "rdma_get_cm_event");
-    while (ends && !gone)
+    /* rping of rdma-core 59 waits for this thread before. */
+    for (int n = 0; ends && !gone && n < 20000; n++)
         usleep(100);
     int answer = get(channel, event);
     ends = !answer && (*event)->event == RDMA_CM_EVENT_DISCONNECTED;

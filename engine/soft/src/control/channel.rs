@@ -141,6 +141,7 @@ impl Inner {
                     lists.queue.push_back((key, raised));
                 }
             }
+            self.note_taken(&lists);
         }
         self.unwatch(end);
         taken
@@ -183,13 +184,26 @@ impl Inner {
     /// Queues an event. If others are queued the waker is set already: it is cleared only when the
     /// queue is empty.
     pub(super) fn raise(&self, key: u64, raised: Raised) {
-        let first = {
-            let mut lists = self.lists();
-            lists.queue.push_back((key, raised));
-            lists.queue.len() == 1
-        };
-        if first {
+        let mut lists = self.lists();
+        lists.queue.push_back((key, raised));
+        if lists.queue.len() == 1 {
             self.wake();
+        }
+    }
+
+    /// The next event in the queue.
+    fn take(&self) -> Option<(u64, Raised)> {
+        let mut lists = self.lists();
+        let next = lists.queue.pop_front()?;
+        self.note_taken(&lists);
+        Some(next)
+    }
+
+    /// Makes the descriptor unreadable if no event is left: a program that polls it must not block
+    /// when it then asks for one. Not before, or it would miss the rest.
+    fn note_taken(&self, lists: &Lists) {
+        if let Some((waker, _)) = self.wakers.as_ref().filter(|_| lists.queue.is_empty()) {
+            waker.clear();
         }
     }
 
@@ -217,7 +231,7 @@ impl Inner {
         let mut keys = [0; READY_MAX];
         loop {
             self.expire()?;
-            if let Some(next) = self.lists().queue.pop_front() {
+            if let Some(next) = self.take() {
                 return Ok(Some(next));
             }
             let timer = self.lists().timers.peek().map(|Reverse((at, _))| *at);
@@ -237,7 +251,7 @@ impl Inner {
             // A listener stays ready while there is no descriptor for its next peer.
             if keys.len() < READY_MAX && end.is_some_and(|end| Instant::now() >= end) {
                 self.expire()?;
-                return Ok(self.lists().queue.pop_front());
+                return Ok(self.take());
             }
         }
     }
@@ -253,16 +267,9 @@ impl Inner {
 
     /// Handles a descriptor that has become readable.
     fn handle(&self, key: u64) -> Result<(), CmError> {
-        if let (WAKE, Some((waker, _))) = (key, &self.wakers) {
-            // Only if the queue is empty: a caller that polls the descriptor would miss the rest.
-            let lists = self.lists();
-            if lists.queue.is_empty() {
-                waker.clear();
-            }
-            return Ok(());
-        }
-        if key == TIME {
-            // `next` calls `expire` before it takes an event, and that sets the timer anew.
+        if key == WAKE || key == TIME {
+            // `take` clears the waker with the last event. `next` calls `expire` before it takes
+            // one, and that sets the timer anew.
             return Ok(());
         }
         let Some((end, listener)) = self.find(key) else { return Ok(()) };

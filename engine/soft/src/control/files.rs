@@ -16,7 +16,7 @@ use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::wake::Notifier;
 
-use super::sys::{self, seal, seals};
+use super::sys::{self, Uncancelled, seal, seals};
 use crate::{DIRECTORY_BYTES, FileName, Openers, ReadOnly, RemoteMap};
 
 /// The most bytes of a peer's region that are mapped, because mapping builds the page tables for
@@ -44,6 +44,7 @@ pub(super) fn notifier_from_peer(fd: OwnedFd) -> io::Result<Notifier> {
 /// Opens a notifier again, so that no peer can make its reads and writes block. It is open for both
 /// ends, so a write never fails for lack of a reader.
 fn notifier_at(path: &str, inode: Option<u64>) -> io::Result<Notifier> {
+    let _uncancelled = Uncancelled::new();
     let look = look_at(path)?;
     let found = look.metadata()?;
     let named = inode.is_none_or(|inode| found.ino() == inode);
@@ -104,6 +105,7 @@ fn may_lose_pages(file: &File) -> bool {
 /// Maps a peer's region; `None` if it consists of huge pages (see [`may_lose_pages`]), or lacks
 /// pages, which this process would have to provide.
 pub(super) fn attach(process: i32, name: FileName, len: u64) -> Option<Mapping> {
+    let _uncancelled = Uncancelled::new();
     let file = open(process, name, true)?;
     let found = file.metadata().ok()?;
     let whole = found.blocks() * 512 >= len;
@@ -117,6 +119,7 @@ pub(super) fn attach(process: i32, name: FileName, len: u64) -> Option<Mapping> 
 /// Maps a peer's region to be read. The same holds as for [`attach`]. But huge pages are allowed
 /// where nobody can punch holes any more, which is so if nobody may map the file for writing.
 pub(super) fn look(process: i32, name: FileName, len: u64) -> Option<ReadOnly> {
+    let _uncancelled = Uncancelled::new();
     let file = open(process, name, false)?;
     let found = file.metadata().ok()?;
     let whole = found.blocks() * 512 >= len;

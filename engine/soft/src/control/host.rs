@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::clock::{monotonic_ns, wallclock_ns};
 use super::files;
 use super::neighbours::neighbours;
-use super::sys;
+use super::sys::{self, Uncancelled};
 use crate::{Host, Threads};
 
 /// The host of every soft device of this process, with keys of its own.
@@ -37,9 +37,13 @@ fn register_for_barriers() {
 /// The threads of this process. Without barriers no lock belongs to one of them.
 pub(crate) fn threads() -> Threads {
     let rest = std::thread::yield_now;
+    let uncancelled = |work: &mut dyn FnMut()| {
+        let _uncancelled = Uncancelled::new();
+        work();
+    };
     match sys::membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) {
-        true => Threads { numbered: true, barrier: thread_barrier, rest },
-        false => Threads { rest, ..Threads::UNKNOWN },
+        true => Threads { numbered: true, barrier: thread_barrier, rest, uncancelled },
+        false => Threads { rest, uncancelled, ..Threads::UNKNOWN },
     }
 }
 
@@ -52,6 +56,7 @@ fn thread_barrier() {
     let registers = || sys::membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
     let passed = passes() || registers() && passes();
     if !passed {
+        let _uncancelled = Uncancelled::new();
         std::thread::sleep(BY_THEN);
     }
 }

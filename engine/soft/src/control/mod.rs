@@ -74,6 +74,7 @@ pub use self::device::{SOFT_DEVICE, SoftDevice};
 pub(crate) use self::host::threads;
 pub use self::id::SoftId;
 pub use self::rendezvous::Parting;
+pub use self::sys::Uncancelled;
 
 use self::channel::Inner;
 use doorbell_fabric::AddrInfo;

@@ -20,7 +20,7 @@ use doorbell_seam::error::{Code, SetupError};
 use doorbell_seam::provider::Gid;
 
 use super::files;
-use super::sys::{self, Socket};
+use super::sys::{self, Socket, Uncancelled};
 use crate::{Changes, FileName, Member, Membership, Neighbours, RemoteMap};
 
 /// The calls by which soft devices of this process reach others.
@@ -75,6 +75,7 @@ impl<K: Eq + Hash, V> Shared<K, V> {
 
 /// The memory of a peer's device, if it can be mapped. The key is process and name of its table.
 pub(super) fn remote_map(process: i32, directory: FileName) -> Option<Arc<RemoteMap>> {
+    let _uncancelled = Uncancelled::new();
     static ALL: Shared<(i32, FileName), RemoteMap> = Shared(Mutex::new(None));
     ALL.get((process, directory), || files::remote_map(process, directory).ok_or(())).ok()
 }
@@ -165,6 +166,7 @@ fn members(device: &str, group: Gid) -> Vec<Member> {
 
 /// The rest of each name that begins so.
 fn names(prefix: &str) -> Vec<String> {
+    let _uncancelled = Uncancelled::new();
     // Without the list, as on a machine without /proc, nobody is found.
     let list = fs::read(LIST).unwrap_or_default();
     let list = String::from_utf8_lossy(&list);

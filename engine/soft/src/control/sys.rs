@@ -63,8 +63,38 @@ pub(super) fn random(bytes: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes bytes to a descriptor; how many it took. By number: in `write` of the C library a thread
-/// ends that a C program has cancelled, and polls and posts of such a program come here.
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
+}
+
+/// As long as it lives, a C program cannot cancel this thread. For steps that make calls which are
+/// cancellation points: there the C library would unwind the stack of a cancelled thread, and abort
+/// when it meets a catch.
+pub struct Uncancelled {
+    before: libc::c_int,
+}
+
+impl Uncancelled {
+    #[expect(clippy::new_without_default, reason = "it changes the thread")]
+    /// From now on.
+    pub fn new() -> Uncancelled {
+        const DISABLE: libc::c_int = 1;
+        let mut before = 0;
+        // SAFETY: room for a number.
+        unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+        Uncancelled { before }
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: a state that the C library gave.
+        unsafe { pthread_setcancelstate(self.before, &raw mut self.before) };
+    }
+}
+
+/// Writes bytes to a descriptor; how many it took. By number: `write` of the C library is a
+/// cancellation point, and the posts and polls of C programs come here.
 pub(super) fn write(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: `bytes` is readable for the length given.
     let took = unsafe { libc::syscall(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()) };

@@ -24,11 +24,14 @@ pub struct Threads {
     pub barrier: fn(),
     /// Lets another thread run in place of one that has waited for a while.
     pub rest: fn(),
+    /// Runs that step so that a C program cannot cancel the thread meanwhile.
+    pub uncancelled: fn(&mut dyn FnMut()),
 }
 
 impl Threads {
     /// Threads without numbers: a lock is an ordinary one.
-    pub const UNKNOWN: Threads = Threads { numbered: false, barrier: || (), rest: || () };
+    pub const UNKNOWN: Threads =
+        Threads { numbered: false, barrier: || (), rest: || (), uncancelled: |step| step() };
 }
 
 /// The number of the calling thread, which no other living thread has: the address of its part of

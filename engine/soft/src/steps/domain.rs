@@ -261,9 +261,12 @@ impl Domain {
         // also reads: this thread sees the command behind every flag that it clears.
         self.attention.swap(false, Ordering::AcqRel);
         state.drop_prediction();
-        while let Some(command) = self.next_command() {
-            state.execute(command);
-        }
+        // A link that goes closes files.
+        (self.host.threads.uncancelled)(&mut || {
+            while let Some(command) = self.next_command() {
+                state.execute(command);
+            }
+        });
         // A link may have gone, so none rests: see `state::quiet`.
         state.links.activate_all();
         state.links.set_inboxes(!state.transport.res.inboxes.is_empty());
