@@ -1,7 +1,7 @@
 #!/bin/bash
 # The drop-in beside the device alone, and UCX over the drop-in beside UCX's own shared memory. The
 # row "least" has a library that only copies each message and sets a flag (examples/floor.rs), beside
-# the device alone: no library below perftest takes less.
+# the device alone. It is no bound: it has a line each way, where the device has one for both ways.
 #
 #   cm/dropin/speed.sh [ROUNDS]
 #

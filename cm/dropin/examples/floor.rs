@@ -1,10 +1,11 @@
-//! The least that a library below `ib_send_lat` can cost. `speed.sh` measures it.
+//! A library below `ib_send_lat` that does next to nothing. `speed.sh` measures it.
 //!
 //! It is loaded before the drop-in, which does everything but three calls: the two posts and the
 //! poll. A post of a send copies the bytes into memory that both sides map, and sets a flag behind
 //! them. A poll that finds the flag copies the bytes into the receive that was posted first. There
 //! are no checks, no locks, no keys, no acknowledgements, and there is one message at a time each
-//! way, so it serves a ping-pong of one queue pair and nothing else.
+//! way, so it serves a ping-pong of one queue pair and nothing else. Each direction has lines
+//! of its own, so a library that answers in the line of the question may still be faster.
 //!
 //! `FLOOR` names a file for the shared memory, which is empty when the first side comes.
 #![expect(unsafe_code, reason = "the C interface")]

@@ -75,8 +75,8 @@ pub struct Uncancelled {
 }
 
 impl Uncancelled {
-    #[expect(clippy::new_without_default, reason = "it changes the thread")]
     /// From now on.
+    #[expect(clippy::new_without_default, reason = "it changes the thread")]
     pub fn new() -> Uncancelled {
         const DISABLE: libc::c_int = 1;
         let mut before = 0;
