@@ -324,6 +324,12 @@ impl Link {
         self.signaled.first().is_some_and(|first| self.acked() >= first.end)
     }
 
+    /// [`Link::is_acked`], where it is seldom asked.
+    #[inline(never)]
+    pub(crate) fn has_completed(&mut self) -> bool {
+        self.is_acked()
+    }
+
     /// True if a completion is due, by the slot as last read or by the peer's own line. While a
     /// completion is awaited, this waits for the latter a little. The peer writes the slot next,
     /// and a look there would take its lines away. If the slot is to bring the acknowledgement as

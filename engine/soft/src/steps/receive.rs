@@ -30,7 +30,7 @@ use crate::wr::RecvWr;
 /// While nothing comes, a full poll reads the peer's own line for acknowledgements in the first
 /// empty poll and in every `LOOK_EVERY`-th after it, because acknowledgements usually come with
 /// records. In the shared domain every poll reads it.
-const LOOK_EVERY: u32 = 4;
+pub(crate) const LOOK_EVERY: u32 = 4;
 
 /// The most records of one link that take the slow path in one poll. Fragments and refusals give no
 /// completion, so the sink does not bound them.

@@ -309,6 +309,55 @@ fn the_spin_follows_messages_that_ask_too() {
     assert_eq!(spin_budget(&two), 3 * 19);
 }
 
+/// The second side has replied with a send that completes and has waited, and the answer is there.
+fn answered() -> (End, End) {
+    let (mut one, mut two) = talking(true);
+    one.recv(0, 0, 64);
+    two.send(7, 0, 8, INLINE | SendFlags::SIGNALED).unwrap();
+    assert!(two.poll().is_empty());
+    assert_eq!(one.poll().len(), 1);
+    assert!(expects(&two), "while a send waits for its acknowledgement");
+    one.send(0, 0, 8, INLINE).unwrap();
+    (one, two)
+}
+
+/// The sends that the expected message acknowledges complete before it, as on a NIC.
+#[test]
+fn the_expected_message_completes_sends_first() {
+    let (_one, mut two) = answered();
+    let got: Vec<_> = two.poll().iter().map(|wc| (wc.wr_id, wc.opcode)).collect();
+    assert_eq!(got, [(7, WcOpcode::Send), (1, WcOpcode::Recv)]);
+}
+
+/// With one place, the message stays for the next poll, which finds it as well.
+#[test]
+fn with_one_place_the_expected_message_comes_behind_its_sends() {
+    let (_one, mut two) = answered();
+    for (opcode, left) in [(WcOpcode::Send, true), (WcOpcode::Recv, false)] {
+        let mut out = [Wc::default()];
+        assert_eq!(two.poller.poll(&mut out), 1);
+        assert_eq!((out[0].opcode, expects(&two)), (opcode, left));
+    }
+    assert!(two.poll().is_empty());
+}
+
+/// A send completes soon though no message comes: the short polls look for its
+/// acknowledgement as often as the full ones.
+#[test]
+fn an_acknowledgement_alone_completes_a_send() {
+    let (mut one, mut two) = talking(true);
+    one.recv(0, 0, 64);
+    one.send(0, 0, 8, INLINE).unwrap();
+    assert_eq!(two.poll().len(), 1);
+    two.send(7, 0, 8, INLINE | SendFlags::SIGNALED).unwrap();
+    assert!((0..9).all(|_| two.poll().is_empty()));
+    assert!(expects(&two));
+    assert_eq!(one.poll().len(), 1);
+    assert!(one.poll().is_empty(), "acknowledges now");
+    let polls = (0..4).find_map(|_| two.poll().first().map(|wc| wc.wr_id));
+    assert_eq!(polls, Some(7));
+}
+
 /// A message and its reply, for which the first side has not polled.
 fn ask(one: &mut End, two: &mut End) {
     one.recv(0, 0, 64);
