@@ -1,5 +1,6 @@
 #!/bin/bash
-# The drop-in beside the device alone, and UCX over the drop-in beside UCX's own shared memory. The
+# The drop-in beside the device alone, and UCX over the drop-in beside UCX's own shared memory. In
+# the row "signalled" each send of the device alone completes, as each send of ib_send_lat does. The
 # row "least" has a library that only copies each message and sets a flag (examples/floor.rs), beside
 # the device alone. It is no bound: it has a line each way, where the device has one for both ways.
 #
@@ -90,6 +91,9 @@ measure() {
             perftest ib_send_lat 5 8 50000 env FLOOR="$scratch/floor" LD_PRELOAD="$preload" |
                 awk '{ print $1 * 1000 }'
             bench 2 8 latency --bare ;;
+        signalled)
+            perftest ib_send_lat 5 8 50000 | awk '{ print $1 * 1000 }'
+            bench 2 8 latency --bare --signal-every 1 ;;
         ib_send_bw | ib_write_bw | ib_read_bw)
             local op=${1#ib_}
             perftest "$1" 4 65536 20000 | awk '{ print $1 * 1048576 / 1e9 }'
@@ -145,6 +149,7 @@ summary() {
 printf "%-12s %-5s %6s %9s %9s %-4s %7s  %14s %-7s\n" \
     program cores rounds drop-in beside unit ratio range aim
 row ib_send_lat ns "<= 1.3"
+row signalled ns
 row least ns
 row ib_send_bw GB/s ">= 0.7"
 row ib_write_bw GB/s ">= 0.7"

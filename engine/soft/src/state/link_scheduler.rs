@@ -2,10 +2,10 @@
 //!
 //! A poll serves the busy links ([`crate::state::policy::idle`]). It looks at the resting ones, and
 //! at some of the idle ones, for a new tail in the mailbox slot or the ring. It checks one resting
-//! link and a few idle ones also for refusals and responses. The sender is not told that a link
+//! link also for refusals and responses, and an idle one seldom. The sender is not told that a link
 //! rests: any announcement would cost it what the receiver saves.
 //!
-//! A message that has come alone on a resting link is taken there, and the link goes on resting.
+//! A message that has come alone on a quiet link is taken there, and the link rests on, or again.
 //! Anything else makes a quiet link busy. So does a post (a quiet link is on the slow path; only a
 //! reply for which space was reserved needs nothing of the poll), every command, and the step
 //! before the domain sleeps.
@@ -20,10 +20,11 @@ use crate::state::link::Link;
 use crate::state::link_shared::LinkShared;
 use crate::state::place::{Place, Pointer};
 use crate::state::policy::idle::{
-    IDLE_AFTER, IDLE_CHECKS, IDLE_GLANCES, IdlePolicy, RESTING_MAX, TAIL_LOOKS, TAKEN_MAX,
+    ANSWERS_EVERY, IDLE_AFTER, IDLE_CHECKS, IDLE_GLANCES, IdlePolicy, RESTING_MAX, TAIL_LOOKS,
+    TAKEN_MAX,
 };
 use crate::state::qp::QpContext;
-use crate::state::quiet::{Quiet, Resting};
+use crate::state::quiet::{Quiet, Resting, first};
 
 /// The links of a domain, and which of them a poll serves.
 pub(crate) struct Links {
@@ -36,10 +37,17 @@ pub(crate) struct Links {
     has_background: bool,
     /// A message was taken on the busy link, and the others were not looked at since.
     pub(crate) look_due: bool,
-    /// The place of a resting link on which something has come.
-    found: Option<usize>,
-    /// Messages on resting links since everything else was checked.
+    /// A quiet link on which something has come.
+    found: Option<Found>,
+    /// Messages on quiet links since everything else was checked.
     taken: u32,
+}
+
+/// The place of a quiet link among those of its kind.
+#[derive(Clone, Copy)]
+pub(crate) enum Found {
+    Resting(usize),
+    Idle(usize),
 }
 
 /// The indexes of a domain's links in the table, by how a poll treats them.
@@ -50,6 +58,8 @@ pub(crate) struct LinkScheduler {
     /// Where the next round begins, and the idle link that is checked next.
     first: usize,
     next: usize,
+    /// How often all idle links were checked.
+    rounds: u32,
     /// The idle link that was glanced at last.
     glanced: usize,
     policy: IdlePolicy,
@@ -65,6 +75,7 @@ impl LinkScheduler {
             idle: Vec::with_capacity(links),
             first: 0,
             next: 0,
+            rounds: 0,
             glanced: 0,
             policy: IdlePolicy::new(),
             only: None,
@@ -75,6 +86,57 @@ impl LinkScheduler {
     #[must_use]
     pub(crate) fn make_room(&mut self, links: usize) -> bool {
         self.busy.make_room(links) && self.idle.make_room(links)
+    }
+
+    /// The quiet link at that place.
+    #[inline(always)]
+    fn get(&self, found: Found) -> Option<Quiet> {
+        match found {
+            Found::Resting(at) => self.resting.get(at),
+            Found::Idle(at) => self.idle.get(at).copied(),
+        }
+    }
+
+    /// Lets the idle link at that place rest again, if there is room.
+    fn rest_again(&mut self, at: usize, quiet: Quiet) {
+        if !self.resting.is_full() {
+            self.idle.swap_remove(at);
+            self.resting.put(quiet);
+        } else if let Some(place) = self.idle.get_mut(at) {
+            *place = quiet;
+        }
+    }
+
+    /// Looks whether something has come on a few idle links, each time on others. Returns the place
+    /// of the first. It leaves a link alone that has just become idle: its peer may be about to
+    /// write, see [`Links::rest_quiet_links`].
+    #[inline(never)]
+    fn glance_at_idle(&mut self) -> Option<usize> {
+        let (idle, now) = (self.idle.as_slice(), self.policy.looks());
+        let begin = if self.glanced + 1 < idle.len() { self.glanced + 1 } else { 0 };
+        let changed = |quiet: &Quiet| quiet.has_rested(now) && quiet.has_changed();
+        if let Some((at, _)) = first(idle, begin, IDLE_GLANCES, changed) {
+            self.glanced = at;
+            return Some(at);
+        }
+        let last = begin + IDLE_GLANCES.min(idle.len()).saturating_sub(1);
+        self.glanced = if last < idle.len() { last } else { last.saturating_sub(idle.len()) };
+        None
+    }
+
+    /// Checks the next idle link for a message, and now and then for an answer. Returns its place
+    /// if something has come.
+    #[inline(never)]
+    fn check_idle(&mut self, links: &[Option<Place<Link>>]) -> Option<usize> {
+        self.next += 1;
+        if self.next >= self.idle.len() {
+            self.next = 0;
+            self.rounds = self.rounds.wrapping_add(1);
+        }
+        let quiet = self.idle.get(self.next)?;
+        let asks = (self.rounds as usize + self.next).is_multiple_of(ANSWERS_EVERY);
+        let came = quiet.has_changed() || asks && links.get(quiet.index)?.as_ref()?.has_answers();
+        if came { Some(self.next) } else { None }
     }
 
     /// Commands and full polls drop the prediction before this changes, so no message is predicted
@@ -287,31 +349,43 @@ impl Links {
     /// Looks whether something has come on a resting link. [`Links::take_found`] gives it.
     #[inline(always)]
     pub(crate) fn find_message(&mut self) -> bool {
-        self.found = self.scheduler.resting.find(RESTING_MAX, TAIL_LOOKS).map(|(at, _)| at);
+        let found = self.scheduler.resting.find(RESTING_MAX, TAIL_LOOKS);
+        self.found = found.map(|(at, _)| Found::Resting(at));
         self.found.is_some()
     }
 
-    /// The resting link that the last look has found, unless another step came between: its place
-    /// among the resting ones, and the link.
+    /// Looks whether something has come on a few idle links. [`Links::take_found`] gives it.
     #[inline(always)]
-    pub(crate) fn take_found(&mut self) -> Option<(usize, &mut Link)> {
-        let at = self.found.take()?;
-        let index = self.scheduler.resting.get(at)?.index;
-        Some((at, self.table.get_mut(index)?.as_deref_mut()?))
+    pub(crate) fn find_on_idle(&mut self) -> bool {
+        let at = self.scheduler.check_idle(&self.table).or_else(|| self.scheduler.glance_at_idle());
+        self.found = at.map(Found::Idle);
+        self.found.is_some()
     }
 
-    /// A message was taken on the resting link at that place, or none could be. The link goes on
-    /// resting if a message was taken and leaves no work; else it becomes busy.
+    /// The quiet link that the last look has found, unless another step came between: its place,
+    /// and the link.
     #[inline(always)]
-    pub(crate) fn served_resting(&mut self, at: usize, took: bool) {
+    pub(crate) fn take_found(&mut self) -> Option<(Found, &mut Link)> {
+        let found = self.found.take()?;
+        let index = self.scheduler.get(found)?.index;
+        Some((found, self.table.get_mut(index)?.as_deref_mut()?))
+    }
+
+    /// A message was taken on the quiet link at that place, or none could be. The link rests on, or
+    /// rests again, if a message was taken and leaves no work; else it becomes busy.
+    #[inline(always)]
+    pub(crate) fn served_quiet(&mut self, found: Found, took: bool) {
         let scheduler = &mut self.scheduler;
-        let Some(Quiet { index, .. }) = scheduler.resting.get(at) else { return };
+        let Some(Quiet { index, .. }) = scheduler.get(found) else { return };
         let Some(Some(link)) = self.table.get(index) else { return };
         self.taken += 1;
-        if took && !link.rx.ack_is_due() {
-            scheduler.resting.renew(at, Quiet::new(link, scheduler.policy.looks()));
-        } else {
-            self.end_idle(index);
+        if !took || link.rx.ack_is_due() {
+            return self.end_idle(index);
+        }
+        let quiet = Quiet::new(link, scheduler.policy.looks());
+        match found {
+            Found::Resting(at) => scheduler.resting.renew(at, quiet),
+            Found::Idle(at) => scheduler.rest_again(at, quiet),
         }
     }
 
@@ -337,36 +411,25 @@ impl Links {
         None
     }
 
-    /// Looks whether something has come on a few idle links, each time on others. If so, makes that
-    /// link busy and returns its index. It leaves a link alone that has just become idle: its peer
-    /// may be about to write, see [`Links::rest_quiet_links`].
-    #[inline(never)]
-    pub(crate) fn glance_at_idle(&mut self) -> Option<usize> {
-        let scheduler = &mut self.scheduler;
-        let now = scheduler.policy.looks();
-        for _ in 0..IDLE_GLANCES.min(scheduler.idle.len()) {
-            let next = scheduler.glanced + 1;
-            scheduler.glanced = if next < scheduler.idle.len() { next } else { 0 };
-            let quiet = scheduler.idle.get(scheduler.glanced).copied()?;
-            if now.wrapping_sub(quiet.since) >= IDLE_AFTER && quiet.has_changed() {
-                self.end_idle(quiet.index);
-                return Some(quiet.index);
-            }
-        }
-        None
+    /// Checks a few idle links. If something has come on one, makes it busy and returns its index.
+    #[inline(always)]
+    pub(crate) fn check_idle(&mut self) -> Option<usize> {
+        let at = self.scheduler.check_idle(&self.table)?;
+        self.end_idle_at(at)
     }
 
-    /// Checks the next idle link. If something has come, makes it busy and returns its index.
+    /// Glances at a few idle links. If something has come on one, makes it busy and returns its
+    /// index.
+    #[inline(always)]
+    pub(crate) fn glance_at_idle(&mut self) -> Option<usize> {
+        let at = self.scheduler.glance_at_idle()?;
+        self.end_idle_at(at)
+    }
+
+    #[cold]
     #[inline(never)]
-    pub(crate) fn check_idle(&mut self) -> Option<usize> {
-        let scheduler = &mut self.scheduler;
-        scheduler.next =
-            if scheduler.next + 1 < scheduler.idle.len() { scheduler.next + 1 } else { 0 };
-        let index = scheduler.idle.get(scheduler.next)?.index;
-        let link = self.table.get(index)?.as_ref()?;
-        if !link.has_news() {
-            return None;
-        }
+    fn end_idle_at(&mut self, at: usize) -> Option<usize> {
+        let index = self.scheduler.idle.get(at)?.index;
         self.end_idle(index);
         Some(index)
     }

@@ -11,7 +11,7 @@ use crate::room::Room;
 use crate::shm::copy::fetch_line;
 use crate::shm::layout::LINE;
 use crate::state::link::Link;
-use crate::state::policy::idle::RESTING_MAX;
+use crate::state::policy::idle::{IDLE_AFTER, RESTING_MAX};
 use crate::sync::{AtomicU64, Ordering};
 
 /// A word that a sender publishes in, and its value when the link became quiet.
@@ -83,6 +83,12 @@ impl Quiet {
     #[inline(always)]
     pub(crate) fn has_changed(&self) -> bool {
         self.slot.watch.has_changed() || self.tail.has_changed()
+    }
+
+    /// True if nothing has come for long, by the count of looks.
+    #[inline(always)]
+    pub(crate) fn has_rested(&self, looks: u32) -> bool {
+        looks.wrapping_sub(self.since) >= IDLE_AFTER
     }
 }
 
@@ -186,7 +192,7 @@ impl Resting {
 /// Looks at up to `looks` words, beginning with the one at `first`. Returns the place of the first
 /// that has changed, and how many it has looked at before.
 #[inline(always)]
-fn first<W>(
+pub(crate) fn first<W>(
     words: &[W],
     first: usize,
     looks: usize,

@@ -157,9 +157,7 @@ impl DomainState {
     /// next inbox for datagrams. True if something has come.
     #[inline(always)]
     fn check_others(&mut self) -> bool {
-        let came = self.links.check_one_resting().is_some()
-            || self.links.check_idle().is_some()
-            || self.links.glance_at_idle().is_some();
+        let came = self.links.check_one_resting().is_some() || self.links.find_on_idle();
         self.transport.check_inbox() || came
     }
 
@@ -404,7 +402,7 @@ impl DomainState {
         if let Some((at, link)) = self.links.take_found() {
             let came = self.transport.receive_alone(link);
             link.ping_pong = false;
-            self.links.served_resting(at, came.is_some());
+            self.links.served_quiet(at, came.is_some());
             if let Some(only) = self.links.only() {
                 only.spin.pause();
             }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::state::policy::idle::{
-    IDLE_AFTER, IDLE_CHECKS, IDLE_GLANCES, RESTING_MAX, TAIL_LOOKS, TAKEN_MAX,
+    ANSWERS_EVERY, IDLE_AFTER, IDLE_CHECKS, IDLE_GLANCES, RESTING_MAX, TAIL_LOOKS, TAKEN_MAX,
 };
 use crate::wc::Status;
 
@@ -35,6 +35,16 @@ impl Many {
             server.recv(n, 64 * n as usize, 64);
         }
         Many { server, qps, clients: ends }
+    }
+
+    /// A message comes from each client. After that, short polls wait on the busy link.
+    fn hear_all(&mut self) {
+        for client in &mut self.clients {
+            client.send(1, 0, 8, SendFlags::empty()).unwrap();
+            let came = (0..QUIET).find_map(|_| self.server.poll().first().copied());
+            assert_eq!(came.map(|wc| wc.status), Some(Status::Success));
+            self.server.recv(0, 0, 64);
+        }
     }
 
     fn rest(&mut self) {
@@ -313,6 +323,43 @@ fn messages_over_an_idle_link_are_seen() {
     assert_eq!(came, nums);
 }
 
+/// A message that comes alone on an idle link is taken there, and the link rests again. If others
+/// come with it, the link becomes busy.
+#[test]
+fn a_message_on_an_idle_link_lets_it_rest_again() {
+    let mut many = Many::new(4);
+    many.hear_all();
+    for count in [1, 3] {
+        many.rest_for_long();
+        let from = (0..4).find(|n| many.is_idle(*n)).unwrap();
+        for _ in 0..count {
+            many.clients[from].send(1, 0, 8, SendFlags::empty()).unwrap();
+        }
+        let came = (0..4).map(|_| many.server.poll().len()).find(|came| *came > 0);
+        assert_eq!(came, Some(count));
+        (0..count).for_each(|n| many.server.recv(n as u64, 64 * n, 64));
+        assert_eq!((many.is_idle(from), many.resting()), (count == 1, usize::from(count == 1)));
+    }
+}
+
+/// If no more links may rest, a link with a message stays idle, and its next messages are seen.
+#[test]
+fn a_message_on_an_idle_link_is_taken_when_no_more_may_rest() {
+    let clients = RESTING_MAX + 3;
+    let mut many = Many::new(clients);
+    many.hear_all();
+    many.rest_for_long();
+    let mut idle: Vec<_> = (0..clients).filter(|n| many.is_idle(*n)).collect();
+    idle.extend(idle.last_chunk::<2>().unwrap().repeat(3));
+    for (n, from) in idle.into_iter().enumerate() {
+        many.clients[from].send(1, 0, 8, SendFlags::empty()).unwrap();
+        let num = many.qps[from].num();
+        assert_eq!(many.comes_within(clients / IDLE_GLANCES + 1).0, num, "of link {from}");
+        many.server.recv(0, 0, 64);
+        assert_eq!((many.resting(), many.idle()), ((n + 1).min(RESTING_MAX), clients - 1));
+    }
+}
+
 /// A post on an idle link goes out at once, and completes; so does a list, and a request that the
 /// peer carries out.
 #[test]
@@ -391,6 +438,22 @@ fn a_resting_link_reports_a_refusal() {
         }
         assert_eq!(ends, [(7, Status::RetryExceeded)]);
     }
+}
+
+/// An idle link is checked for a refusal, too, once in [`ANSWERS_EVERY`] checks.
+#[test]
+fn an_idle_link_reports_a_refusal() {
+    let mut many = Many::new(4);
+    let sge = many.server.sge(0, 8);
+    let wr = SendWr { wr_id: 7, op: SendOp::Send, flags: SendFlags::empty(), sge, more: &[] };
+    unsafe { many.qps[2].post(&[wr]) }.unwrap();
+    many.rest_for_long();
+    assert!(many.is_idle(2));
+    many.clients[2].qp.fail();
+    many.clients[2].poll();
+    let polls = many.idle() * ANSWERS_EVERY;
+    let ends = (0..polls).flat_map(|_| many.server.poll()).map(|wc| (wc.wr_id, wc.status));
+    assert_eq!(ends.collect::<Vec<_>>(), [(7, Status::RetryExceeded)]);
 }
 
 /// CP-6: before it sleeps, a domain looks at every link, including idle ones.
