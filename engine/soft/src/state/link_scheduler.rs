@@ -99,11 +99,13 @@ impl LinkScheduler {
 
     /// Lets the idle link at that place rest again, if there is room.
     fn rest_again(&mut self, at: usize, quiet: Quiet) {
-        if !self.resting.is_full() {
-            self.idle.swap_remove(at);
-            self.resting.put(quiet);
-        } else if let Some(place) = self.idle.get_mut(at) {
-            *place = quiet;
+        match self.idle.get_mut(at) {
+            Some(place) if self.resting.is_full() => *place = quiet,
+            Some(_) => {
+                self.idle.swap_remove(at);
+                self.resting.put(quiet);
+            }
+            None => {}
         }
     }
 
