@@ -8,6 +8,10 @@
 //!   until a flush: the peer takes the first messages while this side writes the next.
 //! - After a full poll more messages are waiting, so doorbells may wait for `Config::hold_turns`
 //!   turns.
+//!
+//! A reply to a message that stands alone among messages of other peers could ring at once, too. It
+//! gained nothing with 8 and 64 peers at once. With 64 in turn, half a round trip took 346 ns in
+//! place of 186 between two threads of one core; why is not known.
 
 use super::config::{Config, POLL_BATCH};
 use crate::provider::Doorbell;

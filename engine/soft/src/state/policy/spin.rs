@@ -8,6 +8,11 @@
 //!
 //! Without the wait, half a round trip of 64 bytes between far cores takes 326 ns in place of 155.
 //! With Poisson arrivals, which the wait cannot foresee, it costs 10 of 243 ns.
+//!
+//! Two changes were measured between two threads of one core and not kept. With seven steps in
+//! place of three, the mean of 8 bytes is 85 ns in place of 91, but the median grows by 8 percent.
+//! A poll without a budget can look before it prepares for the next message. Then 64 clients at
+//! once take 12.9 us in place of 9.8, probably because preparing leaves the lines to the peer.
 
 /// The longest spin in steps of a few cycles: some 200 ns. A message from a queue pair outside the
 /// ping-pong may wait that long.
