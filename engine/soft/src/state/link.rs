@@ -324,7 +324,7 @@ impl Link {
         self.signaled.first().is_some_and(|first| self.acked() >= first.end)
     }
 
-    /// [`Link::is_acked`], where it is seldom asked.
+    /// As [`Link::is_acked`], as a call: for places where a send seldom waits.
     #[inline(never)]
     pub(crate) fn has_completed(&mut self) -> bool {
         self.is_acked()

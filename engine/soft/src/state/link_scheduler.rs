@@ -5,10 +5,10 @@
 //! link also for refusals and responses, and an idle one seldom. The sender is not told that a link
 //! rests: any announcement would cost it what the receiver saves.
 //!
-//! A message that has come alone on a quiet link is taken there, and the link rests on, or again.
-//! Anything else makes a quiet link busy. So does a post (a quiet link is on the slow path; only a
-//! reply for which space was reserved needs nothing of the poll), every command, and the step
-//! before the domain sleeps.
+//! A poll takes a message that has come alone on a quiet link there. Then the link rests. Anything
+//! else makes a quiet link busy. So does a post (a quiet link is on the slow path; only a reply for
+//! which space was reserved needs nothing of the poll), every command, and the step before the
+//! domain sleeps.
 #![expect(unsafe_code, reason = "uses an object of the domain by its pointer")]
 
 use std_alloc::boxed::Box;
@@ -97,15 +97,11 @@ impl LinkScheduler {
         }
     }
 
-    /// Lets the idle link at that place rest again, if there is room.
+    /// Lets the idle link at that place rest again. There is room.
     fn rest_again(&mut self, at: usize, quiet: Quiet) {
-        match self.idle.get_mut(at) {
-            Some(place) if self.resting.is_full() => *place = quiet,
-            Some(_) => {
-                self.idle.swap_remove(at);
-                self.resting.put(quiet);
-            }
-            None => {}
+        if self.idle.get(at).is_some() {
+            self.idle.swap_remove(at);
+            self.resting.put(quiet);
         }
     }
 
@@ -220,6 +216,7 @@ impl Links {
 
     /// Makes every link busy: a command may have changed any of them.
     pub(crate) fn activate_all(&mut self) {
+        self.forget_found();
         self.scheduler.busy.clear();
         self.scheduler.resting.clear();
         self.scheduler.idle.clear();
@@ -280,7 +277,7 @@ impl Links {
         core::mem::take(&mut self.look_due) && self.found.is_none()
     }
 
-    /// True if a short poll is to check everything else before it takes a message on a resting
+    /// True if a short poll is to check everything else before it takes a message on a quiet
     /// link. It is so after [`TAKEN_MAX`] of them, so that lively links cannot starve the others.
     #[inline(always)]
     pub(crate) fn is_check_due(&mut self) -> bool {
@@ -373,15 +370,22 @@ impl Links {
         Some((found, self.table.get_mut(index)?.as_deref_mut()?))
     }
 
-    /// A message was taken on the quiet link at that place, or none could be. The link rests on, or
-    /// rests again, if a message was taken and leaves no work; else it becomes busy.
+    /// Forgets the link that the last look has found.
+    #[inline(always)]
+    pub(crate) fn forget_found(&mut self) {
+        self.found = None;
+    }
+
+    /// A message was taken on the quiet link at that place, or none could be. If one was taken and
+    /// leaves no work, the link rests, provided there is room. Else it becomes busy.
     #[inline(always)]
     pub(crate) fn served_quiet(&mut self, found: Found, took: bool) {
         let scheduler = &mut self.scheduler;
         let Some(Quiet { index, .. }) = scheduler.get(found) else { return };
         let Some(Some(link)) = self.table.get(index) else { return };
         self.taken += 1;
-        if !took || link.rx.ack_is_due() {
+        let no_room = matches!(found, Found::Idle(_)) && scheduler.resting.is_full();
+        if !took || no_room || link.rx.ack_is_due() {
             return self.end_idle(index);
         }
         let quiet = Quiet::new(link, scheduler.policy.looks());

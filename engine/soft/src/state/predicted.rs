@@ -47,8 +47,8 @@ impl PredictedReceive {
         }
     }
 
-    /// A poll calls it while it waits: in the first or second empty poll, and in every
-    /// `LOOK_IDLE`-th after that.
+    /// A poll calls it while it waits: in the first or second empty poll, and now and then after
+    /// that, as often as it looks for acknowledgements.
     #[inline(never)]
     pub(crate) fn prepare(&mut self, link: &mut Link, transport: &mut Transport) {
         self.to.forget();

@@ -56,7 +56,7 @@ impl DomainState {
         if link.rx.has_seen(word) {
             return self.wait();
         }
-        // The message acknowledges sends, which complete first.
+        // The full poll makes the completions of the sends that the message acknowledges.
         if !link.signaled.is_empty() {
             return Polled::More;
         }
@@ -133,9 +133,11 @@ impl DomainState {
         let every = if link.signaled.is_empty() { LOOK_IDLE } else { LOOK_EVERY };
         if link.empty_polls % every == 1 {
             self.predicted.prepare(link, &mut self.transport);
-            if !link.signaled.is_empty() && link.has_completed() {
-                return Polled::More;
-            }
+        }
+        // The spin after a reply may have read the acknowledgement, too. This may be the last poll
+        // before a sleep.
+        if !link.signaled.is_empty() && link.has_completed() {
+            return Polled::More;
         }
         let came = self.links.has_background() && self.look_at_background();
         let nothing = self.transport.res.service_queue.is_empty() && !came;
@@ -348,6 +350,8 @@ impl DomainState {
     pub(crate) fn poll_more(&mut self, out: &mut [Wc]) -> usize {
         let taken = self.receive_acking(out);
         if taken > 0 {
+            // The next look finds the link anew.
+            self.links.forget_found();
             return taken;
         }
         if self.links.has_background()
@@ -391,7 +395,7 @@ impl DomainState {
         places - sink.room()
     }
 
-    /// Takes the message that has come alone on the resting link that `poll_one` has found, or else
+    /// Takes the message that has come alone on the quiet link that `poll_one` has found, or else
     /// on the only busy link. `None`: there is none, or a full poll is due.
     #[inline(always)]
     fn receive_short(&mut self) -> Option<Wc> {

@@ -27,9 +27,9 @@ use crate::steps::borrow::{self, PULL_MAX, Payload};
 use crate::wc::{Status, Wc};
 use crate::wr::RecvWr;
 
-/// While nothing comes, a full poll reads the peer's own line for acknowledgements in the first
-/// empty poll and in every `LOOK_EVERY`-th after it, because acknowledgements usually come with
-/// records. In the shared domain every poll reads it.
+/// While nothing comes, a poll reads the peer's own line for acknowledgements in the first empty
+/// poll and in every `LOOK_EVERY`-th after it, because acknowledgements usually come with records.
+/// A short poll does so if a send waits for one. In the shared domain every poll reads it.
 pub(crate) const LOOK_EVERY: u32 = 4;
 
 /// The most records of one link that take the slow path in one poll. Fragments and refusals give no

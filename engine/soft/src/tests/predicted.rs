@@ -358,6 +358,33 @@ fn an_acknowledgement_alone_completes_a_send() {
     assert_eq!(polls, Some(7));
 }
 
+/// CP-6: the poll between the announcement and the sleep finds an acknowledgement that came before,
+/// by a message as well as in the peer's own line, and whether it spins or not.
+#[test]
+fn cp_6_the_last_look_completes_sends() {
+    for (by_message, replies) in [(true, true), (true, false), (false, false)] {
+        let (mut one, mut two) = talking(false);
+        one.recv(0, 0, 64);
+        two.send(7, 0, 8, INLINE | SendFlags::SIGNALED).unwrap();
+        assert_eq!(one.poll().len(), 1);
+        let mut ends: Vec<_> = Vec::new();
+        if by_message {
+            one.send(0, 0, 8, INLINE).unwrap();
+            ends.extend(two.poll());
+        } else {
+            assert!(one.poll().is_empty(), "acknowledges now");
+        }
+        if replies {
+            one.recv(0, 0, 64);
+            two.send(0, 0, 8, INLINE).unwrap();
+        }
+        unsafe { two.poller.cq.domain.enter(|state| state.fall_asleep()) };
+        ends.extend(two.poll());
+        let sent = ends.iter().filter(|wc| wc.opcode == WcOpcode::Send).map(|wc| wc.wr_id);
+        assert_eq!(sent.collect::<Vec<_>>(), [7], "{by_message} {replies}");
+    }
+}
+
 /// A message and its reply, for which the first side has not polled.
 fn ask(one: &mut End, two: &mut End) {
     one.recv(0, 0, 64);

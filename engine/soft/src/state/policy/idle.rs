@@ -7,10 +7,10 @@
 //! |---|---|---|
 //! | busy | serves it | after [`REST_AFTER`] polls without an arrival |
 //! | resting | looks at it, and takes a message that has come alone | after [`IDLE_AFTER`] looks |
-//! | idle | looks at some in turn, takes a message that has come alone | resting, with that one |
+//! | idle | looks at some in turn, and takes a message that has come alone | resting, after it |
 //!
-//! With several clients in turn, all links but one rest. The poll that sees a message takes it, and
-//! the link rests on, or again, unless something is left to do. The first message on an idle link
+//! With several clients in turn, all links but one rest. The poll that sees a message takes it.
+//! Then the link rests, unless something is left to do. The first message on an idle link
 //! is seen after as many polls as there are idle links, divided by the looks of a poll. A poll that
 //! serves one busy link alone also takes the shortest way, so links rest soon.
 //!
@@ -57,15 +57,16 @@ pub(crate) const RESTING_MAX: usize = 64;
 /// message is in the slot as well, which each poll reads.
 pub(crate) const TAIL_LOOKS: usize = 16;
 
-/// Messages on resting links that short polls take before one checks everything else as well.
+/// Messages on quiet links that short polls take before one checks everything else as well.
 pub(crate) const TAKEN_MAX: u32 = 8;
 
 /// Idle links that a poll checks besides the busy ones it serves.
 pub(crate) const IDLE_CHECKS: usize = 8;
 
-/// A check of an idle link looks for an answer, too, once in this many: for a refusal of a send
-/// that nobody waits for. Answers lie in lines of their own, which each check would fetch anew.
-pub(crate) const ANSWERS_EVERY: usize = 16;
+/// One in this many checks of an idle link looks for an answer, too. It can only be the refusal of
+/// a send that asked for no completion. Answers lie in three lines of their own, which have left
+/// the near cache by the next check.
+pub(crate) const ANSWERS_EVERY: usize = 4;
 
 /// Idle links at whose tails a poll looks.
 pub(crate) const IDLE_GLANCES: usize = 8;
