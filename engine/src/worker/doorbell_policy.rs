@@ -3,6 +3,7 @@
 //! - The first send after a short poll is probably a reply, and rings at once, so that the peer can
 //!   begin with it while the other sends gather. On a device with an expensive doorbell this holds
 //!   only if the poll found one message.
+//!   If it finds its peer's budget used up, it opens the budget, and still rings at once.
 //! - Later sends ring at the end of the turn, or when they fill a batch. On a device whose
 //!   doorbell is a store, the batches of messages that are sent one by one begin small and double
 //!   until a flush: the peer takes the first messages while this side writes the next.
@@ -10,8 +11,7 @@
 //!   turns.
 //!
 //! A reply to a message that stands alone among messages of other peers could ring at once, too. It
-//! gained nothing with 8 and 64 peers at once. With 64 in turn, half a round trip took 346 ns in
-//! place of 186 between two threads of one core; why is not known.
+//! gained nothing with 8 and 64 peers at once.
 
 use super::config::{Config, POLL_BATCH};
 use crate::provider::Doorbell;
@@ -70,6 +70,11 @@ impl DoorbellPolicy {
             true => Doorbell::Now,
             false => Doorbell::Later,
         }
+    }
+
+    /// The send that was to ring at once must open the budget first: then it rings at once.
+    pub(super) fn not_yet(&mut self) {
+        self.first_at_once = true;
     }
 
     /// A turn has ended, and nothing waits for a doorbell.

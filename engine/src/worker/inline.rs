@@ -51,6 +51,15 @@ impl<P: Provider> Peer<P> {
         }
         posted
     }
+
+    /// Renews an open budget, so that no message finds it used up and has to wait for that.
+    #[inline(always)]
+    pub(super) fn renew_budget(&mut self) {
+        if P::Qp::POSTS_INLINE && self.sq.reserved == 0 && self.sq.has_budget::<true>() {
+            self.measure();
+            self.sq.open_budget();
+        }
+    }
 }
 
 impl<P: Provider> Sender<P> {
@@ -278,6 +287,16 @@ impl<P: Provider> Sender<P> {
         }
         peer.sq.open_budget();
         peer.sq.has_budget::<true>()
+    }
+
+    /// A reply was to ring at once, and was not sent. If its peer's budget is used up, and nothing
+    /// waits for a doorbell, it will ring at once when the budget is open.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn not_yet(&mut self, slot: u32) {
+        if self.peers.at(slot).is_some_and(|peer| peer.sq.is_used_up()) {
+            self.doorbells.not_yet();
+        }
     }
 
     /// Rings for the messages that wait for a peer's doorbell.

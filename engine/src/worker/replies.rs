@@ -165,7 +165,13 @@ impl Replies {
         // An inline post needs no key. Its payload is copied out of the block, which is free then.
         let sge = Sge { lkey: 0, ..sender.accounts.recv.sge(block, length) };
         match sender.doorbells.next_send() {
-            Doorbell::Now => sender.post_at_once::<false>(slot, None, sge, Some(block)),
+            Doorbell::Now => {
+                let posted = sender.post_at_once::<false>(slot, None, sge, Some(block));
+                if !posted {
+                    sender.not_yet(slot);
+                }
+                posted
+            }
             Doorbell::Later => {
                 let posted = sender.post_reserved(slot, sge)
                     || sender.post_deferred::<false>(slot, None, sge);

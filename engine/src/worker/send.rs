@@ -60,12 +60,11 @@ impl<P: Provider> Sender<P> {
                 self.ring_pending();
             }
             self.end_reservation(id.slot);
-            if self.doorbells.next_send() == Doorbell::Now
-                && self.post_inline_copy(id, imm, bytes, Doorbell::Now)
-            {
-                return Ok(());
-            }
-            if self.post_inline_copy(id, imm, bytes, Doorbell::Later) {
+            let at_once = self.doorbells.next_send() == Doorbell::Now
+                && (self.post_inline_copy(id, imm, bytes, Doorbell::Now)
+                    || self.open_budget(id.slot)
+                        && self.post_inline_copy(id, imm, bytes, Doorbell::Now));
+            if at_once || self.post_inline_copy(id, imm, bytes, Doorbell::Later) {
                 return Ok(());
             }
         }

@@ -136,6 +136,11 @@ impl SendQueue {
         self.budget.wrapping_sub(self.pushed) as i32 > i32::from(FRESH)
     }
 
+    /// True if the budget is closed, and not because of messages that wait for a doorbell.
+    pub(super) fn is_used_up(&self) -> bool {
+        self.pending == 0 && !self.has_budget::<false>()
+    }
+
     /// Makes the next message check everything again. The caller has ended any reservation.
     #[inline(always)]
     pub(super) fn close_budget(&mut self) {

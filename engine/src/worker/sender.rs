@@ -95,6 +95,7 @@ impl<P: Provider> Sender<P> {
             && let Some(index) = peer.sq.in_flight(low)
         {
             self.accounts.retire(slot, peer, index, status);
+            peer.renew_budget();
         }
         true
     }

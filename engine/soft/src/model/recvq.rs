@@ -122,6 +122,9 @@ pub(crate) struct RecvQueue {
     /// Its owner has flushed it, and must hear of each receive that is posted from then on. Written
     /// under the lock of `ring`, or by the owner's domain.
     flushed: AtomicBool,
+    /// The position behind the last list of receives that was posted. Written under the lock of
+    /// `ring`.
+    listed: AtomicU32,
 }
 
 impl RecvQueue {
@@ -144,6 +147,7 @@ impl RecvQueue {
             users: AtomicU32::new(0),
             wanted: AtomicBool::new(false),
             flushed: AtomicBool::new(false),
+            listed: AtomicU32::new(0),
         }
     }
 
@@ -233,6 +237,7 @@ impl RecvQueue {
         let straight = copy_into(back, new);
         copy_into(front, new.get(straight..).unwrap_or_default());
         ring.tail = ring.tail.wrapping_add(take as u32);
+        self.listed.store(ring.tail, Ordering::Relaxed);
         if ring.starved {
             self.feed(&mut ring);
         }
@@ -383,6 +388,14 @@ impl RecvQueue {
         self.flushed.load(Ordering::Relaxed)
     }
 
+    /// Where the last list of receives ends, if one domain uses this queue alone: then probably its
+    /// own thread has posted the list. Relaxed: it tells how long a spin may be, and nothing else.
+    #[inline(always)]
+    pub(crate) fn listed(&self) -> Option<u32> {
+        let alone = self.users.load(Ordering::Relaxed) == 1;
+        alone.then(|| self.listed.load(Ordering::Relaxed))
+    }
+
     /// The owner, in whose domain the caller is, serves its receives again.
     pub(crate) fn serves_again(&self) {
         self.flushed.store(false, Ordering::Relaxed);
@@ -466,6 +479,22 @@ mod tests {
             seen.push(first.wr_id);
             prefetch.advance(1);
         }
+    }
+
+    /// A spin is shortened by a list of receives only if the queue has one domain: the thread of
+    /// another may have posted the list.
+    #[test]
+    fn lists_are_told_to_a_lone_domain() {
+        let queue = RecvQueue::new(0, 64, PdMark::default(), Threads::UNKNOWN);
+        let _one = attach(&queue);
+        assert!(queue.post_one(|| wr(0)));
+        assert_eq!(queue.listed(), Some(0), "one alone is no list");
+        queue.post(&[wr(1), wr(2)]).unwrap();
+        assert_eq!(queue.listed(), Some(3));
+        let mut two = attach(&queue);
+        assert_eq!(queue.listed(), None);
+        queue.detach(&mut two);
+        assert_eq!(queue.listed(), Some(3));
     }
 
     /// The shared domain prefetches as others do while nobody else uses the queue, and one receive

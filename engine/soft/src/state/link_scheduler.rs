@@ -137,8 +137,8 @@ impl LinkScheduler {
         if came { Some(self.next) } else { None }
     }
 
-    /// Commands and full polls drop the prediction before this changes, so no message is predicted
-    /// on the previous link.
+    /// A post can only make it none. It becomes a link again in a full poll or after a command, and
+    /// both drop the prediction first. So no message is predicted on the previous link.
     fn set_only(&mut self, links: &[Option<Place<Link>>]) {
         let index = if let [index] = *self.busy { Some(index) } else { None };
         let place = index.and_then(|index| links.get(index as usize)?.as_ref());

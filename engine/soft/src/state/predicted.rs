@@ -53,6 +53,7 @@ impl PredictedReceive {
     pub(crate) fn prepare(&mut self, link: &mut Link, transport: &mut Transport) {
         self.to.forget();
         transport.look_around(link);
+        transport.prefetch_receives(link);
         self.predict(link, transport);
     }
 

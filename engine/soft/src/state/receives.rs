@@ -17,6 +17,8 @@ use crate::wr::{RecvWr, Sge};
 pub(crate) struct RqUse {
     pub(crate) queue: Arc<RecvQueue>,
     pub(crate) prefetch: Prefetch,
+    /// Where the last list of receives ended, at the last call of [`Receives::were_posted`].
+    listed: u32,
     users: u32,
 }
 
@@ -42,6 +44,15 @@ impl Receives {
     #[inline(always)]
     pub(crate) fn is_dry(&self, rq: usize) -> bool {
         self.queues.get(rq).is_some_and(|rq| rq.prefetch.len() == 0)
+    }
+
+    /// True if a list of receives was posted to that queue since the last call, and no other domain
+    /// uses the queue.
+    #[inline(always)]
+    pub(crate) fn were_posted(&mut self, rq: usize) -> bool {
+        let Some(rq) = self.queues.get_mut(rq) else { return false };
+        let Some(listed) = rq.queue.listed() else { return false };
+        core::mem::replace(&mut rq.listed, listed) != listed
     }
 
     /// Gives back prefetched receives that another domain waits for.
@@ -136,7 +147,7 @@ impl Receives {
             Some(rq) if found.is_some() && rq.users > 0 => rq.users += 1,
             _ => {
                 let prefetch = queue.attach(waker, used)?;
-                if !self.queues.place(index, RqUse { prefetch, queue, users: 1 }) {
+                if !self.queues.place(index, RqUse { prefetch, queue, listed: 0, users: 1 }) {
                     return None;
                 }
             }

@@ -62,9 +62,11 @@ impl DomainState {
         done
     }
 
-    /// Posts and publishes one request alone. The next may go by [`post_at_once_next`].
+    /// Posts and publishes one request alone. The next may go by [`post_at_once_next`], also on a
+    /// quiet link.
     #[inline(never)]
     pub(crate) fn post_at_once_first(&mut self, qp: &mut QpContext, wr: &Posted<'_>) -> bool {
+        self.links.activate(qp.link);
         let goes = self.post_at_once(qp, wr);
         if goes && let Some(Some(link)) = self.links.table.get_mut(qp.link) {
             link.tx.renew_defer_limit();

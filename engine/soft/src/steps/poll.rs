@@ -17,6 +17,7 @@ use crate::shm::layout::{LINE, SLOT_SHORT};
 use crate::shm::reader::SlotRecord;
 use crate::state::domain_state::DomainState;
 use crate::state::policy::idle::{RESTING_MAX, TAIL_LOOKS};
+use crate::state::policy::spin::WORK;
 use crate::steps::receive::LOOK_EVERY;
 use crate::sync::{Ordering, fence};
 use crate::wc::Wc;
@@ -101,11 +102,6 @@ impl DomainState {
         if !link.rx.has_acked() || !link.spin.may_spin() {
             return false;
         }
-        // The last receive may just have been taken. Prefetch only for a queue pair that exists:
-        // nobody would give the receives of a removed one back.
-        if self.transport.qps.open_on(link.last_qp, link.index).is_some() {
-            self.transport.res.receives.prefetch_ahead(link.rq);
-        }
         self.predicted.prepare(link, &mut self.transport);
         // A ping-pong goes through the whole ring, which is more than the nearest cache holds.
         // The reply may be longer. A constant number of lines costs the least instructions.
@@ -116,6 +112,9 @@ impl DomainState {
             claim_line(self.predicted.to.address().wrapping_add(line * LINE));
         }
         link.empty_polls = 1;
+        if self.transport.res.receives.were_posted(link.rq) {
+            link.spin.note_work(WORK);
+        }
         fence(Ordering::SeqCst);
         for _ in 0..link.spin.steps() {
             core::hint::black_box(());

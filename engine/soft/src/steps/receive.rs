@@ -131,6 +131,16 @@ impl Transport {
         self.res.receives.give_back();
     }
 
+    /// Prefetches receives for the next message if none are left here, and only for a queue pair
+    /// that exists: nobody would give the receives of a removed one back.
+    #[inline(always)]
+    pub(crate) fn prefetch_receives(&mut self, link: &Link) {
+        if self.res.receives.is_dry(link.rq) && self.qps.open_on(link.last_qp, link.index).is_some()
+        {
+            self.res.receives.prefetch_ahead(link.rq);
+        }
+    }
+
     /// Looks at a link without work, in the domain of one poller. Takes a message that has come
     /// alone, and returns its completion. Anything else is left to the full poll.
     #[inline(always)]
@@ -138,11 +148,7 @@ impl Transport {
         if !link.rx.caught_up() || !link.rx.look() {
             return None;
         }
-        // As in the spin after a reply: only for a queue pair that exists.
-        if self.res.receives.is_dry(link.rq) && self.qps.open_on(link.last_qp, link.index).is_some()
-        {
-            self.res.receives.prefetch_ahead(link.rq);
-        }
+        self.prefetch_receives(link);
         let Some((wc, ..)) = self.receive_whole_from_slot(link) else {
             if !link.rx.advance() {
                 self.cut_off(link);

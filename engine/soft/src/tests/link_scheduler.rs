@@ -93,6 +93,33 @@ impl Many {
     }
 }
 
+/// A post with a doorbell of its own goes out over a resting link, too, and makes it busy.
+#[test]
+fn a_post_at_once_on_a_resting_link_goes_out() {
+    let mut many = Many::new(3);
+    many.hear_all();
+    many.rest();
+    let quiet = (0..3).find(|n| many.is_idle(*n)).unwrap();
+    let wr = SendWr {
+        wr_id: 1,
+        op: SendOp::Send,
+        flags: SendFlags::INLINE,
+        sge: many.server.sge(0, 8),
+        more: &[],
+    };
+    // The next message of the busy link was predicted meanwhile.
+    let busy = (0..3).find(|n| !many.is_idle(*n)).unwrap();
+    let state = unsafe { many.server.poller.cq.domain.alone() };
+    assert!(state.predicted.is_known());
+    assert!(unsafe { many.qps[quiet].post_at_once(&wr) });
+    assert!(!many.is_idle(quiet));
+    for n in [quiet, busy] {
+        many.clients[n].send(1, 0, 8, SendFlags::empty()).unwrap();
+        assert_eq!(many.comes_within(2).0, many.qps[n].num());
+    }
+    assert_eq!(many.clients[quiet].poll().len(), 1);
+}
+
 /// The next poll sees a message over a link that rests, whichever it is. Of messages that come at
 /// once each poll sees some, until all are seen. More links than a poll looks at are idle.
 #[test]

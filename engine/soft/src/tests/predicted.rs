@@ -7,6 +7,7 @@ use super::*;
 use crate::provider::Polled;
 use crate::shm::layout::Header;
 use crate::shm::ring::tail_word;
+use crate::state::domain_state::DomainState;
 use crate::wc::{Status, WcOpcode};
 
 const INLINE: SendFlags = SendFlags::INLINE;
@@ -404,6 +405,51 @@ fn receives_are_prefetched_during_the_spin() {
         assert!(expects(&two) || round == 0, "{round}");
         assert_eq!(one.poll().len(), 1);
     }
+}
+
+/// Without a spin, the first empty poll does the same.
+#[test]
+fn receives_are_prefetched_without_a_spin_too() {
+    let (mut one, mut two) = deep();
+    for round in 0..200 {
+        ask(&mut one, &mut two);
+        let spin = |state: &mut DomainState| state.links.only().unwrap().spin.pause();
+        unsafe { two.poller.cq.domain.enter(spin) };
+        assert!(two.poll().is_empty());
+        assert!(expects(&two) || round == 0, "{round}");
+        assert_eq!(one.poll().len(), 1);
+    }
+}
+
+/// Work after a reply is part of the time that the side waits: the spin is as much shorter.
+#[test]
+fn work_after_a_reply_shortens_the_spin() {
+    let (mut one, mut two) = deep();
+    let worked = |end: &End| {
+        let spin = |state: &mut DomainState| state.links.only().unwrap().spin.is_shortened();
+        unsafe { end.poller.cq.domain.enter(spin) }
+    };
+    ask(&mut one, &mut two);
+    assert_eq!(one.poll().len(), 1);
+    for round in 0..20 {
+        ask(&mut one, &mut two);
+        let list = [RecvWr { wr_id: 0, sge: two.sge(0, 64) }; 8];
+        let before = spin_budget(&two);
+        if round % 2 == 0 {
+            unsafe { two.srq.as_ref().unwrap().post(&list).unwrap() };
+        }
+        assert!(two.poll().is_empty());
+        // A spin in vain teaches, unless work has shortened it.
+        assert_eq!(spin_budget(&two) == before, round % 2 == 0, "{round}");
+        assert!(!worked(&two), "each look begins anew");
+        assert_eq!(one.poll().len(), 1);
+    }
+    assert!(!worked(&one));
+    let sge = one.sge(0, 8);
+    let write = SendOp::Write(Remote { addr: 0, rkey: 0 });
+    let wr = SendWr { wr_id: 1, op: write, flags: SendFlags::empty(), sge, more: &[] };
+    unsafe { one.qp.post(&[wr]).unwrap() };
+    assert!(worked(&one), "a request on the slow path");
 }
 
 /// Not for a removed queue pair: receives prefetched then would be lost to all others.

@@ -71,7 +71,7 @@ fn batches_grow_under_load() {
 /// the rest.
 #[test]
 fn the_first_of_several_rings_at_once() {
-    // Not the very first: it checks the room.
+    // Perhaps not the very first: the device may take it only for a later doorbell.
     assert!((1.0..1.1).contains(&messages_per_doorbell(3, 16)), "two");
     assert!((1.5..1.6).contains(&messages_per_doorbell(3, 24)), "three");
 }
@@ -169,12 +169,59 @@ fn the_first_send_after_a_single_message_rings_at_once() {
             one.worker.outbox().send(here, &payload(n, 16)).unwrap();
         }
         two.worker.turn();
-        // The very first goes through a batch, which opens the budget.
-        let at_once = usize::from(round > 1);
-        assert_eq!(two.worker.handler().got.len() - before, at_once, "round {round}");
+        assert_eq!(two.worker.handler().got.len() - before, 1, "round {round}");
         one.worker.turn();
         settle(&mut [&mut one, &mut two]);
         assert_eq!(two.worker.handler().got.len() - before, 3);
+    }
+}
+
+/// A reply that finds its peer's budget used up opens it anew, and still rings at once: else it
+/// would wait for the end of the turn, and travel behind the slot.
+#[test]
+fn a_reply_that_opens_the_budget_rings_at_once() {
+    let config = Config { send_queue: 128, ..CONFIG };
+    let (mut one, mut two) = (side(&config, false), side(&config, true));
+    connect(&mut one, &mut two);
+    let peer = one.only_peer();
+    let mut seen = 0;
+    for round in 0..40 {
+        one.worker.outbox().send_now(peer, &payload(round, 16)).unwrap();
+        let sender = &mut two.worker.core.sender;
+        if let Some(peer) = sender.peers.at(0) {
+            peer.sq.close_budget();
+        }
+        sender.accounts.count_singles();
+        let alone = two.worker.alone;
+        assert_eq!(two.worker.turn(), 1);
+        // A full turn counts at its end what was sent at once, so only short turns tell.
+        if two.worker.alone > alone {
+            assert_eq!(two.worker.core.sender.accounts.uncounted_singles, 1, "round {round}");
+            seen += 1;
+        }
+        two.worker.turn();
+        settle(&mut [&mut one, &mut two]);
+    }
+    assert!(seen > 20, "{seen} short turns");
+}
+
+/// In a ping-pong no message finds its budget used up: each completion of a send renews it.
+#[test]
+fn completions_keep_the_budget_open() {
+    let windows = Config { window: 40, window_min: 40, recv_blocks: 256, ..CONFIG };
+    let config = Config { send_queue: 128, signal_every: 16, ..windows };
+    let (mut one, mut two) = (side(&config, false), side(&config, true));
+    connect(&mut one, &mut two);
+    let peer = one.only_peer();
+    for round in 0..400 {
+        one.worker.outbox().send_now(peer, &payload(round, 16)).unwrap();
+        for side in [&mut two, &mut one] {
+            assert_eq!(side.worker.turn().min(1), 1, "round {round}");
+            side.worker.turn();
+            let peer = side.worker.core.sender.peers.at(0);
+            let is_open = peer.is_some_and(|peer| peer.sq.has_budget::<true>());
+            assert!(is_open || round < 2, "round {round}");
+        }
     }
 }
 

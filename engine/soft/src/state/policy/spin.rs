@@ -9,6 +9,13 @@
 //! Without the wait, half a round trip of 64 bytes between far cores takes 326 ns in place of 155.
 //! With Poisson arrivals, which the wait cannot foresee, it costs 10 of 243 ns.
 //!
+//! Work after the reply shortens the spin: the worker posts a list of receives after 32 messages,
+//! and tells its peer of credit after 64. Before, the answer to such a message was late by that
+//! work: in a ping-pong of 64 bytes between near cores, 55 ns for the slowest of 64 messages. With
+//! this it is 26. Together with replies that no longer find their budget used up
+//! (`engine::worker`), the 99th percentile of 8 bytes went from 150 to 125 ns, and that of 64 bytes
+//! from 165 to 140.
+//!
 //! Two changes were measured between two threads of one core and not kept. With seven steps in
 //! place of three, the mean of 8 bytes is 85 ns in place of 91, but the median grows by 8 percent.
 //! A poll without a budget can look before it prepares for the next message. Then 64 clients at
@@ -33,6 +40,12 @@ const PAUSE: u32 = 4;
 /// A peer whose messages take no longer than this is on a near core.
 const NEAR: u32 = BUDGET_MAX / 2;
 
+/// Steps that work after a reply takes at least: a post of a list of receives, or one of a request
+/// that takes the slow path. The spin is shorter by as many. Else the first look would be late by
+/// the time of that work, in one message of 32. Work in each round is not work now and then: of two
+/// spins in a row one is as long as the budget, and only that one teaches.
+pub(crate) const WORK: u32 = 200;
+
 /// The spin budget of one link.
 pub(crate) struct SpinPolicy {
     /// The number of steps that would lately have been enough. Misses at the maximum count on
@@ -40,17 +53,22 @@ pub(crate) struct SpinPolicy {
     budget: u32,
     /// Replies left with spinning disabled.
     disabled: u32,
+    /// Steps by which work since the last look shortens the next spin; and whether work has
+    /// shortened the last one.
+    worked: u32,
+    was_shortened: bool,
 }
 
 impl SpinPolicy {
     pub(crate) const fn new() -> SpinPolicy {
-        SpinPolicy { budget: 0, disabled: 0 }
+        SpinPolicy { budget: 0, disabled: 0, worked: 0, was_shortened: false }
     }
 
     /// A reply was sent. False: look at once.
     pub(crate) fn may_spin(&mut self) -> bool {
         if self.disabled > 0 {
             self.disabled -= 1;
+            self.worked = 0;
             return false;
         }
         true
@@ -61,22 +79,39 @@ impl SpinPolicy {
         self.disabled = self.disabled.max(PAUSE);
     }
 
+    /// This side has worked for that many steps.
+    pub(crate) fn note_work(&mut self, steps: u32) {
+        if !self.was_shortened {
+            self.worked = self.worked.saturating_add(steps);
+        }
+    }
+
     /// Steps to spin before the first look.
     pub(crate) fn steps(&self) -> u32 {
-        self.budget.min(BUDGET_MAX)
+        self.budget.min(BUDGET_MAX).saturating_sub(self.worked)
     }
 
     /// Whether the first look after that spin found a message. True: the peer is on a near core.
+    /// Nothing is learned from a spin that work has shortened.
     pub(crate) fn note_look(&mut self, found: bool) -> bool {
-        self.budget = match found {
-            true => self.steps().saturating_sub(1),
-            false => self.budget + STEP,
-        };
+        self.was_shortened = core::mem::take(&mut self.worked) > 0;
+        if !self.was_shortened {
+            self.budget = match found {
+                true => self.steps().saturating_sub(1),
+                false => self.budget + STEP,
+            };
+        }
         let is_near = self.budget < NEAR;
         if self.budget > GIVE_UP {
             (self.budget, self.disabled) = (0, DISABLED_FOR);
         }
         is_near
+    }
+
+    /// True if work has shortened the next spin.
+    #[cfg(test)]
+    pub(crate) fn is_shortened(&self) -> bool {
+        self.worked > 0
     }
 
     /// The budget.
@@ -101,6 +136,40 @@ mod tests {
             found += u32::from(finds && round >= 200);
         }
         assert!((rounds * 74 / 100..=rounds * 76 / 100).contains(&found), "{found} of {rounds}");
+    }
+
+    /// Work is part of the time that the peer needs, and nothing is learned from that spin. The next
+    /// spin is a whole one, so a side that works in each round learns too.
+    #[test]
+    fn work_shortens_one_spin_of_two_and_teaches_nothing() {
+        let mut spin = SpinPolicy::new();
+        while spin.steps() < 2 * WORK {
+            spin.note_look(false);
+        }
+        let (steps, budget) = (spin.steps(), spin.budget());
+        for finds in [true, false] {
+            spin.note_work(WORK);
+            assert_eq!(spin.steps(), steps - WORK);
+            spin.note_work(u32::MAX);
+            assert_eq!(spin.steps(), 0);
+            spin.note_look(finds);
+            assert_eq!((spin.steps(), spin.budget()), (steps, budget), "finds: {finds}");
+            spin.note_work(WORK);
+            assert_eq!(spin.steps(), steps, "the next one is whole");
+            spin.note_look(true);
+            spin.note_look(false);
+            spin.note_look(true);
+            spin.note_look(true);
+            assert_eq!(spin.budget(), budget);
+        }
+        for _ in 0..2000 {
+            spin.note_work(WORK);
+            spin.note_look(true);
+        }
+        assert_eq!(spin.steps(), 0, "work in each round");
+        spin.pause();
+        spin.note_work(WORK);
+        assert!(!spin.may_spin() && !spin.is_shortened(), "work of an earlier round");
     }
 
     /// A near peer needs less than half of the maximum.
