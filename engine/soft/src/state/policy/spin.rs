@@ -138,8 +138,8 @@ mod tests {
         assert!((rounds * 74 / 100..=rounds * 76 / 100).contains(&found), "{found} of {rounds}");
     }
 
-    /// Work is part of the time that the peer needs, and nothing is learned from that spin. The next
-    /// spin is a whole one, so a side that works in each round learns too.
+    /// Work is part of the time that the peer needs, and nothing is learned from that spin. The
+    /// next spin is a whole one, so a side that works in each round learns too.
     #[test]
     fn work_shortens_one_spin_of_two_and_teaches_nothing() {
         let mut spin = SpinPolicy::new();
