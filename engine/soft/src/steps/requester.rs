@@ -32,11 +32,24 @@ impl DomainState {
         list: &[Posted<'_>],
     ) -> Result<(), PostError> {
         if let [wr] = list
-            && self.post_at_once(qp, wr)
+            && (self.post_at_once(qp, wr) || self.post_on_quiet(qp, wr))
         {
             return Ok(());
         }
         self.post_list(qp, list)
+    }
+
+    /// Makes the link of the queue pair busy if it is quiet, and posts one request alone. False:
+    /// nothing was posted.
+    #[cold]
+    #[inline(never)]
+    fn post_on_quiet(&mut self, qp: &mut QpContext, wr: &Posted<'_>) -> bool {
+        let link = self.links.table.get(qp.link).and_then(Option::as_ref);
+        if !link.is_some_and(|link| link.is_idle()) {
+            return false;
+        }
+        self.links.activate(qp.link);
+        self.post_at_once(qp, wr)
     }
 
     /// Posts one request alone, in the slot where that helps. False: nothing was done.

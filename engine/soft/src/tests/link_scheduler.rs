@@ -120,6 +120,29 @@ fn a_post_at_once_on_a_resting_link_goes_out() {
     assert_eq!(many.clients[quiet].poll().len(), 1);
 }
 
+/// A lone message goes into the slot of a resting link, as on a busy one. In the ring alone it
+/// would be seen later, and cost the peer a full poll.
+#[test]
+fn a_lone_post_on_a_resting_link_uses_the_slot() {
+    let mut many = Many::new(3);
+    many.hear_all();
+    many.rest();
+    let quiet = (0..3).find(|n| many.is_idle(*n)).unwrap();
+    let link = |many: &Many| unsafe {
+        let state = many.server.poller.cq.domain.alone();
+        let link = state.transport.qps.get(many.qps[quiet].num()).unwrap().link;
+        let tx = &state.links.table[link].as_ref().unwrap().tx;
+        (tx.last_in_slot(), tx.published() as u32)
+    };
+    let (sge, flags) = (many.server.sge(0, 8), SendFlags::INLINE);
+    let wr = SendWr { wr_id: 1, op: SendOp::Send, flags, sge, more: &[] };
+    let before = link(&many);
+    unsafe { many.qps[quiet].post(&[wr]) }.unwrap();
+    let after = link(&many);
+    assert!(after.1 != before.1 && after.0 == after.1, "{before:?}, {after:?}");
+    assert_eq!(many.clients[quiet].poll().len(), 1);
+}
+
 /// The next poll sees a message over a link that rests, whichever it is. Of messages that come at
 /// once each poll sees some, until all are seen. More links than a poll looks at are idle.
 #[test]
