@@ -32,24 +32,20 @@ impl DomainState {
         list: &[Posted<'_>],
     ) -> Result<(), PostError> {
         if let [wr] = list
-            && (self.post_at_once(qp, wr) || self.post_on_quiet(qp, wr))
+            && self.post_at_once(qp, wr)
         {
             return Ok(());
         }
         self.post_list(qp, list)
     }
 
-    /// Makes the link of the queue pair busy if it is quiet, and posts one request alone. False:
-    /// nothing was posted.
-    #[cold]
-    #[inline(never)]
-    fn post_on_quiet(&mut self, qp: &mut QpContext, wr: &Posted<'_>) -> bool {
+    /// Makes the link of the queue pair busy. True: it was quiet, so no request could be posted at
+    /// once.
+    fn ends_quiet(&mut self, qp: &QpContext) -> bool {
         let link = self.links.table.get(qp.link).and_then(Option::as_ref);
-        if !link.is_some_and(|link| link.is_idle()) {
-            return false;
-        }
+        let is_quiet = link.is_some_and(|link| link.is_idle());
         self.links.activate(qp.link);
-        self.post_at_once(qp, wr)
+        is_quiet
     }
 
     /// Posts one request alone, in the slot where that helps. False: nothing was done.
@@ -96,7 +92,12 @@ impl DomainState {
         list: &[Posted<'_>],
         done: usize,
     ) -> Result<(), PostError> {
-        self.links.activate(qp.link);
+        if self.ends_quiet(qp)
+            && let [wr] = list
+            && self.post_at_once(qp, wr)
+        {
+            return Ok(());
+        }
         let Some(link) = self.links.get_mut(qp.link) else {
             return Err(PostError { accepted: done, cause: PostCause::State });
         };
