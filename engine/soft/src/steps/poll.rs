@@ -17,7 +17,6 @@ use crate::shm::layout::{LINE, SLOT_SHORT};
 use crate::shm::reader::SlotRecord;
 use crate::state::domain_state::DomainState;
 use crate::state::policy::idle::{RESTING_MAX, TAIL_LOOKS};
-use crate::state::policy::spin::WORK;
 use crate::steps::receive::LOOK_EVERY;
 use crate::sync::{Ordering, fence};
 use crate::wc::Wc;
@@ -113,7 +112,7 @@ impl DomainState {
         }
         link.empty_polls = 1;
         if self.transport.res.receives.were_posted(link.rq) {
-            link.spin.note_work(WORK);
+            link.spin.note_work();
         }
         fence(Ordering::SeqCst);
         for _ in 0..link.spin.steps() {

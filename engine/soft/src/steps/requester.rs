@@ -11,7 +11,6 @@ use crate::shm::layout::{
 use crate::shm::ring::{CLAIM_MIN, Space};
 use crate::state::domain_state::DomainState;
 use crate::state::link::Link;
-use crate::state::policy::spin::WORK;
 use crate::state::qp::{QpContext, Reserved, State};
 use crate::state::service_queue::ServiceQueue;
 use crate::state::signaled::Signaled;
@@ -101,7 +100,7 @@ impl DomainState {
         let Some(link) = self.links.get_mut(qp.link) else {
             return Err(PostError { accepted: done, cause: PostCause::State });
         };
-        link.spin.note_work(WORK);
+        link.spin.note_work();
         let memory = &self.transport.res.nic.memory;
         let mut result = Ok(());
         for (accepted, wr) in list.iter().enumerate().skip(done) {

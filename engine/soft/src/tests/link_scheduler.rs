@@ -93,20 +93,21 @@ impl Many {
     }
 }
 
-/// A post with a doorbell of its own goes out over a resting link, too, and makes it busy.
-#[test]
-fn a_post_at_once_on_a_resting_link_goes_out() {
+/// Three clients, whose links have rested, and one of them whose link still does.
+fn one_quiet() -> (Many, usize) {
     let mut many = Many::new(3);
     many.hear_all();
     many.rest();
     let quiet = (0..3).find(|n| many.is_idle(*n)).unwrap();
-    let wr = SendWr {
-        wr_id: 1,
-        op: SendOp::Send,
-        flags: SendFlags::INLINE,
-        sge: many.server.sge(0, 8),
-        more: &[],
-    };
+    (many, quiet)
+}
+
+/// A post with a doorbell of its own goes out over a resting link, too, and makes it busy.
+#[test]
+fn a_post_at_once_on_a_resting_link_goes_out() {
+    let (mut many, quiet) = one_quiet();
+    let (sge, flags) = (many.server.sge(0, 8), SendFlags::INLINE);
+    let wr = SendWr { wr_id: 1, op: SendOp::Send, flags, sge, more: &[] };
     // The next message of the busy link was predicted meanwhile.
     let busy = (0..3).find(|n| !many.is_idle(*n)).unwrap();
     let state = unsafe { many.server.poller.cq.domain.alone() };
@@ -124,10 +125,7 @@ fn a_post_at_once_on_a_resting_link_goes_out() {
 /// would be seen later, and cost the peer a full poll.
 #[test]
 fn a_lone_post_on_a_resting_link_uses_the_slot() {
-    let mut many = Many::new(3);
-    many.hear_all();
-    many.rest();
-    let quiet = (0..3).find(|n| many.is_idle(*n)).unwrap();
+    let (mut many, quiet) = one_quiet();
     let link = |many: &Many| unsafe {
         let state = many.server.poller.cq.domain.alone();
         let link = state.transport.qps.get(many.qps[quiet].num()).unwrap().link;
