@@ -7,8 +7,8 @@ use crate::room::never;
 use crate::shm::burst::Burst;
 use crate::shm::copy::{self, fetch_line};
 use crate::shm::layout::{
-    AREA, Data, Direction, Header, JUMP_BYTES, LENT_OPERANDS, SEGMENT, SLOT_FIRST_BYTES,
-    SLOT_PAYLOAD_MAX, SLOT_RECORD_MAX, SLOT_SHORT, slot_rest_lines,
+    AREA, Data, Direction, Header, JUMP_BYTES, LENT_OPERANDS, RECORD_MAX, SEGMENT,
+    SLOT_FIRST_BYTES, SLOT_PAYLOAD_MAX, SLOT_RECORD_MAX, SLOT_SHORT, slot_rest_lines,
 };
 use crate::shm::offer::Offer;
 use crate::shm::peer_waker::PeerWaker;
@@ -26,6 +26,14 @@ pub(crate) struct SlotRecord {
     /// The ring position behind it.
     end: u64,
     /// The sender's word in the slot.
+    word: u64,
+}
+
+/// A record read from the ring alone.
+pub(crate) struct RingRecord {
+    pub(crate) header: Header,
+    burst: Burst,
+    /// The sender's word.
     word: u64,
 }
 
@@ -345,6 +353,47 @@ impl Rx {
             self.move_to(end, word);
         }
         whole
+    }
+
+    /// The first new record in the ring, if there are at most two. More are taken together.
+    /// [`Rx::take_from_ring`] takes it.
+    #[inline(always)]
+    pub(crate) fn first_of_few(&self) -> Option<RingRecord> {
+        // As in `look`.
+        let word = self.dir.tail().load(Ordering::Acquire);
+        let published = (word as u32).wrapping_sub(self.at as u32);
+        let tail = self.at + u64::from(published);
+        if published > 2 * RECORD_MAX || tail > self.end {
+            return None;
+        }
+        let burst = Burst::new(self.data, self.at, tail);
+        let (header, record) = burst.next()?;
+        (published <= 2 * record).then_some(RingRecord { header, burst, word })
+    }
+
+    /// Copies the payload of the record that [`Rx::first_of_few`] just returned to `to`, and moves
+    /// past the record, if it is a message like `like`, whether it asks for an acknowledgement or
+    /// not. False: it is another kind of record, or the payload is too long, and nothing was
+    /// consumed.
+    #[inline(always)]
+    pub(crate) fn take_from_ring(
+        &mut self,
+        first: RingRecord,
+        like: Header,
+        to: Target<'_>,
+    ) -> bool {
+        let RingRecord { header, mut burst, word } = first;
+        if header.length() > to.length() || !header.is_like_but_asks(like) {
+            return false;
+        }
+        burst.fetch(header, to.part(0, header.length()));
+        burst.consume(header.record());
+        let end = burst.at();
+        (self.at, self.tail, self.word) = (end, end, tail_word(end, word >> 32));
+        if burst.left() == 0 {
+            self.seen[1] = word;
+        }
+        true
     }
 
     /// Notes that this side has read up to `end`, and seen `word` in the slot.

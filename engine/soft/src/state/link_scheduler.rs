@@ -370,14 +370,22 @@ impl Links {
         Some((found, self.table.get_mut(index)?.as_deref_mut()?))
     }
 
+    /// As [`Links::take_found`]; the link stays found.
+    #[inline(always)]
+    pub(crate) fn found(&mut self) -> Option<(Found, &mut Link)> {
+        let found = self.found?;
+        let index = self.scheduler.get(found)?.index;
+        Some((found, self.table.get_mut(index)?.as_deref_mut()?))
+    }
+
     /// Forgets the link that the last look has found.
     #[inline(always)]
     pub(crate) fn forget_found(&mut self) {
         self.found = None;
     }
 
-    /// A message was taken on the quiet link at that place, or none could be. If one was taken and
-    /// leaves no work, the link rests, provided there is room. Else it becomes busy.
+    /// The quiet link at that place was served. If that took one message, the only one, and leaves
+    /// no work, the link rests, provided there is room. Else it becomes busy.
     #[inline(always)]
     pub(crate) fn served_quiet(&mut self, found: Found, took: bool) {
         let scheduler = &mut self.scheduler;

@@ -1,15 +1,19 @@
-//! The next message of a ping-pong, predicted while a poll waits for it.
+//! The next message, predicted while a poll waits for it.
 //!
 //! While a poll waits, it makes the checks that do not depend on the message's bytes: which queue
 //! pair the message is probably for, and where that queue pair's next receive lies. When the
 //! message comes, its header is compared with the prediction, and its length with the room in the
 //! receive. Any other message is left to the full poll.
+//!
+//! A message on another link for the same receive queue takes the same receive. So if one comes
+//! there, only the queue pair is looked up.
 #![expect(unsafe_code, reason = "uses an object of the domain by its pointer")]
 
 use crate::model::memory::Lasting;
 use crate::model::recvq::Prefetch;
-use crate::shm::layout::{Header, RecordFlags};
-use crate::shm::reader::SlotRecord;
+use crate::shm::copy::claim_line;
+use crate::shm::layout::{Header, LINE, RecordFlags, SLOT_SHORT};
+use crate::shm::reader::{RingRecord, SlotRecord};
 use crate::state::completion::recv_wc;
 use crate::state::link::Link;
 use crate::state::place::Pointer;
@@ -27,6 +31,8 @@ pub(crate) struct PredictedReceive {
     /// express that, because a peer may write any.)
     pub(crate) to: Lasting,
     wr_id: u64,
+    /// Its receive queue in the domain.
+    rq: usize,
     /// The completion queue of its queue pair for receives.
     pub(crate) recv_cq: usize,
     /// The prefetch of which that receive is the first.
@@ -41,6 +47,7 @@ impl PredictedReceive {
             like: Header(0),
             to: Lasting::none(),
             wr_id: 0,
+            rq: 0,
             recv_cq: 0,
             prefetch: None,
             left: None,
@@ -49,12 +56,21 @@ impl PredictedReceive {
 
     /// A poll calls it while it waits: in the first or second empty poll, and now and then after
     /// that, as often as it looks for acknowledgements.
+    ///
+    /// It also prefetches the lines that will be written before the next message of this side is
+    /// published. Stores become visible in their order, so one that misses the cache delays it.
     #[inline(never)]
     pub(crate) fn prepare(&mut self, link: &mut Link, transport: &mut Transport) {
         self.to.forget();
         transport.look_around(link);
-        transport.prefetch_receives(link);
         self.predict(link, transport);
+        // The next record in the ring: all records together are more than the nearest cache holds.
+        // It may be longer than the last. A constant number of lines costs the least instructions.
+        link.tx.claim(SLOT_SHORT as u32);
+        // The receive, for the message that comes before a reply.
+        for line in 0..=link.rx.slot_lines {
+            claim_line(self.to.address().wrapping_add(line * LINE));
+        }
     }
 
     /// True if a message is predicted.
@@ -64,7 +80,9 @@ impl PredictedReceive {
     }
 
     /// Looks up what the next message for the last queue pair will need.
-    fn predict(&mut self, link: &Link, transport: &mut Transport) {
+    #[inline(never)]
+    pub(crate) fn predict(&mut self, link: &Link, transport: &mut Transport) {
+        transport.prefetch_receives(link);
         let Transport { qps, res } = transport;
         let Some(rq) = res.receives.get_mut(link.rq) else { return };
         let Some((wr, mr_cache)) = rq.prefetch.ready_first() else { return };
@@ -76,8 +94,23 @@ impl PredictedReceive {
         {
             let (like, wr_id) = (Header::plain_for(link.last_qp), wr.wr_id);
             let prefetch = Some(Pointer::to(&mut rq.prefetch));
-            *self = PredictedReceive { like, to, wr_id, recv_cq, prefetch, left: None };
+            let rq = link.rq;
+            *self = PredictedReceive { like, to, wr_id, rq, recv_cq, prefetch, left: None };
         }
+    }
+
+    /// Makes this the prediction for another link. If a message is predicted and both links have
+    /// the same receive queue, only the queue pair changes. False: nothing is predicted.
+    #[inline(always)]
+    pub(crate) fn turn_to(&mut self, link: &Link, transport: &mut Transport) -> bool {
+        if !self.is_known() || self.rq != link.rq {
+            self.to.forget();
+            self.predict(link, transport);
+            return self.is_known();
+        }
+        let Some(recv_cq) = transport.qps.open_on(link.last_qp, link.index) else { return false };
+        (self.like, self.recv_cq) = (Header::plain_for(link.last_qp), recv_cq);
+        true
     }
 
     /// Leaves the message to the next poll. It counts only as long as it is predicted.
@@ -114,19 +147,42 @@ impl PredictedReceive {
         if !link.rx.take_from_slot(record, self.to.get(&res.nic.memory)?) {
             return None;
         }
+        self.used(link, record.header, res);
+        link.ping_pong = true;
+        Some(length)
+    }
+
+    /// The same for a message in the ring, if it is the predicted one. It may cross with others.
+    #[inline(always)]
+    pub(crate) fn receive_from_ring(
+        &mut self,
+        link: &mut Link,
+        record: RingRecord,
+        res: &mut Resources,
+    ) -> Option<u32> {
+        let header = record.header;
+        if !link.rx.take_from_ring(record, self.like, self.to.get(&res.nic.memory)?) {
+            return None;
+        }
+        self.used(link, header, res);
+        link.note_arrivals(1);
+        Some(header.length())
+    }
+
+    /// The message with that header has been taken.
+    #[inline(always)]
+    fn used(&mut self, link: &mut Link, header: Header, res: &mut Resources) {
         // Only commands add, remove or move receive queues, and none has run since `predict`.
         if let Some(prefetch) = self.prefetch {
             // SAFETY: so the queue is still where it was; it is one of `res.receives`, borrowed
             // here.
             unsafe { prefetch.get(&mut res.receives) }.advance(1);
         }
-        if record.header.flags().contains(RecordFlags::ACK_REQ) {
+        if header.flags().contains(RecordFlags::ACK_REQ) {
             link.rx.ask();
         }
         self.to.forget();
         link.empty_polls = 0;
-        link.ping_pong = true;
-        Some(length)
     }
 
     /// The completion of the message that was just taken, with that length.

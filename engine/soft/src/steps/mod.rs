@@ -16,6 +16,7 @@ mod execute;
 mod lend;
 mod local_rdma;
 mod poll;
+mod poll_shared;
 mod read_response;
 mod receive;
 mod requester;

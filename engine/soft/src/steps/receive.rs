@@ -316,12 +316,14 @@ impl Transport {
         mr_cache.renew(memory);
         let mut burst = link.rx.burst();
         let (mut used, mut seen) = (0, 0);
+        let mut last_qp = link.last_qp;
         while let Some(wr) = wrs.get(used)
             && sink.room() > 0
             && let Some((header, record)) = burst.next()
         {
             let (num, length) = (header.qp(), header.length());
             let Some(recv_cq) = self.qps.open_on(num, link.index) else { break };
+            last_qp = num;
             if header.is_like(Header::plain_for(num)) && burst.has_more(record) {
                 let rest = wrs.get(used..).unwrap_or_default();
                 let run = sink.fill(|places| receive_run(&mut burst, num, rest, mr_cache, places));
@@ -343,6 +345,7 @@ impl Transport {
             self.res.completions.receive(recv_cq, wc, solicited, sink);
         }
         rq.prefetch.advance(used as u32);
+        link.last_qp = last_qp;
         link.rx.end_burst(&burst);
         link.note_arrivals(used);
         if link.rx.ack_is_due() {

@@ -84,8 +84,9 @@ fn sq_4_deferred_posts_are_seen_with_the_doorbell() {
             assert!(much || came(&mut two, &sizes).is_empty(), "size {size}");
             ring_doorbell(&mut one);
             let mut got = came(&mut two, &sizes);
+            // A poll takes one of two.
             if got.len() < count {
-                assert!(much);
+                assert!(much || count == 2);
                 got.extend(came(&mut two, &sizes[got.len()..]));
             }
             in_order(&got, size, count);

@@ -1,6 +1,12 @@
 //! Many links of which few are busy: what a poll looks at, and that it misses nothing.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use super::*;
+use crate::provider::Polled;
+use crate::shm::layout::Header;
+use crate::shm::ring::tail_word;
+use crate::state::link::Link;
 use crate::state::policy::idle::{
     ANSWERS_EVERY, IDLE_AFTER, IDLE_CHECKS, IDLE_GLANCES, RESTING_MAX, TAIL_LOOKS, TAKEN_MAX,
 };
@@ -73,12 +79,21 @@ impl Many {
         state.links.table.iter().flatten().filter(|link| link.is_idle()).count()
     }
 
-    /// True if the link of that client is one of them.
-    fn is_idle(&self, client: usize) -> bool {
+    /// True if the server predicts a message.
+    fn expects(&self) -> bool {
+        unsafe { self.server.poller.cq.domain.alone() }.predicted.is_known()
+    }
+
+    /// The server's end of the link of that client.
+    fn link(&self, client: usize) -> &Link {
         let state = unsafe { self.server.poller.cq.domain.alone() };
         let qp = state.transport.qps.get(self.qps[client].num()).unwrap();
-        let link = qp.link;
-        state.links.table[link].as_ref().unwrap().is_idle()
+        state.links.table[qp.link].as_ref().unwrap()
+    }
+
+    /// True if the link of that client is one of them.
+    fn is_idle(&self, client: usize) -> bool {
+        self.link(client).is_idle()
     }
 
     /// The queue pair whose message comes within that many polls, and the number of polls it took.
@@ -110,8 +125,7 @@ fn a_post_at_once_on_a_resting_link_goes_out() {
     let wr = SendWr { wr_id: 1, op: SendOp::Send, flags, sge, more: &[] };
     // The next message of the busy link was predicted meanwhile.
     let busy = (0..3).find(|n| !many.is_idle(*n)).unwrap();
-    let state = unsafe { many.server.poller.cq.domain.alone() };
-    assert!(state.predicted.is_known());
+    assert!(many.expects());
     assert!(unsafe { many.qps[quiet].post_at_once(&wr) });
     assert!(!many.is_idle(quiet));
     for n in [quiet, busy] {
@@ -237,7 +251,7 @@ fn a_message_on_a_resting_link_takes_the_expected_receive() {
     many.clients[busy].send(1, 0, 8, SendFlags::empty()).unwrap();
     assert_eq!(many.server.poll()[0].wr_id, 4);
     many.rest();
-    assert!(unsafe { many.server.poller.cq.domain.alone() }.predicted.is_known());
+    assert!(many.expects());
     for (from, wr_id) in [(1 - busy, 5), (busy, 6)] {
         many.clients[from].send(1, 0, 8, SendFlags::empty()).unwrap();
         let got = many.server.poll();
@@ -245,11 +259,81 @@ fn a_message_on_a_resting_link_takes_the_expected_receive() {
     }
 }
 
+/// A message on a quiet link that is like the predicted one takes the shortest poll, in the slot as
+/// well as in the ring. While nothing comes, the next is predicted again.
+#[test]
+fn a_message_on_a_quiet_link_takes_the_shortest_poll() {
+    for (idles, in_ring) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut many = Many::new(3);
+        many.hear_all();
+        many.hear_all();
+        for round in 0..4 {
+            if idles {
+                many.rest_for_long()
+            } else {
+                many.rest()
+            }
+            let from = (0..3).find(|n| many.is_idle(*n)).unwrap();
+            let length = if in_ring && round > 0 { 64 } else { 8 };
+            many.clients[from].send(1, 0, length, SendFlags::empty()).unwrap();
+            let Polled::One(wc) = many.server.poller.poll_one() else { panic!("{idles} {round}") };
+            assert_eq!((wc.qp_num, wc.byte_len as usize), (many.qps[from].num(), length));
+            assert!(many.is_idle(from) && !many.expects());
+            assert!(many.server.poll().is_empty() && many.expects());
+            many.server.recv(0, 0, 64);
+        }
+    }
+}
+
+/// Two messages in the ring of a quiet link come one after the other, in two polls.
+#[test]
+fn the_second_message_on_a_quiet_link_follows_at_once() {
+    let clients = RESTING_MAX;
+    let mut many = Many::new(clients);
+    many.hear_all();
+    many.rest();
+    for from in (0..clients).filter(|n| many.is_idle(*n)).take(3).collect::<Vec<_>>() {
+        let sge = many.clients[from].sge(0, 8);
+        let wr = SendWr { wr_id: 1, op: SendOp::Send, flags: SendFlags::empty(), sge, more: &[] };
+        unsafe { many.clients[from].qp.post(&[wr, wr]) }.unwrap();
+        let (num, _) = many.comes_within(RESTING_MAX / TAIL_LOOKS);
+        assert_eq!((num, many.comes_within(1).0), (many.qps[from].num(), num));
+        (0..2).for_each(|_| many.server.recv(0, 0, 64));
+    }
+}
+
+/// What is predicted for a quiet link counts there alone: the peer of the busy link may not send
+/// to a queue pair of the quiet one.
+#[test]
+fn a_prediction_for_a_quiet_link_counts_nowhere_else() {
+    let (mut many, quiet) = one_quiet();
+    many.hear_all();
+    many.rest();
+    let busy = (0..3).find(|n| !many.is_idle(*n)).unwrap();
+    let quiet = if quiet == busy { (busy + 1) % 3 } else { quiet };
+    // It is found, and differs from the prediction.
+    let sge = many.clients[quiet].sge(0, 8);
+    many.clients[quiet].post(1, SendOp::SendWithImm(7), sge, SendFlags::empty()).unwrap();
+    assert!(matches!(many.server.poller.poll_one(), Polled::More));
+    let num = many.qps[quiet].num();
+    let link = many.link(busy);
+    let (way, end) = (&link.rx.dir, link.rx.at + 16);
+    way.slot_header().store(Header::plain_for(num).0 | 8, Relaxed);
+    way.seal().store(way.seal_of(end), Relaxed);
+    way.slot_tail().store(tail_word(end, link.tx.published()), Relaxed);
+    assert!(matches!(many.server.poller.poll_one(), Polled::More));
+    let got: Vec<_> = (0..4).flat_map(|_| many.server.poll()).collect();
+    let taken = got.iter().filter(|wc| wc.status == Status::Success);
+    assert_eq!(taken.map(|wc| (wc.qp_num, wc.imm)).collect::<Vec<_>>(), [(num, 7)]);
+}
+
 /// A link on which each poll finds a message does not keep the poll from another link, whether it
-/// is the busy one or rests, and whether its messages cross others or not.
+/// is the busy one or rests, whether its messages cross others or not, and whether they are in the
+/// slot or, being longer, in the ring alone.
 #[test]
 fn a_lively_link_starves_no_other() {
-    for (lively_rests, crosses) in [(false, false), (false, true), (true, false), (true, true)] {
+    let cases = (0..8).map(|n| (n & 1 > 0, n & 2 > 0, if n & 4 > 0 { 8 } else { 64 }));
+    for (lively_rests, crosses, length) in cases {
         let mut many = Many::new(4);
         many.clients[1].send(1, 0, 8, SendFlags::empty()).unwrap();
         assert_eq!(many.server.poll().len(), 1);
@@ -264,7 +348,7 @@ fn a_lively_link_starves_no_other() {
             unsafe { many.qps[lively].post(&[wr, wr]) }.unwrap();
         }
         let comes = |many: &mut Many| {
-            many.clients[lively].send(1, 0, 8, SendFlags::empty()).unwrap();
+            many.clients[lively].send(1, 0, length, SendFlags::empty()).unwrap();
             let came: Vec<u32> = many.server.poll().iter().map(|wc| wc.qp_num).collect();
             came.contains(&other_num)
         };
@@ -275,7 +359,7 @@ fn a_lively_link_starves_no_other() {
         }
         many.clients[other].send(1, 0, 8, SendFlags::empty()).unwrap();
         let came = (0..3).any(|_| comes(&mut many));
-        assert!(came, "lively one rests: {lively_rests}, crosses: {crosses}");
+        assert!(came, "lively one rests: {lively_rests}, crosses: {crosses}, {length} bytes");
     }
 }
 

@@ -101,6 +101,121 @@ fn a_long_message_is_expected_as_well() {
     }
 }
 
+/// One or two messages in the ring alone take the short poll as well, each by itself, and more are
+/// taken together. They are longer than the slot's first line, and not all is acknowledged.
+#[test]
+fn few_messages_in_the_ring_are_expected_as_well() {
+    let kinds = [INLINE, INLINE | SendFlags::SIGNALED];
+    for (waits, flags) in [true, false].into_iter().flat_map(|waits| kinds.map(|it| (waits, it))) {
+        for count in 1..=3 {
+            let (mut one, mut two) = pair(CAPS, true);
+            begin(&mut one, &mut two, &[64; 3]);
+            wait(&mut two, waits);
+            let lengths = [64, 40, 63];
+            for (n, length) in (1..=count).zip(lengths) {
+                one.fill(0, &pattern(n, length));
+                one.send(n as u64, 0, length, flags).unwrap();
+                assert!(!spoke(&one));
+            }
+            let is_whole = |two: &End, n: usize, wc: &Wc| {
+                assert_eq!((wc.wr_id, wc.byte_len as usize), (n as u64, lengths[n - 1]));
+                assert_eq!(two.bytes(4096 * n, lengths[n - 1]), pattern(n, lengths[n - 1]));
+            };
+            for n in 1..=count {
+                let left = count - n;
+                match two.poller.poll_one() {
+                    Polled::One(wc) if count < 3 => is_whole(&two, n, &wc),
+                    Polled::More if count == 3 || flags != INLINE && n > 1 => {
+                        let got = two.poll();
+                        assert_eq!(got.len(), left + 1);
+                        got.iter().zip(n..).for_each(|(wc, n)| is_whole(&two, n, wc));
+                        break;
+                    }
+                    _ => panic!("{n} of {count}, {waits} {flags:?}"),
+                }
+            }
+            let (sent, got) = settle(&mut one, &mut two);
+            assert_eq!((sent.len(), got.len()), (if flags == INLINE { 0 } else { count }, 0));
+        }
+    }
+}
+
+/// A message in the ring that its receive does not hold is refused, and one of another queue pair
+/// is its own.
+#[test]
+fn a_message_in_the_ring_that_does_not_fit_is_refused() {
+    for waits in [true, false] {
+        let (mut one, mut two) = pair(CAPS, true);
+        begin(&mut one, &mut two, &[39]);
+        wait(&mut two, waits);
+        two.fill(4096, &[0xee; 64]);
+        one.send(1, 0, 40, INLINE | SendFlags::SIGNALED).unwrap();
+        assert!(!spoke(&one));
+        assert!(matches!(two.poller.poll_one(), Polled::More));
+        let (sent, got) = settle(&mut one, &mut two);
+        assert_eq!(got[0].status, Status::LocalLength);
+        assert_eq!(sent[0].status, Status::RemoteInvalidRequest);
+        assert!(two.bytes(4096, 64).iter().all(|b| *b == 0xee));
+    }
+}
+
+/// A peer may write anything to the ring. A record that is no message of the last queue pair, or
+/// that does not lie inside what was published, is not taken for the predicted one.
+#[test]
+fn an_impossible_record_in_the_ring_is_not_predicted() {
+    let num = |two: &End| two.qp.num();
+    let plain = |num: u32, length: u64| Header::plain_for(num).0 | length;
+    for (header, published) in [
+        (0, 8),
+        (u64::MAX, 8),
+        (plain(1 << 20, 8), 16),
+        (plain(0, 8), 8),
+        (plain(0, 8), 1 << 20),
+        (plain(0, 65), 80),
+    ] {
+        let (_one, mut two) = talking(true);
+        two.fill(4096, &[0xee; 256]);
+        let state = unsafe { two.poller.cq.domain.alone() };
+        let link = state.links.table[0].as_mut().unwrap();
+        let whole = header & !0xffff == plain(0, 0);
+        let header = if whole { header | plain(num(&two), 0) } else { header };
+        let at = link.rx.data.at(link.rx.at);
+        unsafe { at.cast::<u64>().write_volatile(header) };
+        let end = link.rx.at + published;
+        link.rx.dir.tail().store(tail_word(end, link.tx.published()), Relaxed);
+        let fits = whole && header & 0xffff == 65;
+        assert_eq!(matches!(two.poller.poll_one(), Polled::One(_)), fits, "{header:x}");
+        if !fits {
+            assert!(two.poll().iter().all(|wc| wc.status == Status::Flushed), "{header:x}");
+            assert!(two.bytes(4096, 256).iter().all(|b| *b == 0xee));
+        }
+    }
+}
+
+/// A record in the ring that goes beyond the end of the lap is not read: no honest sender writes
+/// one, and the data ends there.
+#[test]
+fn a_record_beyond_the_lap_is_not_predicted() {
+    for (lap, taken) in [(16, true), (8, false)] {
+        let (mut one, mut two) = talking(true);
+        one.send(1, 0, 40, INLINE).unwrap();
+        let state = unsafe { two.poller.cq.domain.alone() };
+        let rx = &mut state.links.table[0].as_mut().unwrap().rx;
+        rx.end = rx.at + 32 + lap;
+        assert_eq!(matches!(two.poller.poll_one(), Polled::One(_)), taken, "{lap}");
+    }
+}
+
+/// The queue pair of messages that came together is the one whose next message is expected.
+#[test]
+fn a_message_behind_others_is_expected() {
+    let (mut one, mut two) = deep();
+    (0..3).for_each(|_| one.send(0, 0, 8, INLINE).unwrap());
+    assert_eq!(two.poll().len(), 3);
+    assert!(two.poll().is_empty() && two.poll().is_empty());
+    assert!(expects(&two));
+}
+
 /// MR-2: a region that is removed after its receive was looked up is not written to.
 #[test]
 fn mr_2_a_region_that_goes_is_not_expected() {
