@@ -164,7 +164,15 @@ impl End {
     /// Takes what has come, as the device's poll does.
     fn hear(&mut self) {
         let mut to = [0; LONG * 8];
-        let written = !self.rx.has_seen_written();
+        let mut written = !self.rx.has_seen_written();
+        while written
+            && let Some(first) = self.rx.first_of_few()
+            && let came = first.header
+            && self.rx.take_from_ring(first, header(0), Target::of(&mut to))
+        {
+            self.check(to, came, "the ring, as expected,");
+            written = !self.rx.has_seen_written();
+        }
         let word = self.rx.peek();
         if !(written || self.rx.has_seen(word))
             && let Some(lone) = self.rx.predicted_in_slot(word, header(0), self.tx.published())
