@@ -44,11 +44,12 @@ pub(crate) struct Rx {
     pub(crate) data: Data,
     /// The next record to read.
     pub(crate) at: u64,
-    /// The position up to which records are published, as last read.
+    /// The position up to which records are published, as last read. If [`Rx::take_from_ring`] left
+    /// a record, it is the position read.
     pub(crate) tail: u64,
     /// The end of the data in this lap.
     pub(crate) end: u64,
-    /// The sender's last word, tail and acknowledgement.
+    /// The sender's last word, `tail` and acknowledgement.
     pub(crate) word: u64,
     /// The sender's two words, as last read: the one in the slot, and the one for records that are
     /// in the ring alone.
@@ -355,15 +356,15 @@ impl Rx {
         whole
     }
 
-    /// The first new record in the ring, if there are at most two. More are taken together.
-    /// [`Rx::take_from_ring`] takes it.
+    /// The first new record in the ring, if all that is new is at most twice as long: one record,
+    /// or two of about the same length. More are taken together. [`Rx::take_from_ring`] takes it.
     #[inline(always)]
     pub(crate) fn first_of_few(&self) -> Option<RingRecord> {
         // As in `look`.
         let word = self.dir.tail().load(Ordering::Acquire);
         let published = (word as u32).wrapping_sub(self.at as u32);
         let tail = self.at + u64::from(published);
-        if published > 2 * RECORD_MAX || tail > self.end {
+        if published > 2 * RECORD_MAX || tail > self.end || !published.is_multiple_of(8) {
             return None;
         }
         let burst = Burst::new(self.data, self.at, tail);

@@ -46,7 +46,7 @@ pub(crate) struct Link {
     acked: u64,
     /// The acknowledgement last taken from the slot.
     last_ack: u32,
-    /// The queue pair of the last plain message.
+    /// The queue pair of the last message that came whole, in the slot or with others.
     pub(crate) last_qp: u32,
     /// Polls since something came.
     pub(crate) empty_polls: u32,

@@ -5,10 +5,10 @@
 //! link also for refusals and responses, and an idle one seldom. The sender is not told that a link
 //! rests: any announcement would cost it what the receiver saves.
 //!
-//! A poll takes a message that has come alone on a quiet link there. Then the link rests. Anything
-//! else makes a quiet link busy. So does a post (a quiet link is on the slow path; only a reply for
-//! which space was reserved needs nothing of the poll), every command, and the step before the
-//! domain sleeps.
+//! A poll takes a message that has come alone on a quiet link there, or the first of two. If that
+//! leaves nothing, the link rests. Anything else makes a quiet link busy. So does a post (a quiet
+//! link is on the slow path; only a reply for which space was reserved needs nothing of the poll),
+//! every command, and the step before the domain sleeps.
 #![expect(unsafe_code, reason = "uses an object of the domain by its pointer")]
 
 use std_alloc::boxed::Box;
@@ -137,8 +137,9 @@ impl LinkScheduler {
         if came { Some(self.next) } else { None }
     }
 
-    /// A post can only make it none. It becomes a link again in a full poll or after a command, and
-    /// both drop the prediction first. So no message is predicted on the previous link.
+    /// A post or a short poll can only make it none. It becomes a link again in a full poll or
+    /// after a command, and both drop the prediction first. So no message is predicted on the
+    /// previous link.
     fn set_only(&mut self, links: &[Option<Place<Link>>]) {
         let index = if let [index] = *self.busy { Some(index) } else { None };
         let place = index.and_then(|index| links.get(index as usize)?.as_ref());

@@ -5,7 +5,7 @@
 //! message comes, its header is compared with the prediction, and its length with the room in the
 //! receive. Any other message is left to the full poll.
 //!
-//! A message on another link for the same receive queue takes the same receive. So if one comes
+//! A message on another link with the same receive queue takes the same receive. So if one comes
 //! there, only the queue pair is looked up.
 #![expect(unsafe_code, reason = "uses an object of the domain by its pointer")]
 
@@ -22,8 +22,8 @@ use crate::state::transport::Transport;
 use crate::wc::Wc;
 
 /// The next message, as far as it is known before it arrives. It must still hold when it is used:
-/// every other function that serves the link, and every command, first calls `drop_prediction` of
-/// `steps::poll`.
+/// every other function that serves a link or takes receives, and every command, first calls
+/// `drop_prediction` of `steps::poll`.
 pub(crate) struct PredictedReceive {
     /// Its header, without the length.
     like: Header,
@@ -39,6 +39,8 @@ pub(crate) struct PredictedReceive {
     prefetch: Option<Pointer<Prefetch>>,
     /// The message, if it has come, and a poll has left it to the next.
     left: Option<SlotRecord>,
+    /// The receive was used for a message on another link, and nothing was predicted since.
+    pub(crate) used_elsewhere: bool,
 }
 
 impl PredictedReceive {
@@ -51,7 +53,14 @@ impl PredictedReceive {
             recv_cq: 0,
             prefetch: None,
             left: None,
+            used_elsewhere: false,
         }
+    }
+
+    /// True once after a message on another link: then the next is to be predicted again.
+    #[inline(always)]
+    pub(crate) fn was_used_elsewhere(&mut self) -> bool {
+        core::mem::take(&mut self.used_elsewhere) && !self.is_known()
     }
 
     /// A poll calls it while it waits: in the first or second empty poll, and now and then after
@@ -62,7 +71,10 @@ impl PredictedReceive {
     #[inline(never)]
     pub(crate) fn prepare(&mut self, link: &mut Link, transport: &mut Transport) {
         self.to.forget();
-        transport.look_around(link);
+        if transport.look_around(link) {
+            // Another domain lacks the receives that this one has just given back.
+            return;
+        }
         self.predict(link, transport);
         // The next record in the ring: all records together are more than the nearest cache holds.
         // It may be longer than the last. A constant number of lines costs the least instructions.
@@ -94,8 +106,9 @@ impl PredictedReceive {
         {
             let (like, wr_id) = (Header::plain_for(link.last_qp), wr.wr_id);
             let prefetch = Some(Pointer::to(&mut rq.prefetch));
-            let rq = link.rq;
-            *self = PredictedReceive { like, to, wr_id, rq, recv_cq, prefetch, left: None };
+            let (rq, left, used_elsewhere) = (link.rq, None, false);
+            *self =
+                PredictedReceive { like, to, wr_id, rq, recv_cq, prefetch, left, used_elsewhere };
         }
     }
 

@@ -55,13 +55,16 @@ impl Receives {
         core::mem::replace(&mut rq.listed, listed) != listed
     }
 
-    /// Gives back prefetched receives that another domain waits for.
-    pub(crate) fn give_back(&mut self) {
+    /// Gives back prefetched receives that another domain waits for. True if there were any.
+    pub(crate) fn give_back(&mut self) -> bool {
+        let mut gave = false;
         for rq in &mut self.queues {
             if rq.queue.is_wanted() && rq.prefetch.len() > 0 {
                 rq.queue.give_back(&mut rq.prefetch);
+                gave = true;
             }
         }
+        gave
     }
 
     /// True if there is a receive for the queue pair's next message.

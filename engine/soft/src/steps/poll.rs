@@ -5,16 +5,17 @@
 //! the message
 //!
 //! - from the slot of the one busy link;
-//! - from its ring, where messages are while they cross: each by itself, if there are at most two;
-//! - from a resting or idle link, at which it looks while it waits. The receive is the same there,
-//!   and only the queue pair differs.
+//! - from its ring, where messages are while they cross: one, or one of two of about the same
+//!   length;
+//! - from a resting or idle link, at which it looks while it waits. If both links have the same
+//!   receive queue, the receive is the same, and only the queue pair differs.
 //!
 //! A lone message that differs from the prediction is taken where it is. Everything else is left to
-//! the full poll, which takes twice the instructions of a message and many messages at once.
+//! the full poll. It costs one message twice the instructions, but takes many messages at once.
 //!
-//! With Poisson arrivals on near cores, on a machine with other work, the second and the
-//! preparation in [`crate::state::predicted`] took the median of a round trip from 737 to 472 ns at
-//! 1 % of the peak, from 667 to 457 at 10 % and from 1361 to 791 at 50 %.
+//! With Poisson arrivals on near cores, on a machine with other work, messages taken from the ring
+//! and the preparation in [`crate::state::predicted`] brought the median of a round trip from 737
+//! to 472 ns at 1 % of the peak, from 667 to 457 at 10 % and from 1361 to 791 at 50 %.
 //!
 //! A send that waits for its acknowledgement changes little: the short poll waits as before, and
 //! the message that comes acknowledges it. With full polls, half a round trip of 8 bytes took 155
@@ -48,7 +49,7 @@ const FETCH_AHEAD: usize = 2;
 /// What a short poll has found.
 enum Looked {
     Nothing,
-    /// Something that only a full poll takes.
+    /// Something that [`DomainState::poll_more`] takes.
     More,
     /// It has taken a predicted message of that length.
     Message(u32),
@@ -106,6 +107,8 @@ impl DomainState {
     #[cold]
     #[inline(never)]
     fn take_from_ring(&mut self) -> Looked {
+        // A caller may have left it, and come back.
+        self.links.forget_found();
         if self.links.has_background() && self.links.is_look_due() {
             match self.look_at_background() {
                 Looked::Nothing => {}
@@ -204,10 +207,9 @@ impl DomainState {
         if came {
             return self.receive_quiet().map_or(Looked::More, Looked::Message);
         }
-        if !self.predicted.is_known()
+        if self.predicted.was_used_elsewhere()
             && let Some(link) = self.links.only()
         {
-            // The last message came on a quiet link.
             self.predicted.predict(link, &mut self.transport);
         }
         Looked::Nothing
@@ -222,9 +224,9 @@ impl DomainState {
             || !others_first && self.check_others()
     }
 
-    /// Takes the message on the quiet link that was found, if it is like the one predicted for the
-    /// busy link: from the queue pair that has sent there last, and for the same receive. Returns
-    /// its length. `None`: nothing was taken.
+    /// Takes the message on the quiet link that was found, if it is a plain one for the queue pair
+    /// that has received there last, and fits the next receive. Returns its length. `None`: nothing
+    /// was taken.
     #[inline(always)]
     fn receive_quiet(&mut self) -> Option<u32> {
         let (at, link) = self.links.found()?;
@@ -243,6 +245,7 @@ impl DomainState {
         // It must not count for the busy link.
         self.predicted.to.forget();
         let length = length?;
+        self.predicted.used_elsewhere = true;
         if core::mem::take(&mut link.ping_pong) {
             link.contention.note_followed();
         }

@@ -120,15 +120,15 @@ impl Transport {
 
     /// Reads what is read only now and then: the peer's own line, for acknowledgements without a
     /// record and for refusals; and whether another domain waits for receives that are prefetched
-    /// here.
+    /// here. True if it has given some back.
     #[inline(never)]
-    pub(crate) fn look_around(&mut self, link: &mut Link) {
+    pub(crate) fn look_around(&mut self, link: &mut Link) -> bool {
         if link.has_unacked()
             && let Some(refusal) = link.deferred_refusal.take().or_else(|| link.look_at_taken())
         {
             self.take_refusal(link, refusal);
         }
-        self.res.receives.give_back();
+        self.res.receives.give_back()
     }
 
     /// Prefetches receives for the next message if none are left here, and only for a queue pair
@@ -323,12 +323,12 @@ impl Transport {
         {
             let (num, length) = (header.qp(), header.length());
             let Some(recv_cq) = self.qps.open_on(num, link.index) else { break };
-            last_qp = num;
             if header.is_like(Header::plain_for(num)) && burst.has_more(record) {
                 let rest = wrs.get(used..).unwrap_or_default();
                 let run = sink.fill(|places| receive_run(&mut burst, num, rest, mr_cache, places));
                 used += run;
                 if run > 0 {
+                    last_qp = num;
                     continue;
                 }
             }
@@ -340,7 +340,7 @@ impl Transport {
             let wc = recv_wc(wr.wr_id, num, length, header.flags(), burst.immediate(header));
             burst.consume(record);
             seen |= header.flags().bits();
-            used += 1;
+            (used, last_qp) = (used + 1, num);
             let solicited = header.flags().is_solicited();
             self.res.completions.receive(recv_cq, wc, solicited, sink);
         }

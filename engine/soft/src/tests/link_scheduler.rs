@@ -327,6 +327,24 @@ fn a_prediction_for_a_quiet_link_counts_nowhere_else() {
     assert_eq!(taken.map(|wc| (wc.qp_num, wc.imm)).collect::<Vec<_>>(), [(num, 7)]);
 }
 
+/// A caller may leave what a short poll has found to a later one. Messages in the ring of the busy
+/// link do not hide it.
+#[test]
+fn what_was_found_and_left_is_found_again() {
+    let mut many = Many::new(2);
+    many.hear_all();
+    many.rest();
+    let busy = (0..2).find(|n| !many.is_idle(*n)).unwrap();
+    let sge = many.clients[1 - busy].sge(0, 8);
+    many.clients[1 - busy].post(1, SendOp::SendWithImm(7), sge, SendFlags::empty()).unwrap();
+    assert!(matches!(many.server.poller.poll_one(), Polled::More));
+    let polls = [(); 3].map(|()| {
+        many.clients[busy].send(1, 0, 64, SendFlags::empty()).unwrap();
+        matches!(many.server.poller.poll_one(), Polled::More)
+    });
+    assert_eq!(polls, [false, true, false]);
+}
+
 /// A link on which each poll finds a message does not keep the poll from another link, whether it
 /// is the busy one or rests, whether its messages cross others or not, and whether they are in the
 /// slot or, being longer, in the ring alone.

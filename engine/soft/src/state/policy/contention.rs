@@ -29,7 +29,7 @@ impl Contention {
         self.level < CONTENDED
     }
 
-    /// Messages came from a peer that had not read everything, or several came at once.
+    /// Messages came from a peer that had not read everything, or several were taken at once.
     #[inline(always)]
     pub(crate) fn note_crossed(&mut self) {
         self.level = (self.level + CONTENDED / 2).min(2 * CONTENDED);
