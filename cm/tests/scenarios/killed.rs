@@ -475,7 +475,7 @@ fn a_drain_with_a_stopped_peer_keeps_its_deadline<F: Fabric>(nic: &F) {
     let mut client = Client::of(nic, addr);
     server.stop();
     let count = client.request();
-    let mut turns: u64 = 0;
+    let mut turns = 0;
     let undone = client.one.worker.drain(|| {
         turns += 1;
         assert!(turns <= 100_000, "it was told that its time is over");

@@ -273,9 +273,7 @@ impl DomainState {
     pub(crate) fn drop_prediction(&mut self) {
         self.predicted.to.forget();
     }
-}
 
-impl DomainState {
     /// One poll of a domain whose poller is its thread. Completions go straight to `out`; returns
     /// their number.
     #[inline(always)]
