@@ -408,13 +408,15 @@ impl RecvQueue {
 }
 
 /// Receives that one domain has prefetched, oldest first from `next`.
+// The fields that each message uses come first, so that they share cache lines.
+#[repr(C)]
 pub(crate) struct Prefetch {
-    /// The domain's number at the queue.
-    number: usize,
-    /// How many of them are used: a copy of `next` that the queue reads.
-    used: Used,
     next: u32,
     end: u32,
+    /// How many of them are used: a copy of `next` that the queue reads.
+    used: Used,
+    /// The domain's number at the queue.
+    number: usize,
     mr_cache: MrCache,
     wrs: [RecvWr; PREFETCH_MAX],
 }

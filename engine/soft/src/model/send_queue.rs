@@ -71,23 +71,25 @@ pub(crate) struct Pending {
 }
 
 /// The send queue. Indexes count requests since creation and wrap.
+// The fields that each message uses come first, so that they share cache lines.
+#[repr(C)]
 pub(crate) struct SendQueue {
+    slots: Box<[MaybeUninit<SqEntry>]>,
     /// Requests posted.
     pub(crate) posted: u32,
     /// Requests that are wholly on the wire, counted from the front.
     pub(crate) sent: u32,
-    /// Bytes of request `sent` that are on the wire already.
-    pub(crate) sent_bytes: u32,
+    mask: u32,
     /// Requests whose completion, if they ask for one, was made.
     pub(crate) completed: u32,
     /// Requests whose slot is free again: a completion behind them was polled (SQ-2).
     pub(crate) retired: u32,
+    inline_max: u32,
     pub(crate) depth: u32,
-    mask: u32,
-    slots: Box<[MaybeUninit<SqEntry>]>,
+    /// Bytes of request `sent` that are on the wire already.
+    pub(crate) sent_bytes: u32,
     pending: Box<[MaybeUninit<Pending>]>,
     inline: Box<[MaybeUninit<u8>]>,
-    inline_max: u32,
 }
 
 impl SendQueue {

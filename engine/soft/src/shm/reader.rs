@@ -38,6 +38,8 @@ pub(crate) struct RingRecord {
 }
 
 /// The receiving end.
+// The fields that each message uses come first, so that they share cache lines.
+#[repr(C)]
 pub(crate) struct Rx {
     pub(crate) dir: Direction,
     /// The data of the current lap.

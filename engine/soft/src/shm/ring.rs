@@ -22,6 +22,8 @@ use crate::shm::wrap_policy::WrapPolicy;
 use crate::sync::{Ordering, fence, wrote};
 
 /// The sending end.
+// The fields that each message uses come first, so that they share cache lines.
+#[repr(C)]
 pub(crate) struct Tx {
     dir: Direction,
     /// The data of the current lap.
@@ -32,20 +34,20 @@ pub(crate) struct Tx {
     limit: u64,
     /// The position up to which the receiver can see records.
     published: u64,
+    /// The position up to which records may stay unpublished: there is space, and the receiver
+    /// still has enough to read.
+    defer_limit: u64,
+    peer_waker: PeerWaker,
+    /// The low half of the position behind the last record that was copied into the slot.
+    last_in_slot: u32,
+    /// The last search for space found none.
+    waited: bool,
     /// Ring space the receiver has given back, as last seen.
     freed: u64,
     /// The receiver's own line, as last read.
     taken: u64,
-    /// The position up to which records may stay unpublished: there is space, and the receiver
-    /// still has enough to read.
-    defer_limit: u64,
     wrap: WrapPolicy,
-    /// The last search for space found none.
-    waited: bool,
-    /// The low half of the position behind the last record that was copied into the slot.
-    last_in_slot: u32,
     pub(crate) refusals: PeerRefusals,
-    peer_waker: PeerWaker,
 }
 
 /// Space for the next record, which ends there. Only the sending end makes one; what is written

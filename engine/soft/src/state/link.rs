@@ -33,15 +33,10 @@ const AWAIT_ACK: u32 = 64;
 pub(crate) const CLOSED: usize = usize::MAX;
 
 /// One side of a link, inside its domain.
+// The fields that each message uses come first, so that they share cache lines.
+#[repr(C, align(64))]
 pub(crate) struct Link {
-    /// Its slot in the table of its domain.
-    pub(crate) index: usize,
-    /// The index of its queue pairs' receive queue. A queue pair with another receive queue takes
-    /// the slow path.
-    pub(crate) rq: usize,
-    pub(crate) tx: Tx,
     pub(crate) rx: Rx,
-    pub(crate) signaled: SignaledQueue,
     /// The peer has taken every record up to here, as last read.
     acked: u64,
     /// The acknowledgement last taken from the slot.
@@ -50,14 +45,10 @@ pub(crate) struct Link {
     pub(crate) last_qp: u32,
     /// Polls since something came.
     pub(crate) empty_polls: u32,
-    /// The last message came alone, from a peer that had read everything sent to it.
-    pub(crate) ping_pong: bool,
-    /// How long to spin after a reply.
-    pub(crate) spin: SpinPolicy,
     /// Whether messages of both sides cross.
     pub(crate) contention: Contention,
-    /// Whether acknowledgements come with replies, in the shared domain.
-    pub(crate) reply: ReplyPolicy,
+    /// The last message came alone, from a peer that had read everything sent to it.
+    pub(crate) ping_pong: bool,
     /// There is a backlog or a refusal, or the link is broken or idle: posts and polls need more
     /// than the fast path.
     pub(crate) slow_path: bool,
@@ -67,6 +58,19 @@ pub(crate) struct Link {
     idle: bool,
     /// It always takes the slow path: its queue pair sends no plain message.
     always_slow: bool,
+    /// The peer broke the rules: nothing more is read or written.
+    broken: bool,
+    /// The index of its queue pairs' receive queue. A queue pair with another receive queue takes
+    /// the slow path.
+    pub(crate) rq: usize,
+    /// Its slot in the table of its domain.
+    pub(crate) index: usize,
+    pub(crate) signaled: SignaledQueue,
+    /// How long to spin after a reply.
+    pub(crate) spin: SpinPolicy,
+    /// Whether acknowledgements come with replies, in the shared domain.
+    pub(crate) reply: ReplyPolicy,
+    pub(crate) tx: Tx,
     /// The number of queue pairs in SQD, which begin no sends.
     pauses: u32,
     /// The key of the queue pairs that it was made for, see [`crate::state::qp::QpContext::key`].
@@ -90,8 +94,6 @@ pub(crate) struct Link {
     pub(crate) lending: Lending,
     /// Bytes that this poll has copied from the peer's memory.
     pub(crate) pulled: u32,
-    /// The peer broke the rules: nothing more is read or written.
-    broken: bool,
     pub(crate) users: u32,
     pub(crate) shared: Arc<LinkShared>,
 }

@@ -27,20 +27,22 @@ use crate::state::qp::QpContext;
 use crate::state::quiet::{Quiet, Resting, first};
 
 /// The links of a domain, and which of them a poll serves.
+// The fields that each message uses come first, so that they share cache lines.
+#[repr(C)]
 pub(crate) struct Links {
+    /// A quiet link on which something has come.
+    found: Option<Found>,
+    /// There are resting or idle links, or inboxes.
+    has_background: bool,
+    /// The domain also has inboxes. A short poll checks them when it checks idle links.
+    has_inboxes: bool,
+    /// A message was taken on the busy link, and the others were not looked at since.
+    pub(crate) look_due: bool,
+    /// Messages on quiet links since everything else was checked.
+    taken: u32,
     /// By index; free places are reused.
     pub(crate) table: Vec<Option<Place<Link>>>,
     pub(crate) scheduler: LinkScheduler,
-    /// The domain also has inboxes. A short poll checks them when it checks idle links.
-    has_inboxes: bool,
-    /// There are resting or idle links, or inboxes.
-    has_background: bool,
-    /// A message was taken on the busy link, and the others were not looked at since.
-    pub(crate) look_due: bool,
-    /// A quiet link on which something has come.
-    found: Option<Found>,
-    /// Messages on quiet links since everything else was checked.
-    taken: u32,
 }
 
 /// The place of a quiet link among those of its kind.
@@ -51,20 +53,22 @@ pub(crate) enum Found {
 }
 
 /// The indexes of a domain's links in the table, by how a poll treats them.
+// The fields that each message uses come first, so that they share cache lines.
+#[repr(C)]
 pub(crate) struct LinkScheduler {
+    /// The busy one, if there is only one.
+    only: Option<Pointer<Link>>,
     busy: Vec<u32>,
-    pub(crate) resting: Resting,
-    idle: Vec<Quiet>,
     /// Where the next round begins, and the idle link that is checked next.
     first: usize,
     next: usize,
-    /// How often all idle links were checked.
-    rounds: u32,
     /// The idle link that was glanced at last.
     glanced: usize,
+    /// How often all idle links were checked.
+    rounds: u32,
+    pub(crate) resting: Resting,
+    idle: Vec<Quiet>,
     policy: IdlePolicy,
-    /// The busy one, if there is only one.
-    only: Option<Pointer<Link>>,
 }
 
 impl LinkScheduler {
@@ -346,7 +350,7 @@ impl Links {
         Some((index, left))
     }
 
-    /// Looks whether something has come on a resting link. [`Links::take_found`] gives it.
+    /// Looks whether something has come on a resting link. [`Links::found`] gives it.
     #[inline(always)]
     pub(crate) fn find_message(&mut self) -> bool {
         let found = self.scheduler.resting.find(RESTING_MAX, TAIL_LOOKS);
@@ -354,7 +358,7 @@ impl Links {
         self.found.is_some()
     }
 
-    /// Looks whether something has come on a few idle links. [`Links::take_found`] gives it.
+    /// Looks whether something has come on a few idle links. [`Links::found`] gives it.
     #[inline(always)]
     pub(crate) fn find_on_idle(&mut self) -> bool {
         let at = self.scheduler.check_idle(&self.table).or_else(|| self.scheduler.glance_at_idle());
@@ -364,14 +368,6 @@ impl Links {
 
     /// The quiet link that the last look has found, unless another step came between: its place,
     /// and the link.
-    #[inline(always)]
-    pub(crate) fn take_found(&mut self) -> Option<(Found, &mut Link)> {
-        let found = self.found.take()?;
-        let index = self.scheduler.get(found)?.index;
-        Some((found, self.table.get_mut(index)?.as_deref_mut()?))
-    }
-
-    /// As [`Links::take_found`]; the link stays found.
     #[inline(always)]
     pub(crate) fn found(&mut self) -> Option<(Found, &mut Link)> {
         let found = self.found?;
@@ -385,10 +381,12 @@ impl Links {
         self.found = None;
     }
 
-    /// The quiet link at that place was served. If that took one message, the only one, and leaves
-    /// no work, the link rests, provided there is room. Else it becomes busy.
+    /// The quiet link that was found, at that place, was served, and counts as found no longer. If
+    /// that took one message, the only one, and leaves no work, the link rests, provided there is
+    /// room. Else it becomes busy.
     #[inline(always)]
     pub(crate) fn served_quiet(&mut self, found: Found, took: bool) {
+        self.forget_found();
         let scheduler = &mut self.scheduler;
         let Some(Quiet { index, .. }) = scheduler.get(found) else { return };
         let Some(Some(link)) = self.table.get(index) else { return };

@@ -24,6 +24,8 @@ use crate::wc::Wc;
 /// The next message, as far as it is known before it arrives. It must still hold when it is used:
 /// every other function that serves a link or takes receives, and every command, first calls
 /// `drop_prediction` of `steps::poll`.
+// The fields that each message uses come first, so that they share cache lines.
+#[repr(C)]
 pub(crate) struct PredictedReceive {
     /// Its header, without the length.
     like: Header,
@@ -31,16 +33,16 @@ pub(crate) struct PredictedReceive {
     /// express that, because a peer may write any.)
     pub(crate) to: Lasting,
     wr_id: u64,
-    /// Its receive queue in the domain.
-    rq: usize,
     /// The completion queue of its queue pair for receives.
     pub(crate) recv_cq: usize,
     /// The prefetch of which that receive is the first.
     prefetch: Option<Pointer<Prefetch>>,
-    /// The message, if it has come, and a poll has left it to the next.
-    left: Option<SlotRecord>,
+    /// Its receive queue in the domain.
+    rq: usize,
     /// The receive was used for a message on another link, and nothing was predicted since.
     pub(crate) used_elsewhere: bool,
+    /// The message, if it has come, and a poll has left it to the next.
+    left: Option<SlotRecord>,
 }
 
 impl PredictedReceive {

@@ -77,13 +77,24 @@ pub(crate) struct Datagrams {
 }
 
 /// A queue pair. Indexes count requests since creation and wrap.
+// The fields that each message uses come first, so that they share cache lines.
+#[repr(C, align(64))]
 pub(crate) struct QpContext {
-    pub(crate) num: u32,
-    pub(crate) state: State,
-    pub(crate) kind: QpType,
-    pub(crate) signal_all: bool,
+    /// Space that plain messages may use without further checks.
+    pub(crate) reserved: Reserved,
     /// The bits that the headers of all its whole messages have in common; set when connected.
     pub(crate) common: u64,
+    pub(crate) sq: SendQueue,
+    /// The index of the link from which whole messages may be taken without further checks: `link`
+    /// in RTS with no message half received, `CLOSED` otherwise.
+    pub(crate) open_on: usize,
+    /// The index of its link in the domain, and the peer's number; set when connected.
+    pub(crate) link: usize,
+    pub(crate) peer: u32,
+    pub(crate) num: u32,
+    pub(crate) kind: QpType,
+    pub(crate) signal_all: bool,
+    pub(crate) state: State,
     /// Its word in the device's table while peers may use memory through it, 0 otherwise.
     pub(crate) word: u64,
     /// The protection domain it belongs to.
@@ -96,23 +107,12 @@ pub(crate) struct QpContext {
     pub(crate) paused: bool,
     /// An event is wanted when all sends that have begun are done.
     pub(crate) draining: bool,
-    /// The index of the link from which whole messages may be taken without further checks: `link`
-    /// in RTS with no message half received, `CLOSED` otherwise.
-    pub(crate) open_on: usize,
-    /// The index of its link in the domain, and the peer's number; set when connected.
-    pub(crate) link: usize,
-    pub(crate) peer: u32,
     /// Retries that the peer allows when we have no receive; 7 means unlimited (RC-1).
     pub(crate) rnr_retry: u8,
     /// Our wait between those retries, in nanoseconds.
     pub(crate) rnr_timer_ns: u64,
-
-    /// Space that plain messages may use without further checks.
-    pub(crate) reserved: Reserved,
-    pub(crate) sq: SendQueue,
     /// True if it is in its link's backlog.
     pub(crate) in_backlog: bool,
-
     /// Its own READs and atomics.
     pub(crate) reads: Reads,
     /// READs and atomics the peer may have in flight (SQ-7).
@@ -127,23 +127,19 @@ pub(crate) struct QpContext {
     pub(crate) parked: Option<u32>,
     /// Bytes of a WRITE that arrives in pieces.
     pub(crate) writing: Option<u32>,
-
     /// A message of the peer could not be read, because the peer's queue pair has failed or gone.
     /// What comes behind it is dropped until this queue pair fails too.
     pub(crate) sender_gone: bool,
-
     /// For UD: the inbox for datagrams.
     pub(crate) datagrams: Option<Box<Datagrams>>,
     /// For UC: the state of the incoming message, and whether the peer is gone, so that sends go
     /// nowhere.
     pub(crate) incoming: Incoming,
     pub(crate) peer_lost: bool,
-
     pub(crate) failure: Failure,
     pub(crate) is_scheduled: bool,
     /// The last-WQE event was raised: it takes nothing more from its shared receive queue.
     pub(crate) last_wqe_raised: bool,
-
     pub(crate) send_cq: usize,
     pub(crate) recv_cq: usize,
     /// Receive queue slot in the domain.

@@ -19,18 +19,20 @@ use crate::sync::AtomicBool;
 use crate::wc::Status;
 
 /// What the queue pairs of a domain share.
+// The fields that each message uses come first, so that they share cache lines.
+#[repr(C)]
 pub(crate) struct Resources {
+    pub(crate) service_queue: ServiceQueue,
+    pub(crate) receives: Receives,
     pub(crate) nic: Arc<Nic>,
+    pub(crate) completions: Completions,
     /// Commands wait.
     pub(crate) attention: Arc<AtomicBool>,
     pub(crate) local_waker: Arc<LocalWaker>,
     /// The domain's number.
     pub(crate) id: u32,
-    pub(crate) receives: Receives,
     /// The shared receive queues of XRC domains; only the shared domain has any.
     pub(crate) xrc: XrcQueues,
-    pub(crate) completions: Completions,
-    pub(crate) service_queue: ServiceQueue,
     pub(crate) inboxes: Inboxes,
     /// Somebody polls soon even if the program does not: an acknowledgement may wait for a reply.
     pub(crate) attended: bool,

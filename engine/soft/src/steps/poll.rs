@@ -252,7 +252,6 @@ impl DomainState {
         // The reply goes there, and may be longer.
         link.tx.claim(SLOT_SHORT as u32);
         let is_last = link.rx.has_seen_written();
-        self.links.forget_found();
         self.links.served_quiet(at, is_last);
         if let Some(only) = self.links.only() {
             only.spin.pause();
@@ -358,7 +357,7 @@ impl DomainState {
         if self.links.is_look_due() {
             self.find_in_background();
         }
-        if let Some((at, link)) = self.links.take_found() {
+        if let Some((at, link)) = self.links.found() {
             let came = self.transport.receive_alone(link);
             link.ping_pong = false;
             self.links.served_quiet(at, came.is_some());
