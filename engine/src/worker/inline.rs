@@ -256,6 +256,26 @@ impl<P: Provider> Sender<P> {
         }
     }
 
+    /// If messages to a peer wait for its doorbell, sends a copy inline behind them, and rings for
+    /// all. False: nothing was done.
+    #[inline(always)]
+    pub(super) fn post_and_ring(&mut self, id: PeerId, imm: Option<u32>, bytes: &[u8]) -> bool {
+        let waits = self.peers.at(id.slot).is_some_and(|peer| peer.sq.pending > 0);
+        let posted = waits
+            && (imm.is_none() && self.post_reserved_copy(id, bytes)
+                || self.post_inline_copy(id, imm, bytes, Doorbell::Later));
+        if posted {
+            self.ring_doorbell(id.slot);
+            // The next flush takes it out of the list, unless it is the last there.
+            if let Some(peer) = self.peers.at(id.slot)
+                && self.pending.pop_if(|slot| *slot == id.slot).is_some()
+            {
+                peer.sq.leave_list();
+            }
+        }
+        posted
+    }
+
     /// Ends the reservation of a peer, if there is one, because something else is about to happen.
     #[inline(always)]
     pub(super) fn end_reservation(&mut self, slot: u32) {
@@ -319,8 +339,7 @@ impl<P: Provider> Sender<P> {
         while let Some(slot) = self.pending.pop() {
             self.ring_doorbell(slot);
             if let Some(peer) = self.peers.at(slot) {
-                peer.sq.begin_batches();
-                peer.sq.is_listed = false;
+                peer.sq.leave_list();
             }
         }
     }

@@ -140,8 +140,9 @@ impl<P: Provider> Sender<P> {
         bytes: &[u8],
     ) -> Result<Doorbell, SendError> {
         if P::Qp::POSTS_INLINE
-            && self.open_budget(id.slot)
-            && self.post_inline_copy(id, imm, bytes, Doorbell::Now)
+            && (self.post_and_ring(id, imm, bytes)
+                || self.open_budget(id.slot)
+                    && self.post_inline_copy(id, imm, bytes, Doorbell::Now))
         {
             return Ok(Doorbell::Now);
         }

@@ -80,8 +80,8 @@ impl SendQueue {
     pub(super) fn reset(&mut self, slot: u32, generation: u16) {
         (self.pushed, self.retired, self.waiting) = (0, 0, 0);
         (self.non_messages, self.limit, self.holds_until) = (0, 0, 0);
-        (self.budget, self.reserved, self.pending, self.is_listed) = (0, 0, 0, false);
-        self.begin_batches();
+        (self.budget, self.reserved, self.pending) = (0, 0, 0);
+        self.leave_list();
         self.signal_at = self.signal_every - 1;
         self.wr_id_base = wr_id::send(slot, generation, 0);
     }
@@ -286,9 +286,11 @@ impl SendQueue {
         self.pending >= SEND_BATCH as u32
     }
 
-    /// A flush has rung: the next batch is a small one again.
-    pub(super) fn begin_batches(&mut self) {
+    /// The peer has left the list of those with sends that wait for a doorbell: the next batch is a
+    /// small one again.
+    pub(super) fn leave_list(&mut self) {
         self.batch = STORE_BATCH as u32;
+        self.is_listed = false;
     }
 
     /// True if a send that is not over holds something.

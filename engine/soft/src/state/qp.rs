@@ -88,6 +88,7 @@ pub(crate) struct QpContext {
     /// The index of the link from which whole messages may be taken without further checks: `link`
     /// in RTS with no message half received, `CLOSED` otherwise.
     pub(crate) open_on: usize,
+    pub(crate) recv_cq: usize,
     /// The index of its link in the domain, and the peer's number; set when connected.
     pub(crate) link: usize,
     pub(crate) peer: u32,
@@ -141,7 +142,6 @@ pub(crate) struct QpContext {
     /// The last-WQE event was raised: it takes nothing more from its shared receive queue.
     pub(crate) last_wqe_raised: bool,
     pub(crate) send_cq: usize,
-    pub(crate) recv_cq: usize,
     /// Receive queue slot in the domain.
     pub(crate) rq: usize,
     pub(crate) rq_shared: bool,

@@ -304,6 +304,8 @@ impl DomainState {
             *first = wc;
             return 1;
         }
+        // A full poll looks at everything.
+        self.links.forget_found();
         let places = out.len();
         let mut sink = Direct { free: out.iter_mut() };
         self.progress(&mut sink);

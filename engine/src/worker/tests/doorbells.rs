@@ -175,6 +175,45 @@ fn the_first_send_after_a_single_message_rings_at_once() {
     }
 }
 
+/// A message that is to ring now takes those before it along: one doorbell serves all, whether the
+/// last of them ended a reservation or not, and nothing waits for a flush.
+#[test]
+fn a_message_that_rings_now_takes_those_before_it_along() {
+    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, false));
+    connect(&mut one, &mut two);
+    connect(&mut one, &mut two);
+    let [peer, other] = [0, 1].map(|n| one.worker.handler().up[n]);
+    let mut sent = 0;
+    for round in 0..200 {
+        let before = one.worker.stats();
+        let count = round % 9;
+        for _ in 0..count {
+            one.worker.outbox().send(peer, &payload(sent, 24)).unwrap();
+            sent += 1;
+        }
+        let rang = one.worker.stats().doorbells - before.doorbells;
+        one.worker.outbox().send_now(peer, &payload(sent, 24)).unwrap();
+        sent += 1;
+        let sender = &mut one.worker.core.sender;
+        sender.accounts.count_singles();
+        assert_eq!(sender.peers.at(peer.slot).unwrap().sq.pending, 0, "round {round}");
+        // A batch that was just full has rung, and leaves its peer in the list.
+        assert!(!sender.has_unsent() || count == STORE_BATCH, "round {round}");
+        let after = one.worker.stats();
+        assert_eq!(after.sent - before.sent, count as u64 + 1, "round {round}");
+        assert_eq!(after.doorbells - before.doorbells, rang + 1, "round {round}");
+        // Another peer's messages wait for the flush.
+        one.worker.outbox().send(other, b"later").unwrap();
+        assert!(one.worker.core.sender.has_unsent());
+        settle(&mut [&mut one, &mut two]);
+    }
+    let got = two.worker.handler().got.iter().filter(|(_, bytes, _)| bytes.len() == 24);
+    for (n, (_, bytes, _)) in got.clone().enumerate() {
+        assert_eq!(*bytes, payload(n, 24), "message {n}");
+    }
+    assert_eq!(got.count(), sent);
+}
+
 /// A reply that finds its peer's budget used up opens it anew, and still rings at once: else it
 /// would wait for the end of the turn, and travel behind the slot.
 #[test]

@@ -45,7 +45,7 @@
 //! 2034 to 1794. With 64 clients nothing changed: there the lines of the links miss the caches.
 //!
 //! Two changes gained nothing with 8 and 64 clients in turn. One put the fields that each message
-//! uses side by side, which helps after a rest alone
+//! uses side by side. It is there nevertheless, since it helps the first message after a rest
 //! ([`DomainState`](crate::state::domain_state::DomainState)). The other checked a resting link for
 //! answers in each fourth poll only.
 
