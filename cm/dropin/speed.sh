@@ -2,7 +2,7 @@
 # The drop-in beside the device alone, and UCX over the drop-in beside UCX's own shared memory. In
 # the row "signalled" each send of the device alone completes, as each send of ib_send_lat does. The
 # row "least" has a library that only copies each message and sets a flag (examples/floor.rs), beside
-# the device alone: what ib_send_lat itself takes. Its pause fits near cores; FLOOR_PAUSE sets it.
+# the device alone: about what ib_send_lat and the transfers take. Its pause fits near cores; FLOOR_PAUSE sets it.
 #
 #   cm/dropin/speed.sh [ROUNDS]
 #

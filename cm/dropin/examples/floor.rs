@@ -141,8 +141,8 @@ unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     _bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: one thread, one request of one piece, which fits the lane. The peer has read it, or
-    // it would not have answered.
+    // SAFETY: one thread, one request of one piece, which fits the lane. This side has taken what
+    // lies there, and the peer leaves the lane alone until the flag changes.
     unsafe {
         let (floor, piece) = (&mut *FLOOR.0.get(), &*(*wr).sg_list);
         let length = piece.length as usize;

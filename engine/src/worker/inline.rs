@@ -18,9 +18,10 @@
 //! sent to the peer ends it too: a batch, a request, a credit word, a message with a doorbell of
 //! its own. While replies to a peer wait, its budget is closed and no reservation begins.
 //!
-//! A message that rings at once reserves nothing, and checks budget and watermark itself. Its
-//! reservation would have to outlive the doorbell, and then idle peers would use up what others
-//! need.
+//! A message that is sent now joins those that wait for their doorbell, if there are any
+//! ([`Sender::post_and_ring`]). Else a message that rings at once reserves nothing, and checks
+//! budget and watermark itself. Its reservation would have to outlive the doorbell, and then idle
+//! peers would use up what others need.
 #![expect(unsafe_code, reason = "posts bytes it was lent")]
 
 use super::message::PeerId;
@@ -266,7 +267,7 @@ impl<P: Provider> Sender<P> {
                 || self.post_inline_copy(id, imm, bytes, Doorbell::Later));
         if posted {
             self.ring_doorbell(id.slot);
-            // The next flush takes it out of the list, unless it is the last there.
+            // If the peer is the last in the list, it leaves now, else with the next flush.
             if let Some(peer) = self.peers.at(id.slot)
                 && self.pending.pop_if(|slot| *slot == id.slot).is_some()
             {

@@ -56,9 +56,9 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.sender.send_copy(peer, Some(imm), bytes)
     }
 
-    /// Sends a copy of `bytes` with a doorbell of its own, after everything that waits for that
-    /// peer. Use it for a message whose latency counts. Up to [`Config::inline_bytes`] it is copied
-    /// once, from `bytes` to the device.
+    /// Sends a copy of `bytes` and rings the doorbell at once, also for everything that waits for
+    /// that peer. Use it for a message whose latency counts. Up to [`Config::inline_bytes`] it is
+    /// copied once, from `bytes` to the device.
     ///
     /// [`Config::inline_bytes`]: super::Config::inline_bytes
     ///

@@ -117,8 +117,8 @@ impl<P: Provider> Sender<P> {
         Ok(())
     }
 
-    /// Sends at once, with a doorbell of its own; straight from `bytes` if they fit inline.
-    /// [`Doorbell::Later`]: it was taken, and has to be flushed.
+    /// Sends at once, and rings for all that wait for that peer's doorbell. What fits inline goes
+    /// straight from `bytes`. [`Doorbell::Later`]: it was taken, and has to be flushed.
     #[inline(always)]
     pub(super) fn send_now(
         &mut self,

@@ -304,7 +304,7 @@ impl DomainState {
             *first = wc;
             return 1;
         }
-        // A full poll looks at everything.
+        // The full poll moves quiet links, so the place that was found counts no longer.
         self.links.forget_found();
         let places = out.len();
         let mut sink = Direct { free: out.iter_mut() };
