@@ -122,7 +122,7 @@ fn perftest_runs_over_raw_frames() {
 }
 
 /// The library that `speed.sh` measures beside the drop-in carries each message of a ping-pong: the
-/// flags of both lanes count them.
+/// flag of its lane counts them, both ways.
 #[test]
 fn the_least_library_carries_each_message() {
     if !has("ib_send_lat") {
@@ -140,7 +140,6 @@ fn the_least_library_carries_each_message() {
     let sides = Sides::new(&["sh", "-c", &server], &["sh", "-c", &client], Meets::Tcp);
     let text = sides.run_client().unwrap();
     assert_eq!(rows(&text), 1, "{text}");
-    let lanes = fs::read(&memory).unwrap();
-    let flag = |lane: usize| u64::from_ne_bytes(lanes[lane * 2048..][..8].try_into().unwrap());
-    assert_eq!([flag(0), flag(1), flag(2)], [2, 1000, 1000]);
+    let lane = fs::read(&memory).unwrap();
+    assert_eq!(u64::from_ne_bytes(lane[..8].try_into().unwrap()), 2000);
 }
