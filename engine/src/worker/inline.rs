@@ -260,11 +260,11 @@ impl<P: Provider> Sender<P> {
     /// If messages to a peer wait for its doorbell, sends a copy inline behind them, and rings for
     /// all. False: nothing was done.
     #[inline(always)]
-    pub(super) fn post_and_ring(&mut self, id: PeerId, imm: Option<u32>, bytes: &[u8]) -> bool {
+    pub(super) fn post_and_ring(&mut self, id: PeerId, bytes: &[u8]) -> bool {
         let waits = self.peers.at(id.slot).is_some_and(|peer| peer.sq.pending > 0);
         let posted = waits
-            && (imm.is_none() && self.post_reserved_copy(id, bytes)
-                || self.post_inline_copy(id, imm, bytes, Doorbell::Later));
+            && (self.post_reserved_copy(id, bytes)
+                || self.post_inline_copy(id, None, bytes, Doorbell::Later));
         if posted {
             self.ring_doorbell(id.slot);
             // If the peer is the last in the list, it leaves now, else with the next flush.

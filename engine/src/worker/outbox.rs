@@ -67,7 +67,7 @@ impl<P: Provider> Outbox<'_, P> {
     #[inline(always)]
     pub fn send_now(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), SendError> {
         probes::send(peer.slot, bytes.len() as u64);
-        if self.core.sender.send_now(peer, None, bytes)? == Doorbell::Later {
+        if self.core.sender.send_now(peer, bytes)? == Doorbell::Later {
             self.core.flush();
         }
         Ok(())

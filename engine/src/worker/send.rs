@@ -120,41 +120,31 @@ impl<P: Provider> Sender<P> {
     /// Sends at once, and rings for all that wait for that peer's doorbell. What fits inline goes
     /// straight from `bytes`. [`Doorbell::Later`]: it was taken, and has to be flushed.
     #[inline(always)]
-    pub(super) fn send_now(
-        &mut self,
-        id: PeerId,
-        imm: Option<u32>,
-        bytes: &[u8],
-    ) -> Result<Doorbell, SendError> {
-        if P::Qp::POSTS_INLINE && self.post_inline_copy(id, imm, bytes, Doorbell::Now) {
+    pub(super) fn send_now(&mut self, id: PeerId, bytes: &[u8]) -> Result<Doorbell, SendError> {
+        if P::Qp::POSTS_INLINE && self.post_inline_copy(id, None, bytes, Doorbell::Now) {
             return Ok(Doorbell::Now);
         }
-        self.send_now_checked(id, imm, bytes)
+        self.send_now_checked(id, bytes)
     }
 
     #[inline(never)]
-    fn send_now_checked(
-        &mut self,
-        id: PeerId,
-        imm: Option<u32>,
-        bytes: &[u8],
-    ) -> Result<Doorbell, SendError> {
+    fn send_now_checked(&mut self, id: PeerId, bytes: &[u8]) -> Result<Doorbell, SendError> {
         if P::Qp::POSTS_INLINE
-            && (self.post_and_ring(id, imm, bytes)
+            && (self.post_and_ring(id, bytes)
                 || self.open_budget(id.slot)
-                    && self.post_inline_copy(id, imm, bytes, Doorbell::Now))
+                    && self.post_inline_copy(id, None, bytes, Doorbell::Now))
         {
             return Ok(Doorbell::Now);
         }
         if self.goes_inline(id.slot, bytes.len())
             && self.peers.get(id).is_some_and(|peer| peer.deferred == 0)
         {
-            let wr = message(imm, SendFlags::INLINE, Sge::inline(bytes));
+            let wr = message(None, SendFlags::INLINE, Sge::inline(bytes));
             if self.post_message::<true>(id.slot, wr, Held::NOTHING) {
                 return Ok(Doorbell::Now);
             }
         }
-        self.send_copy(id, imm, bytes)?;
+        self.send_copy(id, None, bytes)?;
         Ok(Doorbell::Later)
     }
 }
