@@ -98,9 +98,9 @@ measure() {
             local op=${1#ib_}
             perftest "$1" 4 65536 20000 | awk '{ print $1 * 1048576 / 1e9 }'
             bench 4 65536 bandwidth --op "${op%_bw}" ;;
-        "ucx tag_lat")
+        "ucx tag_lat" | "ucx ucp_put_lat" | "ucx ucp_get")
             for transport in rc_v posix; do
-                ucx 3 $transport -t tag_lat -s 8 -n 50000 | awk '{ print $1 * 1000 }'
+                ucx 3 $transport -t "${1#ucx }" -s 8 -n 50000 | awk '{ print $1 * 1000 }'
             done ;;
         "ucx tag_bw")
             for transport in rc_v posix; do
@@ -136,17 +136,17 @@ summary() {
         }
         NF == 2 && $2 > 0 { n++; own[n] = $1; other[n] = $2; ratio[n] = $1 / $2 }
         END {
-            if (n == 0) { printf "%-12s told no figures\n", name; exit }
+            if (n == 0) { printf "%-15s told no figures\n", name; exit }
             middle = median(ratio, n)
             split(aim, part, " ")
             says = aim == "" ? "-" : (part[1] == "<=" ? middle <= part[2] : middle >= part[2]) \
                 ? "met" : "missed"
-            printf "%-12s %-5s %6d %9.4g %9.4g %-4s %7.2f  %5.2f to %-5.2f %-7s %s\n", name, \
+            printf "%-15s %-5s %6d %9.4g %9.4g %-4s %7.2f  %5.2f to %-5.2f %-7s %s\n", name, \
                 kind, n, median(own, n), median(other, n), unit, middle, ratio[1], ratio[n], aim, says
         }'
 }
 
-printf "%-12s %-5s %6s %9s %9s %-4s %7s  %14s %-7s\n" \
+printf "%-15s %-5s %6s %9s %9s %-4s %7s  %14s %-7s\n" \
     program cores rounds drop-in beside unit ratio range aim
 row ib_send_lat ns "<= 1.3"
 row signalled ns
@@ -156,5 +156,7 @@ row ib_write_bw GB/s ">= 0.7"
 row ib_read_bw GB/s ">= 0.7"
 if command -v ucx_perftest > /dev/null; then
     row "ucx tag_lat" ns
+    row "ucx ucp_put_lat" ns
+    row "ucx ucp_get" ns
     row "ucx tag_bw" GB/s
 fi

@@ -50,6 +50,8 @@ const GO_ON: Duration = Duration::from_micros(50);
 /// Polls between two wake-ups that show the same. They may all come while the thread sleeps: on a
 /// busy machine it takes the core of the program for as long as it goes on.
 const BUSY_GO_ON: usize = 20;
+/// Posts of a program that waits for an event, of which one wakes the thread.
+const WAKE_EVERY: usize = 64;
 /// Pauses between two looks while it goes on: each look takes the device from the program.
 const PAUSES: usize = 32;
 
@@ -76,6 +78,8 @@ pub(crate) struct Progress {
     armed: AtomicUsize,
     /// How often the program has asked for an event.
     requests: AtomicUsize,
+    /// Posts that did the work themselves, because the program waits for an event.
+    worked_posts: AtomicUsize,
     /// The events of each context, by its address.
     pub(crate) contexts: Mutex<HashMap<usize, Arc<AsyncQueue>>>,
     /// Objects of the program. Each leaves its list before it is destroyed, and is used only while
@@ -182,6 +186,7 @@ impl Progress {
             driven: AtomicBool::new(true),
             armed: AtomicUsize::new(0),
             requests: AtomicUsize::new(0),
+            worked_posts: AtomicUsize::new(0),
             contexts: Mutex::default(),
             cqs: Mutex::default(),
             qps: Mutex::default(),
@@ -229,6 +234,12 @@ impl Progress {
         let waits = waits && !self.driven.load(Ordering::SeqCst);
         if waits {
             self.work();
+            // While the thread stands in, it sees only what wakes it. A program that reads and
+            // writes remote memory and polls all the time wakes it now and then, so that it leaves
+            // the device to the program.
+            if self.worked_posts.fetch_add(1, Ordering::Relaxed) % WAKE_EVERY == WAKE_EVERY - 1 {
+                ring(self.kick.as_raw_fd());
+            }
         }
         waits
     }
@@ -487,6 +498,24 @@ mod tests {
             until(true);
             progress.call();
             until(false);
+        }
+    }
+
+    /// UCX reads and writes remote memory, and no peer wakes the thread then.
+    #[test]
+    fn a_program_that_waits_and_posts_and_polls_has_the_device_to_itself() {
+        let device = SoftDevice::open().unwrap();
+        device.connect_by_number().unwrap();
+        let progress: &'static Progress = Box::leak(Box::new(Progress::new(device).unwrap()));
+        std::thread::spawn(|| progress.run());
+        progress.arm();
+        progress.call();
+        let begin = Instant::now();
+        let mut stood_in = false;
+        while !(stood_in && progress.driven.load(Ordering::SeqCst)) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "it stood in: {stood_in}");
+            (0..BUSY_LOOK).for_each(|_| count_poll());
+            stood_in |= progress.posted();
         }
     }
 
