@@ -5,8 +5,8 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use doorbell_seam::provider::{AsyncEvents, ExtendedCq, ResizeCq, Sharing};
-use doorbell_seam::wc::{Wc, WcFlags};
+use doorbell_seam::provider::{AsyncEvents, ExtendedCq, Polled, ResizeCq, Sharing};
+use doorbell_seam::wc::{Wc, WcFlags, WcOpcode};
 use doorbell_soft::{SoftCq, SoftDevice};
 use libc::{c_int, c_uint};
 
@@ -25,7 +25,7 @@ use crate::reader::{Current, Reader};
 const PATIENCE: u32 = 1024;
 const YIELD_EVERY: u32 = 32;
 
-/// Completions that are taken at once. Few: each poll makes room for them, and most find none.
+/// Completions that are taken at once, where a poll takes more than one.
 const STEP: usize = 8;
 
 /// A completion queue.
@@ -80,12 +80,14 @@ impl Cq {
 
     /// A completion was found, which goes to the program.
     #[inline]
-    pub(crate) fn found(&self, wc: &mut Wc) {
-        self.progress.scatter.end(wc);
+    pub(crate) fn found(&self, wc: Wc) -> Wc {
         if !wc.status.is_ok() {
             self.progress.tell_qp(wc.qp_num, News::Failed);
         }
         self.empty.store(0, Ordering::Relaxed);
+        let is_receive = wc.status.is_ok() && wc.opcode == WcOpcode::Recv;
+        let filled = is_receive.then_some(wc.byte_len);
+        Wc { wr_id: self.progress.scatter.end(wc.wr_id, filled), ..wc }
     }
 
     /// A poll was in vain. After many of them, lets others have the core: the peer may wait for it.
@@ -348,57 +350,79 @@ pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut i
         let cq = unsafe { cq_at(at) }?;
         let most = usize::try_from(most).map_err(|_| INVALID)?;
         count_poll();
-        // SAFETY: the program gives room for `most` of them. To make room for few costs less.
-        let done = unsafe {
-            match most {
-                1 => poll::<1>(&cq.own, most, to),
-                _ => poll::<STEP>(&cq.own, most, to),
-            }
-        }?;
-        if done == 0 {
-            cq.own.found_nothing();
+        if most == 0 {
+            return Ok(0);
         }
-        Ok(done as c_int)
+        let cq = &cq.own;
+        match cq.cq.poll_one_shared(most > 1) {
+            Polled::Nothing => {
+                cq.found_nothing();
+                Ok(0)
+            }
+            // SAFETY: the program gives room for one at least.
+            Polled::One(wc) => unsafe { put(to, completion(cq.found(wc))) }.map(|()| 1),
+            // SAFETY: the program gives room for them.
+            Polled::More => unsafe { take_some(cq, most, to) },
+        }
     })
 }
 
-/// Takes up to `most` completions, some at a time.
+/// Takes up to `most` completions, some at a time, by the rest of a poll.
 ///
 /// # Safety
 /// There is room for them.
-#[inline(always)]
-unsafe fn poll<const SOME: usize>(cq: &Cq, most: usize, to: *mut ibv_wc) -> Result<usize, Errno> {
-    let mut found = [Wc::default(); SOME];
+#[inline(never)]
+unsafe fn take_some(cq: &Cq, most: usize, to: *mut ibv_wc) -> Result<c_int, Errno> {
+    let mut found = [Wc::default(); STEP];
     let mut done = 0;
     while done < most {
-        let wanted = (most - done).min(SOME);
-        let count = cq.cq.poll_shared(&mut found[..wanted]);
-        for wc in found.iter_mut().take(count) {
-            cq.found(wc);
+        let wanted = (most - done).min(STEP);
+        let count = cq.cq.poll_more_shared(&mut found[..wanted]);
+        for wc in found.iter().take(count) {
             // SAFETY: as the caller says.
-            unsafe { put(to.wrapping_add(done), completion(wc)) }?;
+            unsafe { put(to.wrapping_add(done), completion(cq.found(by_field(wc)))) }?;
             done += 1;
         }
         if count < wanted {
             break;
         }
     }
-    Ok(done)
+    if done == 0 {
+        cq.found_nothing();
+    }
+    Ok(done as c_int)
 }
 
-fn completion(wc: &Wc) -> ibv_wc {
-    // SAFETY: fields of a reference. Volatile: the device has just stored them one by one, and one
-    // wide load, as the compiler would make it, would wait for these stores.
-    let (status, opcode) = unsafe {
-        let status = (&raw const wc.status).read_volatile();
-        (status, (&raw const wc.opcode).read_volatile())
-    };
+/// A copy of a completion, loaded field by field: the device has just stored it so, and a wide load
+/// would wait for these stores.
+#[inline(always)]
+fn by_field(wc: &Wc) -> Wc {
+    // SAFETY: fields of a reference; volatile, or else the compiler joins the loads.
+    unsafe {
+        Wc {
+            wr_id: (&raw const wc.wr_id).read_volatile(),
+            qp_num: (&raw const wc.qp_num).read_volatile(),
+            byte_len: (&raw const wc.byte_len).read_volatile(),
+            imm: (&raw const wc.imm).read_volatile(),
+            vendor_err: (&raw const wc.vendor_err).read_volatile(),
+            status: (&raw const wc.status).read_volatile(),
+            opcode: (&raw const wc.opcode).read_volatile(),
+            flags: (&raw const wc.flags).read_volatile(),
+            src_qp: (&raw const wc.src_qp).read_volatile(),
+        }
+    }
+}
+
+/// A completion, as C has it. It is inlined so that one that [`SoftCq::poll_one_shared`] returns is
+/// never in memory.
+#[inline(always)]
+fn completion(wc: Wc) -> ibv_wc {
     // Immediate data is in network byte order here; a key is not.
     let imm_data = if wc.flags.contains(WcFlags::WITH_IMM) { wc.imm.to_be() } else { wc.imm };
     ibv_wc {
         wr_id: wc.wr_id,
-        status: status as c_int,
-        opcode: opcode as c_int,
+        status: wc.status as c_int,
+        opcode: wc.opcode as c_int,
         vendor_err: wc.vendor_err,
         byte_len: wc.byte_len,
         imm_data,
@@ -415,7 +439,7 @@ mod tests {
 
     #[test]
     fn immediate_data_is_in_network_byte_order_and_a_key_is_not() {
-        let flagged = |flags| completion(&Wc { imm: 5, flags, ..Wc::default() }).imm_data;
+        let flagged = |flags| completion(Wc { imm: 5, flags, ..Wc::default() }).imm_data;
         assert_eq!(flagged(WcFlags::WITH_IMM), 5_u32.to_be());
         assert_eq!(flagged(WcFlags::WITH_INV), 5);
     }

@@ -108,9 +108,7 @@ unsafe fn take_next(cq: &Cq, at: *mut ibv_cq_ex) -> Option<WcEx> {
         cq.found_nothing();
         return None;
     };
-    let mut plain = wc.plain();
-    cq.found(&mut plain);
-    wc.wr_id = plain.wr_id;
+    wc.wr_id = cq.found(wc.plain()).wr_id;
     // SAFETY: as the caller says; the program writes neither.
     unsafe { ((*at).status, (*at).wr_id) = (wc.status as c_int, wc.wr_id) };
     Some(wc)

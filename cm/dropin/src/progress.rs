@@ -4,7 +4,8 @@
 //!
 //! While the program polls by itself, the thread only looks each millisecond whether it still does,
 //! also if it has asked for events: its polls ring for those. Otherwise the thread sleeps until a
-//! peer rings, does the work, goes on for a moment, and sleeps again.
+//! peer rings, or the program after some posts. It does the work, goes on for a moment, and sleeps
+//! again.
 #![expect(unsafe_code, reason = "epoll, signals, the end of the process")]
 
 use std::collections::HashMap;
@@ -50,7 +51,7 @@ const GO_ON: Duration = Duration::from_micros(50);
 /// Polls between two wake-ups that show the same. They may all come while the thread sleeps: on a
 /// busy machine it takes the core of the program for as long as it goes on.
 const BUSY_GO_ON: usize = 20;
-/// Posts of a program that waits for an event, of which one wakes the thread.
+/// A program that waits for an event wakes the thread at every 64th post.
 const WAKE_EVERY: usize = 64;
 /// Pauses between two looks while it goes on: each look takes the device from the program.
 const PAUSES: usize = 32;

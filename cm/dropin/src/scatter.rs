@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use doorbell_alloc::{Mapping, Pages};
 use doorbell_seam::provider::{Access, Provider, Region};
-use doorbell_seam::wc::{Wc, WcOpcode};
 use doorbell_seam::wr::{RecvWr, Sge};
 use doorbell_soft::{SoftDevice, SoftRegion};
 
@@ -96,40 +95,37 @@ impl Scatter {
         self.count.store(waiting.1.len(), Ordering::Release);
     }
 
-    /// If a completion is one of such a receive, spreads its bytes, and gives it its own number.
+    /// The number by which the program knows the request of a completion. If that is such a
+    /// receive, its bytes are spread; `filled` says how many there are, or `None` after an error.
     #[inline]
-    pub(crate) fn end(&self, wc: &mut Wc) {
-        if self.count.load(Ordering::Acquire) > 0 && wc.wr_id >= FIRST {
-            self.spread(wc);
-        }
+    pub(crate) fn end(&self, wr_id: u64, filled: Option<u32>) -> u64 {
+        let is_one = self.count.load(Ordering::Acquire) > 0 && wr_id >= FIRST;
+        if is_one { self.spread(wr_id, filled) } else { wr_id }
     }
 
     #[cold]
-    fn spread(&self, wc: &mut Wc) {
+    #[inline(never)]
+    fn spread(&self, number: u64, filled: Option<u32>) -> u64 {
         let mut waiting = lock(&self.waiting);
-        let Some(receive) = waiting.1.remove(&wc.wr_id) else { return };
+        let Some(receive) = waiting.1.remove(&number) else { return number };
         self.count.store(waiting.1.len(), Ordering::Release);
         drop(waiting);
-        wc.wr_id = receive.wr_id;
-        if !wc.status.is_ok() || wc.opcode != WcOpcode::Recv {
-            return;
-        }
         let mut from = receive.region.as_ptr().cast_const();
-        let mut left = wc.byte_len as usize;
+        let mut left = filled.unwrap_or(0) as usize;
         for piece in &receive.pieces {
             let length = left.min(piece.length as usize);
             // SAFETY: the region has the bytes of all pieces together, of which the device has
-            // filled `byte_len`; the program keeps the pieces until this completion.
+            // filled `left`; the program keeps the pieces until this completion.
             unsafe { ptr::copy(from, piece.addr as *mut u8, length) };
             (from, left) = (from.wrapping_add(length), left - length);
         }
+        receive.wr_id
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use doorbell_seam::wc::Status;
 
     fn piece(bytes: &mut [u8]) -> Sge {
         Sge { addr: bytes.as_mut_ptr() as u64, length: bytes.len() as u32, lkey: 0 }
@@ -145,14 +141,9 @@ mod tests {
         assert_eq!(posted.sge.length, 7);
         // SAFETY: the memory of the receive.
         unsafe { ptr::copy(b"abcdefg".as_ptr(), posted.sge.addr as *mut u8, 7) };
-        let opcode = WcOpcode::Recv;
-        let mut wc = Wc { wr_id: posted.wr_id, byte_len: 5, opcode, ..Wc::default() };
-        scatter.end(&mut wc);
-        assert_eq!((wc.wr_id, &one, &two), (7, b"abc", b"de\0\0"));
-        // It has ended.
-        let mut again = Wc { wr_id: posted.wr_id, ..wc };
-        scatter.end(&mut again);
-        assert_eq!(again.wr_id, posted.wr_id);
+        let number = scatter.end(posted.wr_id, Some(5));
+        assert_eq!((number, &one, &two), (7, b"abc", b"de\0\0"));
+        assert_eq!(scatter.end(posted.wr_id, Some(5)), posted.wr_id, "it has ended");
     }
 
     #[test]
@@ -162,14 +153,9 @@ mod tests {
         let mut bytes = [1_u8; 2];
         let pieces = [piece(&mut bytes)];
         let posted = scatter.begin(&device, Owner::Srq(1), 9, &pieces).unwrap();
-        let status = Status::Flushed;
-        let mut wc = Wc { wr_id: posted.wr_id, byte_len: 2, status, ..Wc::default() };
-        scatter.end(&mut wc);
-        assert_eq!((wc.wr_id, bytes), (9, [1, 1]));
+        assert_eq!((scatter.end(posted.wr_id, None), bytes), (9, [1, 1]));
         let gone = scatter.begin(&device, Owner::Srq(1), 9, &pieces).unwrap();
         scatter.forget(Owner::Srq(1));
-        let mut wc = Wc { wr_id: gone.wr_id, ..Wc::default() };
-        scatter.end(&mut wc);
-        assert_eq!(wc.wr_id, gone.wr_id);
+        assert_eq!(scatter.end(gone.wr_id, None), gone.wr_id);
     }
 }

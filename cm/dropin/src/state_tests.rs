@@ -142,3 +142,19 @@ fn each_state_takes_what_it_may() {
         own.modify(0);
     }
 }
+
+/// A receive that is posted after a reset is one of the new life, and those before it are gone.
+#[test]
+fn a_reset_forgets_the_receives_before_it_alone() {
+    let own = Own::new();
+    for _ in 0..3 {
+        (1..4).for_each(|state| own.modify(state));
+        for _ in 0..4 {
+            assert_eq!(own.receive(1), FINE, "the queue is empty");
+        }
+        assert_eq!(own.receive(1), (FULL, Some(0)));
+        assert_eq!(own.send(1), FINE);
+        assert_eq!(own.completions(2), [(0, 0), (100, 0)]);
+        own.modify(0);
+    }
+}

@@ -117,7 +117,8 @@ impl SoftPoller {
     /// has ceased to, or takes that back; then a poll must follow. Such a poll has no places for
     /// completions. A thread that has armed a queue keeps the promise if it sleeps: what comes
     /// wakes it, and then it polls. Under the promise, a poll of the program may leave a message to
-    /// the next poll, and an acknowledgement to the reply that is likely to follow.
+    /// the next poll, and an acknowledgement to the reply that is likely to follow. If nobody has
+    /// armed its queue, it looks at some of the quiet links only.
     pub fn promise_polls(&mut self, on: bool) {
         self.cq.domain.enter_shared(|state| state.transport.res.attended = on);
     }
@@ -128,11 +129,28 @@ impl SoftPoller {
 }
 
 impl SoftCq {
-    /// As [`Poller::poll`], for several threads at once: a queue of the shared domain is locked
-    /// anyway. Finds nothing in an exclusive queue.
     #[inline(never)]
-    pub fn poll_shared(&self, out: &mut [Wc]) -> usize {
+    fn poll_shared(&self, out: &mut [Wc]) -> usize {
         let index = self.index;
         self.domain.enter_shared(|state| state.poll_shared(index, out)).unwrap_or(0)
+    }
+
+    /// As [`Poller::poll_one`], for several threads at once: a queue of the shared domain is locked
+    /// anyway. [`Polled::More`]: call [`SoftCq::poll_more_shared`]. A caller that asks for
+    /// `several` completions gets the end of a send only if the receive of its answer belongs to
+    /// another queue. Finds nothing in an exclusive queue.
+    #[inline(always)]
+    pub fn poll_one_shared(&self, several: bool) -> Polled {
+        match self.domain.shared() {
+            Some(mut state) => state.poll_one_shared(self.index, several),
+            None => Polled::Nothing,
+        }
+    }
+
+    /// The rest of a poll, as [`Poller::poll_more`].
+    #[inline(never)]
+    pub fn poll_more_shared(&self, out: &mut [Wc]) -> usize {
+        let index = self.index;
+        self.domain.enter_shared(|state| state.poll_more_shared(index, out)).unwrap_or(0)
     }
 }

@@ -231,6 +231,26 @@ impl<'a> Posted<'a> {
         Source { at, length, life: PhantomData }
     }
 
+    /// The same request with a copy of its bytes in one piece, in `room`. `None`: they do not fit.
+    pub(crate) fn in_one_piece<'r>(&self, room: &'r mut [u8]) -> Option<Posted<'r>>
+    where
+        'a: 'r,
+    {
+        let mut rest = Target::of(room);
+        let start = rest.as_ptr();
+        let mut length = 0;
+        for source in self.sources() {
+            if source.length() > rest.length() {
+                return None;
+            }
+            rest.copy(source);
+            length += source.length();
+            rest = rest.part(source.length(), u32::MAX);
+        }
+        let sge = Sge { addr: start as u64, length, lkey: 0 };
+        Some(Posted(SendWr { sge, more: &[], ..self.0 }))
+    }
+
     /// The bytes of all pieces.
     pub(crate) fn sources(&self) -> impl Iterator<Item = Source<'_>> {
         self.0.all_pieces().map(source)

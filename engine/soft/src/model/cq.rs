@@ -98,6 +98,13 @@ enum Health {
     Gone,
 }
 
+/// What an entry does that finds an extended queue full.
+enum Full {
+    Overruns,
+    /// It replaces the oldest.
+    Replaces,
+}
+
 impl CompletionQueue {
     pub(crate) fn new(
         depth: u32,
@@ -169,9 +176,14 @@ impl CompletionQueue {
     /// entries of this poll have left already; they count as if they were still there. Inlined: see
     /// [`Queued`].
     #[inline(always)]
-    pub(crate) fn push(&mut self, wc: Wc, retire: Retire, ahead: u32) {
-        if self.health != Health::Good && !self.make_stamps() {
-            return;
+    pub(crate) fn push(&mut self, wc: Wc, retire: Retire, mut ahead: u32) {
+        if self.health != Health::Good {
+            match self.make_stamps() {
+                // What has left makes room, as what is replaced does.
+                Some(Full::Replaces) => ahead = 0,
+                Some(Full::Overruns) => {}
+                None => return,
+            }
         }
         if self.tail.wrapping_sub(self.head) + ahead >= self.depth {
             return self.overrun();
@@ -206,22 +218,22 @@ impl CompletionQueue {
     }
 
     /// Records the time for the next entry, and makes room for the entry if the queue overwrites.
-    /// Returns false if the queue takes no more.
+    /// `None`: the queue takes no more.
     #[cold]
-    fn make_stamps(&mut self) -> bool {
+    fn make_stamps(&mut self) -> Option<Full> {
         let (Health::Extended, Some(stamped)) = (self.health, &mut self.stamped) else {
-            return false;
+            return None;
         };
         let Stamps { clock, wallclock, overwrites } = stamped.stamps;
         if self.tail.wrapping_sub(self.head) >= self.depth {
             if !overwrites {
-                return true;
+                return Some(Full::Overruns);
             }
             self.head = self.head.wrapping_add(1);
         }
         let at = self.tail as usize & (self.ring.len() - 1);
         stamped.set(at, [clock, wallclock].map(|clock| clock.map(|clock| clock())));
-        true
+        Some(if overwrites { Full::Replaces } else { Full::Overruns })
     }
 
     /// The times of the oldest entry.
@@ -289,8 +301,16 @@ impl CompletionQueue {
     #[inline(always)]
     pub(crate) fn passes(&self) -> usize {
         debug_assert_eq!(self.head, self.tail);
-        let is_plain = self.health == Health::Good && self.armed.is_none();
-        if is_plain { self.depth as usize } else { 0 }
+        let is_plain = self.health == Health::Good || self.is_extended_without_times();
+        if is_plain && self.armed.is_none() { self.depth as usize } else { 0 }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_extended_without_times(&self) -> bool {
+        let has_times = |stamps: &Stamps| stamps.clock.is_some() || stamps.wallclock.is_some();
+        let has_times = self.stamped.as_ref().is_some_and(|stamped| has_times(&stamped.stamps));
+        self.health == Health::Extended && !has_times
     }
 
     /// Takes the oldest completion.

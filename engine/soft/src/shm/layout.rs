@@ -296,10 +296,11 @@ impl Header {
     pub(crate) fn is_like(self, other: Header) -> bool {
         (self.0 ^ other.0) >> 16 == 0
     }
-    /// The same; one may also ask for an acknowledgement, and the other not.
+    /// The same; one may also ask for an acknowledgement or an event, and the other not.
     #[inline(always)]
     pub(crate) fn is_like_but_asks(self, other: Header) -> bool {
-        const ASKS: u64 = (RecordFlags::ACK_REQ.bits() as u64) << 8;
+        const ASKS: u64 =
+            ((RecordFlags::ACK_REQ.bits() | RecordFlags::SOLICITED.bits()) as u64) << 8;
         (self.0 ^ other.0) >> 16 & !ASKS == 0
     }
     /// Bytes between the header word and the payload.

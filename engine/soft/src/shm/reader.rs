@@ -242,8 +242,8 @@ impl Rx {
 
     /// The record in the slot, whose first word is `word`, if it is the only new one and a message
     /// like `like`, and if its sender has read everything up to `said`, the end of this side's last
-    /// record. It may ask for an acknowledgement or not. [`Rx::take_from_slot`] finds out whether
-    /// the rest of the slot belongs to the same record.
+    /// record. It may ask for an acknowledgement or an event. [`Rx::take_from_slot`] finds out
+    /// whether the rest of the slot belongs to the same record.
     #[inline(always)]
     pub(crate) fn predicted_in_slot(
         &self,
@@ -375,8 +375,8 @@ impl Rx {
     }
 
     /// Copies the payload of the record that [`Rx::first_of_few`] just returned to `to`, and moves
-    /// past the record, if it is a message like `like`, whether it asks for an acknowledgement or
-    /// not. False: it is another kind of record, or the payload is too long, and nothing was
+    /// past the record, if it is a message like `like`, which may ask for an acknowledgement or an
+    /// event. False: it is another kind of record, or the payload is too long, and nothing was
     /// consumed.
     #[inline(always)]
     pub(crate) fn take_from_ring(

@@ -1,5 +1,6 @@
 //! The contents of completions.
 
+use crate::model::send_queue::SqEntry;
 use crate::shm::layout::RecordFlags;
 use crate::wc::{Status, Wc, WcFlags, WcOpcode};
 
@@ -16,6 +17,22 @@ pub(crate) fn error_wc(wr_id: u64, qp_num: u32, status: Status) -> Wc {
         opcode: WcOpcode::Other,
         flags: WcFlags::all(),
         src_qp: 0xdead_beef,
+    }
+}
+
+/// The completion of a send that has succeeded.
+#[inline(always)]
+pub(crate) fn send_wc(qp_num: u32, entry: SqEntry) -> Wc {
+    Wc {
+        wr_id: entry.wr_id,
+        qp_num,
+        byte_len: entry.length,
+        imm: 0,
+        vendor_err: 0,
+        status: Status::Success,
+        opcode: entry.sent.opcode(),
+        flags: WcFlags::empty(),
+        src_qp: 0,
     }
 }
 

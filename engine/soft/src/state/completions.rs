@@ -4,9 +4,9 @@
 use std_alloc::vec::Vec;
 
 use crate::model::cq::{CompletionQueue, Retire, Sink};
-use crate::state::completion::error_wc;
+use crate::state::completion::{error_wc, send_wc};
 use crate::state::qp::QpContext;
-use crate::wc::{Status, Wc, WcFlags};
+use crate::wc::{Status, Wc};
 
 /// The completion queues of a domain, by the index that queue pairs name.
 pub(crate) struct Completions {
@@ -39,6 +39,13 @@ impl Completions {
         self.queues.get(index).is_some_and(|queue| !queue.is_empty())
     }
 
+    /// True if an entry for that queue may go straight to its poll: none waits there, and see
+    /// [`CompletionQueue::passes`].
+    #[inline(always)]
+    pub(crate) fn passes(&self, index: usize) -> bool {
+        self.queues.get(index).is_some_and(|queue| queue.is_empty() && queue.passes() > 0)
+    }
+
     /// All of them, by index.
     pub(crate) fn all(&mut self) -> &mut [CompletionQueue] {
         &mut self.queues
@@ -48,6 +55,12 @@ impl Completions {
     #[inline(always)]
     pub(crate) fn has_overrun(&self) -> bool {
         self.queues.iter().any(CompletionQueue::has_overrun)
+    }
+
+    /// True if a thread waits for an entry of that one.
+    #[inline(always)]
+    pub(crate) fn is_queue_armed(&self, index: usize) -> bool {
+        self.queues.get(index).is_some_and(CompletionQueue::is_armed)
     }
 
     /// True if a thread waits for an entry of one of them.
@@ -75,19 +88,7 @@ impl Completions {
     /// A send has succeeded.
     #[inline(always)]
     pub(crate) fn send<S: Sink>(&mut self, qp: &mut QpContext, index: u32, sink: &mut S) {
-        let entry = *qp.sq.entry(index);
-        let opcode = entry.sent.opcode();
-        let wc = Wc {
-            wr_id: entry.wr_id,
-            qp_num: qp.num,
-            byte_len: entry.length,
-            imm: 0,
-            vendor_err: 0,
-            status: Status::Success,
-            opcode,
-            flags: WcFlags::empty(),
-            src_qp: 0,
-        };
+        let wc = send_wc(qp.num, *qp.sq.entry(index));
         self.put_send(qp, index, wc, sink);
     }
 

@@ -34,7 +34,8 @@ pub(crate) struct Resources {
     /// The shared receive queues of XRC domains; only the shared domain has any.
     pub(crate) xrc: XrcQueues,
     pub(crate) inboxes: Inboxes,
-    /// Somebody polls soon even if the program does not: an acknowledgement may wait for a reply.
+    /// Somebody polls soon even if the program does not: an acknowledgement may wait for a reply,
+    /// and a message or a look for the next poll.
     pub(crate) attended: bool,
 }
 
@@ -50,11 +51,11 @@ pub(crate) enum Outcome {
 }
 
 impl Resources {
-    /// True if a message for that completion queue may wait for the next poll: somebody polls soon,
-    /// and nobody sleeps until the entry comes.
+    /// True if what concerns that completion queue may wait for the next poll: somebody polls soon,
+    /// and nobody sleeps until an entry comes there.
     #[inline(always)]
-    pub(crate) fn may_leave(&mut self, recv_cq: usize) -> bool {
-        self.attended && self.completions.get_mut(recv_cq).is_some_and(|cq| !cq.is_armed())
+    pub(crate) fn may_wait(&self, cq: usize) -> bool {
+        self.attended && !self.completions.is_queue_armed(cq)
     }
 
     /// From now on no peer uses memory through this queue pair, and none believes what it reads of

@@ -38,6 +38,10 @@ impl SignaledQueue {
         self.head == self.tail
     }
     #[inline(always)]
+    pub(crate) fn has_one(&self) -> bool {
+        self.tail.wrapping_sub(self.head) == 1
+    }
+    #[inline(always)]
     pub(crate) fn has_room(&self) -> bool {
         self.tail.wrapping_sub(self.head) < SIGNALED_MAX
     }

@@ -217,7 +217,7 @@ impl DomainState {
 
     /// True if something has come on a quiet link, which the links remember, or in an inbox.
     #[inline(always)]
-    fn find_in_background(&mut self) -> bool {
+    pub(super) fn find_in_background(&mut self) -> bool {
         let others_first = self.links.is_check_due();
         others_first && self.check_others()
             || self.links.find_message()

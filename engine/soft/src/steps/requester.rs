@@ -6,9 +6,10 @@ use crate::model::memory::Memory;
 use crate::model::send_queue::{Sent, SqEntry};
 use crate::shm::head::Head;
 use crate::shm::layout::{
-    FRAGMENT, Header, PUBLISH_EVERY, RecordFlags, SLOT_RECORD_MAX, SLOT_SHORT_RECORD,
+    FRAGMENT, Header, PUBLISH_EVERY, RecordFlags, SLOT_RECORD_MAX, SLOT_SHORT, SLOT_SHORT_RECORD,
 };
 use crate::shm::ring::{CLAIM_MIN, Space};
+use crate::state::completion::send_wc;
 use crate::state::domain_state::DomainState;
 use crate::state::link::Link;
 use crate::state::qp::{QpContext, Reserved, State};
@@ -19,6 +20,7 @@ use crate::steps::admission::{admissible, push, readable};
 use crate::steps::backlog;
 use crate::steps::lend::{self, LEND_MIN};
 use crate::steps::local_rdma;
+use crate::wc::Wc;
 use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr};
 
 impl DomainState {
@@ -74,6 +76,7 @@ impl DomainState {
         };
         let memory = &self.transport.res.nic.memory;
         let done = match list {
+            [wr] if !wr.more.is_empty() => usize::from(post_pieces_at_once(link, memory, qp, wr)),
             // `post_at_once` has tried it, unless it is long.
             [wr] if wr.sge.length < LEND_MIN => 0,
             [wr] => usize::from(post_lent_at_once(link, memory, qp, wr)),
@@ -180,6 +183,27 @@ impl Transport {
         }
     }
 
+    /// Makes the completion of that send, the oldest on the link, which the peer has taken. No
+    /// response is under way, or the link would need service. `None`, and nothing was done: other
+    /// sends wait as well, its queue pair has failed, or its completion is for another queue.
+    #[inline(always)]
+    pub(crate) fn end_only_send(
+        &mut self,
+        link: &mut Link,
+        send: Signaled,
+        send_cq: usize,
+    ) -> Option<Wc> {
+        let qp = self.qps.get_mut(send.qp).filter(|_| link.signaled.has_one())?;
+        debug_assert!(!qp.awaits_response(send.index));
+        if qp.state != State::Rts || qp.send_cq != send_cq {
+            return None;
+        }
+        link.signaled.pop();
+        qp.sq.completed = send.index.wrapping_add(1);
+        qp.sq.retired = qp.sq.completed;
+        Some(send_wc(qp.num, *qp.sq.entry(send.index)))
+    }
+
     /// Writes requests from the backlog of this link while there is space.
     #[cold]
     #[inline(never)]
@@ -238,6 +262,23 @@ fn post_at_once(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Poste
     }
     enter(link, qp, wr, (plain.header(), plain.header().length()), link.tx.at);
     true
+}
+
+/// As [`post_at_once`], for an inline message of several pieces that the slot holds.
+#[inline(never)]
+fn post_pieces_at_once(
+    link: &mut Link,
+    memory: &Memory,
+    qp: &mut QpContext,
+    wr: &Posted<'_>,
+) -> bool {
+    let may_go = wr.flags.contains(SendFlags::INLINE) && wr.op == SendOp::Send;
+    if !may_go || !fast_path_ok(link, qp) || admissible(qp, wr).is_err() {
+        return false;
+    }
+    let mut room = [0; SLOT_SHORT];
+    let whole = wr.in_one_piece(&mut room);
+    whole.is_some_and(|whole| post_at_once(link, memory, qp, &whole))
 }
 
 /// Publishes a message that is too long for `Tx::publish_in_slot`: it goes to the ring, and from

@@ -26,6 +26,8 @@ impl DomainState {
     #[cold]
     #[inline(never)]
     fn fail_overrun(&mut self) {
+        // The message may be for one of these queue pairs, and be left to the next poll.
+        self.drop_prediction();
         let Transport { qps, res } = &mut self.transport;
         for cq in 0..res.completions.all().len() {
             if !res.completions.get_mut(cq).is_some_and(CompletionQueue::take_overrun) {

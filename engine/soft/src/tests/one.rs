@@ -4,7 +4,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::model::limits::SEND_SGE_MAX;
 use crate::provider::ProtectionDomains;
+use crate::state::domain_state::DomainState;
 use crate::wc::Status;
 
 const NONE: SendFlags = SendFlags::empty();
@@ -75,6 +77,40 @@ fn one_send_meets_the_rules_of_a_list() {
     assert_eq!(one.send_one(1, 8, NONE), Err(PostCause::State), "the domain of one thread");
     assert!(unsafe { one.qp.shared_sends().post(&[one.wr(1, 8, NONE)]) }.is_err());
     one.send(1, 0, 8, NONE).unwrap();
+}
+
+/// PL-2: the pieces of an inline message leave at once, in the slot if that holds them.
+#[test]
+fn pieces_of_an_inline_message_leave_at_once() {
+    let (mut one, mut two) = shared_pair(false);
+    let state = |one: &End| {
+        let in_slot = |state: &mut DomainState| state.links.only().unwrap().tx.last_in_slot();
+        one.poller.cq.domain.enter_shared(in_slot).unwrap()
+    };
+    one.fill(0, &pattern(1, 64));
+    let inline = SendFlags::INLINE | SIGNALED;
+    for (n, lengths) in [[9, 8, 0], [0, 0, 0], [1, 2, 3], [20, 20, 24]].into_iter().enumerate() {
+        two.recv(n as u64, 4096, 64);
+        let starts = [0, 9, 40];
+        let [first, more @ ..] = [0, 1, 2].map(|n| one.sge(starts[n], lengths[n]));
+        let before = state(&one);
+        let wr = SendWr { sge: first, more: &more, ..one.wr(n as u64, 0, inline) };
+        unsafe { one.qp.post(&[wr]) }.unwrap();
+        assert_ne!(state(&one), before, "{lengths:?}");
+        let (sent, received) = settle(&mut one, &mut two);
+        assert_eq!(numbers(&sent, Status::Success), [n as u64]);
+        assert_eq!(numbers(&received, Status::Success), [n as u64]);
+        let bytes: Vec<u8> = (0..3).flat_map(|n| one.bytes(starts[n], lengths[n])).collect();
+        assert_eq!(received[0].byte_len as usize, bytes.len());
+        assert_eq!(two.bytes(4096, bytes.len()), bytes);
+    }
+    let (sge, more) = (one.sge(0, 40), [one.sge(0, 25)]);
+    let long = SendWr { sge, more: &more, ..one.wr(9, 0, inline) };
+    let refused = unsafe { one.qp.post(&[long]) }.map_err(|error| error.cause);
+    assert_eq!(refused, Err(PostCause::InlineTooLong));
+    let many = SendWr { more: &[Sge::default(); SEND_SGE_MAX], ..one.wr(9, 0, inline) };
+    let refused = unsafe { one.qp.post(&[many]) }.map_err(|error| error.cause);
+    assert_eq!(refused, Err(PostCause::TooManyPieces));
 }
 
 /// MR-2: one send reads memory of its own domain.

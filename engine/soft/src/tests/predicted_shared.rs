@@ -2,12 +2,15 @@
 //! the sends that it acknowledges complete first.
 
 use super::*;
-use crate::model::cq::{Arm, Retire};
+use crate::model::cq::{Arm, CompletionQueue, Retire, Stamps};
+use crate::provider::Polled;
 use crate::state::domain_state::DomainState;
+use crate::state::policy::idle::IDLE_AFTER;
 use crate::state::qp::State;
 use crate::wc::Status;
 
-/// The index of the program's queue for receives.
+/// The indexes of the program's queues.
+const SENDS: usize = 0;
 const RECEIVES: usize = 1;
 
 /// The side of a program that has one queue for the ends of its sends, and one for its receives.
@@ -45,9 +48,9 @@ impl Program {
     }
 }
 
-/// True once after the awaited entry of the program's queue for receives.
-fn take_fired(state: &mut DomainState) -> bool {
-    state.transport.res.completions.get_mut(RECEIVES).unwrap().take_fired()
+/// True once after the awaited entry of that queue of the program.
+fn take_fired(state: &mut DomainState, queue: usize) -> bool {
+    state.transport.res.completions.get_mut(queue).unwrap().take_fired()
 }
 
 /// A program and its peer, which have exchanged two messages each. The first comes through the ring
@@ -58,8 +61,13 @@ fn talking() -> (Program, End) {
 
 /// The same; with one queue, sends and receives end in that of the sends.
 fn talking_with(queues: usize) -> (Program, End) {
+    talking_in(queues, 16)
+}
+
+/// The same; the queue of the sends has that depth.
+fn talking_in(queues: usize, depth: u32) -> (Program, End) {
     let nic = Soft::new("soft0", Host::alone(clock), None);
-    let (send_cq, sends) = nic.create_cq(16, Sharing::Shared).unwrap();
+    let (send_cq, sends) = nic.create_cq(depth, Sharing::Shared).unwrap();
     let (cq, poller) = nic.create_cq(4, Sharing::Shared).unwrap();
     let init = SoftQpInit {
         kind: QpType::Rc,
@@ -174,6 +182,76 @@ fn an_answer_is_not_left_where_the_same_poll_asks_for_it() {
     assert_eq!(one.sent(), [(7, Status::Success), (2, Status::Success)]);
 }
 
+/// A poll of the receives ends the send too, which waits in its own queue.
+#[test]
+fn a_poll_of_the_receives_takes_the_answer_at_once() {
+    for promised in [false, true] {
+        let (mut one, mut two) = talking();
+        one.sends.promise_polls(promised);
+        ask(&mut one, &mut two, 7);
+        assert_eq!(two.poll().len(), 1);
+        one.wait();
+        two.send(5, 0, 8, SendFlags::INLINE).unwrap();
+        let got: Vec<_> = one.end.poll().iter().map(|wc| wc.wr_id).collect();
+        assert_eq!((got, one.sent()), (std::vec![2], std::vec![(7, Status::Success)]));
+    }
+}
+
+/// SQ-2: a send that has ended gives its place back.
+#[test]
+fn sq_2_an_answer_gives_back_the_place_of_the_send() {
+    let (mut one, mut two) = talking_with(1);
+    one.sends.promise_polls(true);
+    let mut out = [Wc::default()];
+    for n in 0..2 * u64::from(CAPS.send_wr) {
+        ask(&mut one, &mut two, 100 + n);
+        one.end.recv(n, 0, 4096);
+        assert!(!two.poll().is_empty());
+        one.wait();
+        two.send(5, 0, 8, SendFlags::INLINE | SendFlags::SIGNALED).unwrap();
+        let numbers = [(); 2].map(|()| (one.sends.poll(&mut out), out[0].wr_id));
+        assert_eq!(numbers[0], (1, 100 + n));
+        assert!(numbers[1].0 == 1 && numbers[1].1 < 100);
+    }
+}
+
+/// CP-1: a send behind a READ ends when the bytes of the READ are there, whatever the peer has
+/// taken.
+#[test]
+fn cp_1_an_answer_ends_no_send_behind_a_read_under_way() {
+    let (mut one, mut two) = talking();
+    one.sends.promise_polls(true);
+    two.fill(0, &[7; 64]);
+    let remote = Remote { addr: two.region.as_ptr() as u64, rkey: two.region.rkey() };
+    one.end.post(6, SendOp::Read(remote), one.end.sge(0, 64), SendFlags::empty()).unwrap();
+    ask(&mut one, &mut two, 7);
+    assert_eq!((one.sent().len(), two.poll().len()), (0, 1));
+    two.send(5, 64, 8, SendFlags::INLINE).unwrap();
+    let ended = (0..200).map(|_| one.sent()).find(|ended| !ended.is_empty());
+    assert_eq!(ended.unwrap(), [(7, Status::Success)]);
+    assert_eq!(one.end.bytes(0, 64), [7; 64]);
+}
+
+/// CP-6: whoever has armed the queue of the sends hears of the end of one.
+#[test]
+fn cp_6_a_send_that_an_answer_ends_wakes_those_who_wait_for_it() {
+    let (mut one, mut two) = attended();
+    one.state(|state| state.arm(SENDS, Arm::Any));
+    two.send(5, 0, 8, SendFlags::INLINE).unwrap();
+    assert_eq!(one.sent(), [(7, Status::Success)]);
+    assert!(one.state(|state| take_fired(state, SENDS)));
+}
+
+/// A queue pair that has failed ends its sends in its own order.
+#[test]
+fn an_answer_ends_no_send_of_a_queue_pair_that_has_failed() {
+    let (mut one, mut two) = attended();
+    let num = one.end.qp.num();
+    one.state(|state| state.transport.qps.get_mut(num).unwrap().state = State::Err);
+    two.send(5, 0, 8, SendFlags::INLINE).unwrap();
+    assert_eq!(one.sent(), []);
+}
+
 /// A poll without places is one in place of the program, which may sleep: it takes what was left.
 #[test]
 fn a_poll_without_places_takes_what_was_left() {
@@ -207,30 +285,60 @@ fn what_was_left_outlasts_other_calls() {
         let got = one.end.poll();
         assert_eq!((got[0].wr_id, got[0].byte_len), (2, 64), "case {case}");
         assert_eq!(one.end.bytes(8192, 64), [9; 64]);
-        assert_eq!(one.state(take_fired), case == 2, "case {case}");
+        assert_eq!(one.state(|state| take_fired(state, RECEIVES)), case == 2, "case {case}");
         let more = usize::from(case == 4);
         assert_eq!(got.len() + one.end.poll().len(), 1 + more, "case {case}");
         assert_eq!(two.poll().len(), usize::from(case == 0));
     }
 }
 
-/// CP-5: a queue may have overrun in the poll that left the answer.
+/// CP-5: a queue may overrun in the poll that leaves the answer. Then that poll ends its queue
+/// pairs.
 #[test]
-fn cp_5_the_poll_that_takes_what_was_left_ends_queue_pairs_without_a_place() {
-    let (mut one, mut two) = attended();
-    let (narrow, _) = one.end.nic.create_cq(1, Sharing::Shared).unwrap();
-    let other = make_qp(&one.end.nic, &narrow, None, CAPS);
+fn cp_5_the_poll_that_leaves_an_answer_ends_queue_pairs_without_a_place() {
+    for is_own in [false, true] {
+        let (mut one, mut two) = talking();
+        one.sends.promise_polls(true);
+        let (narrow, _) = one.end.nic.create_cq(4, Sharing::Shared).unwrap();
+        let other = make_qp(&one.end.nic, &narrow, None, CAPS);
+        let queue = if is_own { RECEIVES } else { narrow.index };
+        ask(&mut one, &mut two, 7);
+        ask(&mut one, &mut two, 8);
+        assert_eq!(two.poll().len(), 2);
+        one.wait();
+        two.fill(0, &[9; 8]);
+        two.send(5, 0, 8, SendFlags::INLINE).unwrap();
+        one.state(|state| {
+            let queue = state.transport.res.completions.get_mut(queue).unwrap();
+            (0..5).for_each(|_| queue.push(Wc::default(), Retire::receive(false), 0));
+        });
+        assert_eq!(one.sent(), [(7, Status::Success), (8, Status::Success)]);
+        let num = if is_own { one.end.qp.num() } else { other.num() };
+        let state = one.state(|state| state.transport.qps.get_mut(num).unwrap().state);
+        assert!(state == State::Err);
+        // The four that have a place; or the answer, which is not for the queue pair that ended.
+        let got = one.end.poll();
+        assert_eq!(got.len(), if is_own { 4 } else { 1 });
+        assert!(got.iter().all(|wc| (wc.byte_len == 8) != is_own));
+        assert_eq!(one.end.bytes(8192, 8) == [9; 8], !is_own);
+    }
+}
+
+/// CP-5: if the queue of the sends overruns in the poll that leaves the answer, the answer is not
+/// taken any more.
+#[test]
+fn cp_5_no_answer_is_taken_for_a_queue_pair_that_has_ended() {
+    let (mut one, mut two) = talking_in(2, 1);
+    one.sends.promise_polls(true);
+    (0..2).for_each(|wr_id| ask(&mut one, &mut two, wr_id));
+    assert_eq!(two.poll().len(), 2);
     one.wait();
     two.send(5, 0, 8, SendFlags::INLINE).unwrap();
-    assert_eq!(one.sent(), [(7, Status::Success)]);
-    one.state(|state| {
-        let narrow = state.transport.res.completions.get_mut(narrow.index).unwrap();
-        (0..2).for_each(|_| narrow.push(Wc::default(), Retire::receive(false), 0));
-    });
-    assert!(one.expects(), "the answer is left");
-    assert_eq!(one.end.poll().len(), 1);
-    let state = one.state(|state| state.transport.qps.get_mut(other.num()).unwrap().state);
-    assert!(state == State::Err);
+    assert_eq!(one.sends.poll(&mut [Wc::default()]), 1);
+    let num = one.end.qp.num();
+    assert!(one.state(|state| state.transport.qps.get_mut(num).unwrap().state) == State::Err);
+    let got: Vec<_> = (0..8).flat_map(|_| one.end.poll()).collect();
+    assert!(got.iter().all(|wc| wc.status == Status::Flushed) && !got.is_empty(), "{got:?}");
 }
 
 /// An older entry comes first.
@@ -291,8 +399,11 @@ fn cp_6_a_predicted_message_wakes_those_who_wait_for_it() {
             one.wait();
             two.send(5, 0, 8, SendFlags::INLINE | flags).unwrap();
             assert_eq!(one.sent(), [(7, Status::Success)]);
-            let is_left = promised && arm.is_none() && flags.is_empty();
-            assert_eq!((one.expects(), one.state(take_fired)), (is_left, wakes));
+            let is_left = promised && arm.is_none();
+            assert_eq!(
+                (one.expects(), one.state(|state| take_fired(state, RECEIVES))),
+                (is_left, wakes)
+            );
             assert_eq!(one.end.poll().len(), 1);
         }
     }
@@ -311,4 +422,98 @@ fn cp_5_a_predicted_message_without_a_place_ends_the_queue_pair() {
     }
     ask(&mut one, &mut two, 6);
     assert_eq!((two.poll().len(), one.sent()), (0, Vec::from([(6, Status::Flushed)])));
+}
+
+/// A program and its peer, where somebody polls soon in any case, and the two ends of other
+/// connections of the program, which have been quiet for a while.
+fn talking_beside(others: u64) -> (Program, End, Vec<[End; 2]>) {
+    let (mut one, two) = attended();
+    let other = |wr_id| {
+        let nic = one.end.nic.clone();
+        let (cq, poller) = nic.create_cq(4, Sharing::Shared).unwrap();
+        let qp = make_qp(&nic, &one.sends.cq, None, CAPS);
+        let region = nic.register(mapping(1 << 12), Access::all()).unwrap();
+        let mut other = End { nic, poller, cq, qp, region, srq: None };
+        let mut peer = end(CAPS, false);
+        join(&mut other.qp, &mut peer.qp, 7);
+        other.recv(wr_id, 0, 64);
+        [other, peer]
+    };
+    let others = (100..100 + others).map(other).collect();
+    // Until they are idle.
+    for _ in 0..3 * IDLE_AFTER {
+        assert_eq!(one.sent(), []);
+    }
+    (one, two, others)
+}
+
+/// The short poll finds nothing, or the answer on the busy link, although there is another link.
+#[test]
+fn a_quiet_link_keeps_no_poll_from_being_short() {
+    let (one, mut two, _beside) = talking_beside(1);
+    let poll = |queue| one.state(|state| state.poll_one_shared(queue, false));
+    // Now and then a poll looks at everything.
+    let short = (0..32).filter(|_| matches!(poll(SENDS), Polled::Nothing)).count();
+    assert!(short > 16, "{short}");
+    two.send(5, 0, 8, SendFlags::INLINE).unwrap();
+    assert!(matches!(poll(SENDS), Polled::One(wc) if wc.wr_id == 7));
+    assert!(matches!(poll(RECEIVES), Polled::One(wc) if wc.wr_id == 2));
+}
+
+/// Where nobody promises to poll, or somebody waits for an entry, a poll that finds nothing has
+/// looked at everything.
+#[test]
+fn a_poll_that_may_be_the_last_looks_at_everything() {
+    for case in 0..2 {
+        let (mut one, _two, _beside) = talking_beside(1);
+        match case {
+            0 => one.sends.promise_polls(false),
+            _ => one.state(|state| state.arm(SENDS, Arm::Any)),
+        }
+        for _ in 0..200 {
+            let polled = one.state(|state| state.poll_one_shared(SENDS, false));
+            assert!(matches!(polled, Polled::More), "case {case}");
+            assert_eq!(one.sends.cq.poll_more_shared(&mut [Wc::default()]), 0);
+        }
+    }
+}
+
+/// A message on any quiet link is found in a few polls, while the busy one waits.
+#[test]
+fn a_message_on_a_quiet_link_is_found() {
+    let (mut one, _two, mut others) = talking_beside(30);
+    for (n, [_, peer]) in others.iter_mut().enumerate() {
+        peer.send(5, 0, 8, SendFlags::INLINE).unwrap();
+        let got = (0..8).map(|_| one.sent()).find(|got| !got.is_empty());
+        assert_eq!(got, Some(std::vec![(100 + n as u64, Status::Success)]));
+    }
+}
+
+/// An entry that finds no room in a queue that overwrites replaces the oldest. Entries that went
+/// straight to the poll take none.
+#[test]
+fn a_queue_that_overwrites_never_overruns() {
+    let stamps = Stamps { clock: None, wallclock: None, overwrites: true };
+    let mut queue = CompletionQueue::new(2, None, Some(stamps));
+    for wr_id in 0..5 {
+        queue.push(Wc { wr_id, ..Wc::default() }, Retire::receive(false), 2);
+        assert!(!queue.has_overrun());
+    }
+    let left: Vec<_> = std::iter::from_fn(|| queue.pop()).map(|(wc, _)| wc.wr_id).collect();
+    assert_eq!(left, [3, 4]);
+}
+
+/// Entries of an extended queue that keeps no times pass like those of any other; UCX makes one.
+#[test]
+fn entries_of_a_queue_without_times_pass() {
+    fn now() -> u64 {
+        0
+    }
+    let clock = Some(now as fn() -> u64);
+    for (clock, wallclock, passes) in [(None, None, 4), (clock, None, 0), (None, clock, 0)] {
+        for overwrites in [false, true] {
+            let stamps = Stamps { clock, wallclock, overwrites };
+            assert_eq!(CompletionQueue::new(4, None, Some(stamps)).passes(), passes);
+        }
+    }
 }
