@@ -478,14 +478,20 @@ mod tests {
 
     use super::*;
 
-    /// UCX waits for datagrams that seldom come, in a thread of its own, and polls all the time.
-    #[test]
-    fn a_program_that_waits_and_polls_has_the_device_to_itself_until_it_waits_anew() {
+    /// A device whose thread runs, and whose program waits for an event.
+    fn armed() -> &'static Progress {
         let device = SoftDevice::open().unwrap();
         device.connect_by_number().unwrap();
         let progress: &'static Progress = Box::leak(Box::new(Progress::new(device).unwrap()));
         std::thread::spawn(|| progress.run());
         progress.arm();
+        progress
+    }
+
+    /// UCX waits for datagrams that seldom come, in a thread of its own, and polls all the time.
+    #[test]
+    fn a_program_that_waits_and_polls_has_the_device_to_itself_until_it_waits_anew() {
+        let progress = armed();
         let until = |driven: bool| {
             let begin = Instant::now();
             while progress.driven.load(Ordering::SeqCst) != driven {
@@ -505,11 +511,7 @@ mod tests {
     /// UCX reads and writes remote memory, and no peer wakes the thread then.
     #[test]
     fn a_program_that_waits_and_posts_and_polls_has_the_device_to_itself() {
-        let device = SoftDevice::open().unwrap();
-        device.connect_by_number().unwrap();
-        let progress: &'static Progress = Box::leak(Box::new(Progress::new(device).unwrap()));
-        std::thread::spawn(|| progress.run());
-        progress.arm();
+        let progress = armed();
         progress.call();
         let begin = Instant::now();
         let mut stood_in = false;

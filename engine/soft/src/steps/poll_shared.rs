@@ -13,8 +13,9 @@
 //! pieces, which had taken the slow post and the ring.
 //!
 //! A completion goes to the caller by value. In memory its fields would be stored one by one, and a
-//! copy of it loaded at once, which waits for these stores. In `ib_send_lat`, near, such copies
-//! took as long as the 200 instructions that the short poll had saved.
+//! copy of it loaded at once, which waits for these stores. With such copies `ib_send_lat` needed
+//! 88 instructions fewer than with the poll before this one, and was no faster: 150 and 140 ns,
+//! near. Without them it needed 217 fewer, and took 100 ns where the poll before took 125.
 
 use crate::model::cq::{Queued, SHARED_BUDGET};
 use crate::provider::Polled;
