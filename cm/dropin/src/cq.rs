@@ -38,7 +38,8 @@ pub(crate) struct Cq {
     empty: AtomicU32,
     progress: &'static Progress,
     id: u64,
-    /// The program waits for it.
+    /// The program waits for it. It changes under the lock of the poller, until the queue is
+    /// destroyed.
     armed: AtomicBool,
     /// Queue pairs that use it.
     pub(crate) users: AtomicU32,
@@ -101,11 +102,14 @@ impl Cq {
 
     /// A notifier has rung: gives the program its event, if the awaited entry has come.
     fn wake(&self, at: *mut ibv_cq) {
-        let fired = lock(&self.poller).woken();
-        if !fired || !self.armed.swap(false, Ordering::SeqCst) {
+        let mut poller = lock(&self.poller);
+        if !poller.woken() {
             return;
         }
-        self.progress.disarm();
+        // The program may have asked for a further event meanwhile.
+        if !self.cq.is_armed() && self.armed.swap(false, Ordering::SeqCst) {
+            self.progress.disarm();
+        }
         // SAFETY: alive, as the caller knows; its channel outlives it.
         unsafe {
             if let Ok(channel) = object::<Channel>((*at).channel) {
@@ -330,10 +334,10 @@ pub(crate) unsafe extern "C" fn req_notify_cq(at: *mut ibv_cq, solicited: c_int)
             // Nobody could hear of it.
             return Ok(());
         }
+        let mut poller = lock(&cq.own.poller);
         if !cq.own.armed.swap(true, Ordering::SeqCst) {
             cq.own.progress.arm();
         }
-        let mut poller = lock(&cq.own.poller);
         poller.arm(solicited != 0)?;
         // What came before this call and was not looked at counts as coming now.
         poller.poll(&mut []);

@@ -19,6 +19,8 @@ cases! {
     cp_06_a_completion_wakes_the_thread_that_armed
     cp_06_earlier_completions_wake_nobody
     cp_06_one_arm_is_one_wake
+    cp_06_what_an_earlier_arm_awaited_still_wakes
+    cp_06_a_wait_for_any_completion_stays_one
     cp_06_solicited_only_wakes_for_those
     cp_06_errors_wake_a_wait_for_solicited
     cp_06_no_wake_up_is_lost
@@ -84,6 +86,28 @@ fn cp_06_one_arm_is_one_wake<F: Fabric>(bed: &Bed<F>) {
     send_inline(&mut one, &[2]);
     assert!(sleeps_on(&queue), "it was armed once");
     received(&mut two);
+    received(&mut two);
+}
+
+fn cp_06_what_an_earlier_arm_awaited_still_wakes<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = bed.pair(&bed.small());
+    two.queues().post_recvs(&mut bed.numbered(1)).expect("receives");
+    let queue = recv_queue(&two);
+    queue.arm(false).expect("arm");
+    send_inline(&mut one, &[1]);
+    received(&mut two);
+    queue.arm(false).expect("arm");
+    assert!(wakes(&queue), "the message came before the second call");
+}
+
+fn cp_06_a_wait_for_any_completion_stays_one<F: Fabric>(bed: &Bed<F>) {
+    let (mut one, mut two) = bed.pair(&bed.small());
+    two.queues().post_recvs(&mut bed.numbered(1)).expect("receives");
+    let queue = recv_queue(&two);
+    queue.arm(false).expect("arm");
+    queue.arm(true).expect("arm");
+    send_inline(&mut one, &[1]);
+    assert!(wakes(&queue), "the message need not be solicited");
     received(&mut two);
 }
 

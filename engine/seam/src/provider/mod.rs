@@ -239,7 +239,8 @@ pub trait Poller {
     /// Asks to be woken by the next completion (`ibv_req_notify_cq`, CP-6): the descriptors of
     /// [`Poller::wake_fds`] become readable then. Completions already in the queue wake nobody, so
     /// poll once more before sleeping. `solicited`: only a message whose sender asked for it, or an
-    /// error, has to wake; a device may wake for less.
+    /// error, has to wake; a device may wake for less. A completion that an earlier call awaited
+    /// still wakes, and a queue that is armed for any completion stays so.
     ///
     /// # Errors
     /// `NotSupported`: the device cannot wake anyone.

@@ -155,6 +155,7 @@ fn a_thread_that_was_woken_acknowledges_at_once() {
     two.poller.promise_polls(true);
     two.poller.arm(false).unwrap();
     (0..40).for_each(|_| _ = exchange(&mut one, &mut two));
+    assert!(two.poller.woken());
     two.poller.arm(false).unwrap();
     two.receive();
     one.send(&[]);

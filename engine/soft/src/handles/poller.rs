@@ -7,6 +7,7 @@ use crate::error::{Code, SetupError};
 use crate::model::cq::{Arm, SHARED_BUDGET};
 use crate::provider::wake::{Notifier, WakeFds};
 use crate::provider::{Polled, Poller, Sharing};
+use crate::state::domain_state::DomainState;
 use crate::steps::domain::{Domain, Reader};
 use crate::wc::Wc;
 
@@ -129,6 +130,13 @@ impl SoftPoller {
 }
 
 impl SoftCq {
+    /// True if a thread waits for an entry of this queue of the shared domain, which has not come.
+    pub fn is_armed(&self) -> bool {
+        let is_armed =
+            |state: &mut DomainState| state.transport.res.completions.is_queue_armed(self.index);
+        self.domain.enter_shared(is_armed).unwrap_or(false)
+    }
+
     #[inline(never)]
     fn poll_shared(&self, out: &mut [Wc]) -> usize {
         let index = self.index;

@@ -73,8 +73,8 @@ pub(crate) struct CompletionQueue {
     notifier: Option<Notifier>,
     /// A thread waits for the next entry, or for the next solicited one (CP-6).
     armed: Option<Arm>,
-    /// The awaited entry came.
-    fired: bool,
+    /// Awaited entries that came and that [`CompletionQueue::take_fired`] has not returned.
+    fired: u32,
 }
 
 /// The kind of entry that a queue is armed for.
@@ -122,7 +122,7 @@ impl CompletionQueue {
             health: if stamps.is_some() { Health::Extended } else { Health::Good },
             notifier,
             armed: None,
-            fired: false,
+            fired: 0,
         }
     }
 
@@ -137,7 +137,7 @@ impl CompletionQueue {
             health: Health::Gone,
             notifier: None,
             armed: None,
-            fired: false,
+            fired: 0,
         }
     }
 
@@ -151,22 +151,35 @@ impl CompletionQueue {
         self.health == Health::Gone
     }
 
-    /// Arms the queue: the next entry of that kind wakes the waiting thread.
+    /// Arms the queue: the next entry of that kind wakes the waiting thread. A queue that is armed
+    /// for any entry stays so, and an entry that an earlier call awaited still counts (CP-6).
     pub(crate) fn arm(&mut self, arm: Arm) {
-        (self.armed, self.fired) = (Some(arm), false);
+        if self.armed != Some(Arm::Any) {
+            self.armed = Some(arm);
+        }
     }
 
     pub(crate) fn is_armed(&self) -> bool {
         self.armed.is_some()
     }
 
-    /// Returns true once after the awaited entry.
+    /// Returns true once for each awaited entry that came.
     pub(crate) fn take_fired(&mut self) -> bool {
-        core::mem::take(&mut self.fired)
+        let Some(left) = self.fired.checked_sub(1) else { return false };
+        self.fired = left;
+        if left > 0 {
+            self.ring();
+        }
+        true
     }
 
     fn fire(&mut self) {
-        (self.armed, self.fired) = (None, true);
+        (self.armed, self.fired) = (None, self.fired.saturating_add(1));
+        self.ring();
+    }
+
+    /// Wakes the waiting thread.
+    fn ring(&self) {
         if let Some(notifier) = &self.notifier {
             notifier.ring();
         }
