@@ -4,14 +4,19 @@
 //!   begin with it while the other sends gather. On a device with an expensive doorbell this holds
 //!   only if the poll found one message.
 //!   If it finds its peer's budget used up, it opens the budget, and still rings at once.
+//! - So does the reply to a message that stands alone among those of a short poll: the next one is
+//!   of another peer, and no other reply would ring with this one. On a device with an expensive
+//!   doorbell it waits for the end of the turn, as what a handler sends to other peers does.
 //! - Later sends ring at the end of the turn, or when they fill a batch. On a device whose
 //!   doorbell is a store, the batches of messages that are sent one by one begin small and double
 //!   until a flush: the peer takes the first messages while this side writes the next.
 //! - After a full poll more messages are waiting, so doorbells may wait for `Config::hold_turns`
 //!   turns.
 //!
-//! A reply to a message that stands alone among messages of other peers could ring at once, too. It
-//! gained nothing with 8 and 64 peers at once.
+//! With 8 peers at once, a reply that rings at once costs the server 660 instructions a message, and
+//! a deferred one 908: it is written once and published in one step. Near cores, medians of 9 rounds
+//! in turn: p50 of a round trip 832 to 786 ns, p90 1282 to 1082, p99 1973 to 1558. In other rounds
+//! the median did not change. With 2 and 64 peers at once nothing did.
 
 use super::config::{Config, POLL_BATCH};
 use crate::provider::Doorbell;
@@ -25,9 +30,18 @@ pub(super) enum Cost {
     Dear,
 }
 
+/// What rings at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AtOnce {
+    Nothing,
+    /// The next send, if it is a reply.
+    Reply,
+    Send,
+}
+
 /// The policy of one worker.
 pub(super) struct DoorbellPolicy {
-    first_at_once: bool,
+    at_once: AtOnce,
     /// Turns since the last flush, and the most there may be.
     held_turns: u32,
     hold_turns: u32,
@@ -35,46 +49,64 @@ pub(super) struct DoorbellPolicy {
 
 impl DoorbellPolicy {
     pub(super) fn new(config: &Config) -> DoorbellPolicy {
-        DoorbellPolicy { first_at_once: false, held_turns: 0, hold_turns: config.hold_turns }
+        DoorbellPolicy { at_once: AtOnce::Nothing, held_turns: 0, hold_turns: config.hold_turns }
     }
 
     /// A poll has found one completion alone.
     #[inline(always)]
     pub(super) fn polled_one(&mut self) {
-        self.first_at_once = true;
+        self.at_once = AtOnce::Send;
     }
 
     /// A poll has found that many completions.
     #[inline(always)]
     pub(super) fn polled(&mut self, taken: usize, cost: Cost) {
         let short = cost == Cost::Store && (1..POLL_BATCH).contains(&taken);
-        self.first_at_once = taken == 1 || short;
+        self.at_once = if taken == 1 || short { AtOnce::Send } else { AtOnce::Nothing };
+    }
+
+    /// The completion that is dispatched next, one of that many, stands alone: the one behind it is
+    /// of another queue pair.
+    #[inline(always)]
+    pub(super) fn stands_alone(&mut self, taken: usize, cost: Cost) {
+        if self.at_once == AtOnce::Nothing && cost == Cost::Store && taken < POLL_BATCH {
+            self.at_once = AtOnce::Reply;
+        }
     }
 
     /// The completion was no message, so the next send is no reply.
     #[inline(always)]
     pub(super) fn polled_no_message(&mut self) {
-        self.first_at_once = false;
+        self.at_once = AtOnce::Nothing;
     }
 
     /// True if the next send rings at once.
     #[inline(always)]
     pub(super) fn is_first(&self) -> bool {
-        self.first_at_once
+        self.at_once == AtOnce::Send
     }
 
-    /// Whether the next send rings at once.
+    /// Whether the next send rings at once, which is no reply.
     #[inline(always)]
     pub(super) fn next_send(&mut self) -> Doorbell {
-        match core::mem::take(&mut self.first_at_once) {
-            true => Doorbell::Now,
-            false => Doorbell::Later,
+        match core::mem::replace(&mut self.at_once, AtOnce::Nothing) {
+            AtOnce::Send => Doorbell::Now,
+            AtOnce::Reply | AtOnce::Nothing => Doorbell::Later,
+        }
+    }
+
+    /// Whether the next send rings at once, which is a reply.
+    #[inline(always)]
+    pub(super) fn next_reply(&mut self) -> Doorbell {
+        match core::mem::replace(&mut self.at_once, AtOnce::Nothing) {
+            AtOnce::Nothing => Doorbell::Later,
+            AtOnce::Reply | AtOnce::Send => Doorbell::Now,
         }
     }
 
     /// The send that was to ring at once must open the budget first: then it rings at once.
     pub(super) fn not_yet(&mut self) {
-        self.first_at_once = true;
+        self.at_once = AtOnce::Send;
     }
 
     /// A turn has ended, and nothing waits for a doorbell.
@@ -120,6 +152,27 @@ mod tests {
             (POLL_BATCH, Cost::Store, Later),
         ] {
             assert_eq!(sends(taken, cost), [first, Later, Later], "{taken}, {cost:?}");
+        }
+    }
+
+    #[test]
+    fn the_reply_to_a_message_that_stands_alone_rings_at_once() {
+        use Doorbell::{Later, Now};
+        for (taken, cost, first) in [
+            (2, Cost::Store, Now),
+            (POLL_BATCH - 1, Cost::Store, Now),
+            (POLL_BATCH, Cost::Store, Later),
+            (2, Cost::Dear, Later),
+        ] {
+            let mut policy = policy(2);
+            policy.polled(taken, cost);
+            let _ = policy.next_send();
+            policy.stands_alone(taken, cost);
+            let replies = [(); 2].map(|()| policy.next_reply());
+            assert_eq!(replies, [first, Later], "{taken}, {cost:?}");
+            policy.stands_alone(taken, cost);
+            assert_eq!((policy.is_first(), policy.next_send()), (false, Later), "no reply");
+            assert_eq!(policy.next_reply(), Later, "not the first send");
         }
     }
 

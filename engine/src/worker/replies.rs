@@ -164,7 +164,7 @@ impl Replies {
     ) -> bool {
         // An inline post needs no key. Its payload is copied out of the block, which is free then.
         let sge = Sge { lkey: 0, ..sender.accounts.recv.sge(block, length) };
-        match sender.doorbells.next_send() {
+        match sender.doorbells.next_reply() {
             Doorbell::Now => {
                 let posted = sender.post_at_once::<false>(slot, None, sge, Some(block));
                 if !posted {
@@ -196,7 +196,7 @@ impl Replies {
         let flags = if inline { SendFlags::INLINE } else { SendFlags::empty() };
         let wr = request(SendOp::Send, flags, sender.accounts.recv.sge(block, length));
         let held = Held::recv_block(block);
-        if sender.doorbells.next_send() == Doorbell::Now
+        if sender.doorbells.next_reply() == Doorbell::Now
             && sender.post_message::<false>(slot, wr, held)
         {
             return true;

@@ -200,8 +200,11 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             let Round { worker, wcs, next, end } = &mut round;
             let (core, handler) = (&mut worker.core, &mut worker.handler);
             let (before, rest) = (*next, wcs.get(*next..*end).unwrap_or_default());
-            if rest.len() > 1 {
-                dispatch::run(core, handler, rest, next);
+            match rest {
+                [first, second, ..] if first.qp_num == second.qp_num => {
+                    dispatch::run(core, handler, rest, next);
+                }
+                _ => core.sender.doorbells.stands_alone(taken, cost),
             }
             if *next == before {
                 *next += 1;

@@ -1,5 +1,8 @@
 //! When doorbells ring, and the number of requests in flight.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use super::*;
 
 /// Passes one message in eight on to the first peer.
@@ -73,6 +76,55 @@ fn batches_grow_under_load() {
 fn the_first_of_several_rings_at_once() {
     assert_eq!(messages_per_doorbell(3, 16), 1.0, "two");
     assert_eq!(messages_per_doorbell(3, 24), 1.5, "three");
+}
+
+/// Replies, and turns all clients before each of them.
+struct Watched {
+    clients: Rc<RefCell<Vec<Side>>>,
+    /// The replies that had come before each reply.
+    before: Vec<usize>,
+}
+
+impl<P: Provider> Handler<P> for Watched {
+    fn on_message(&mut self, message: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+        let mut come = 0;
+        for client in self.clients.borrow_mut().iter_mut() {
+            client.worker.turn();
+            come += client.worker.handler().got.len();
+        }
+        self.before.push(come);
+        Verdict::Reply { len: message.len() }
+    }
+}
+
+/// Of messages of several peers that one poll takes, each reply rings at once.
+#[test]
+fn a_reply_to_a_message_that_stands_alone_rings_at_once() {
+    const CLIENTS: usize = 4;
+    let clients = Rc::new(RefCell::new(Vec::new()));
+    let watched = Watched { clients: clients.clone(), before: Vec::new() };
+    let mut server = side_of(&CONFIG, watched);
+    for _ in 0..CLIENTS {
+        let mut client = side(&CONFIG, false);
+        connect(&mut client, &mut server);
+        clients.borrow_mut().push(client);
+    }
+    let mut together = 0;
+    for round in 0..20 {
+        for client in clients.borrow_mut().iter_mut() {
+            client.worker.handler_mut().got.clear();
+            let peer = client.only_peer();
+            client.worker.outbox().send_now(peer, &payload(round, 24)).unwrap();
+        }
+        server.worker.handler_mut().before.clear();
+        // Some links may rest: then a poll takes fewer messages.
+        for _ in 0..CLIENTS {
+            together += usize::from(server.worker.turn() >= 3);
+        }
+        assert_eq!(server.worker.handler().before, [0, 1, 2, 3], "round {round}");
+        clients.borrow_mut().iter_mut().for_each(|client| _ = client.worker.turn());
+    }
+    assert!(together > 10, "{together} polls took several messages");
 }
 
 /// A reply waits no longer than allowed, even if every poll is full.
