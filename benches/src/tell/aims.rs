@@ -76,6 +76,19 @@ pub(crate) fn bare_latency(size: u64, mode: &str) -> Option<Aim> {
     Some(Aim::AtMost(floors))
 }
 
+/// The longest message of a row of traffic that has aims.
+const TRAFFIC_BYTES: u64 = 200;
+
+/// The aim of the median of a row of traffic, as times that of the naive ring.
+pub(crate) fn traffic_p50(size: u64) -> Option<Aim> {
+    (size <= TRAFFIC_BYTES).then_some(Aim::AtMost(1.25))
+}
+
+/// The same for the 99th percentile.
+pub(crate) fn traffic_p99(size: u64) -> Option<Aim> {
+    (size <= TRAFFIC_BYTES).then_some(Aim::AtMost(1.5))
+}
+
 /// The aim of a message beside idle connections, as times that without them.
 pub(crate) const IDLE: Aim = Aim::AtMost(1.05);
 
@@ -88,6 +101,14 @@ pub(crate) const NONE: Aim = Aim::AtMost(0.0);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_of_long_messages_have_no_aims() {
+        for (size, has) in [(8, true), (200, true), (201, false), (1 << 20, false)] {
+            assert_eq!(traffic_p50(size), has.then_some(Aim::AtMost(1.25)), "{size}");
+            assert_eq!(traffic_p99(size), has.then_some(Aim::AtMost(1.5)), "{size}");
+        }
+    }
 
     #[test]
     fn a_missed_aim_is_marked_and_listed() {

@@ -182,15 +182,15 @@ impl Page {
         );
         self.busy()?;
         let (document, command) = self.measure("traffic")?;
-        let table = sections::traffic(&document);
+        let table = sections::traffic(&document, &mut self.aims);
         self.section(
             "Traffic beside a naive ring",
             "Each row in turn with the simplest ring in shared memory: a flag alone on its cache \
              line, and a copy. Every byte of a payload changes from message to message, and both \
              sides read all of it. *half* is half a round trip; *full* counts from when a message \
              was due until it was back, so waiting counts. Each of several peers has a worker and \
-             a link of its own, or a lane of its own. Times are medians over rounds, and the ratio \
-             is taken within a round.",
+             a link of its own, or a lane of its own. Times are medians over rounds, and the ratios \
+             are taken within a round. Rows whose messages have up to 200 bytes have aims.",
             &[&command],
             &[table],
         );
@@ -386,6 +386,7 @@ mod tests {
             "half_rtt_ns": {"p50": 45.0, "p90": 50.0, "p99": 60.0, "p99_9": 70.0, "mean": 48.0},
             "messages_per_second": 8e7, "bytes_per_second": 6.4e8, "allocations_per_message": 0.0,
             "memcpy_bytes_per_second": 6.5e8, "times_memcpy": 0.94, "times_without_idle": 1.0,
+            "row": "ping-8", "times_naive": 1.25, "times_naive_p99": 1.6,
             "errors": 0, "path": "echo", "instructions": {
                 "here": {"bare": 443.0, "worker": 437.8, "added": -5.2},
                 "there": {"bare": 444.5, "worker": 505.5, "added": 61.0},
@@ -450,16 +451,17 @@ mod tests {
         }
         assert!(text.contains("`abc123`") && text.contains("`def456`"), "{text}");
         assert!(text.contains("60 to 60 ns; cores NEAR"), "{text}");
-        // The two that the document misses and the one that was printed, and nothing else.
+        // The three that the document misses and the one that was printed, and nothing else.
         let missed: Vec<&str> = text.lines().filter(|line| line.starts_with("- **mis")).collect();
         let expected = [
+            "- **missed**: traffic ping-8, p99, times the naive ring's: 1.60, the aim is ≤ 1.5",
             "- **missed**: WRITE of 8 bytes, times memcpy: 0.940, the aim is ≥ 0.95",
             "- **missed**: instructions that a worker adds to a reply of 8 bytes: 61.0, the aim is \
              ≤ 60",
             "- **missed**: RDMA device: rate 50 51 0.98 ≥ 1 missed 0.98",
         ];
         assert_eq!(missed, expected);
-        assert_eq!(text.matches("**missed** |").count(), 2);
+        assert_eq!(text.matches("**missed** |").count(), 3);
 
         // Each row has as many cells as its head.
         for table in text.split("\n\n").filter(|part| part.starts_with("| ")) {

@@ -78,7 +78,7 @@ pub(crate) fn latency(document: &Value, aims: &mut Aims) -> Grid {
 }
 
 /// `traffic`.
-pub(crate) fn traffic(document: &Value) -> Grid {
+pub(crate) fn traffic(document: &Value, aims: &mut Aims) -> Grid {
     let mut grid = Grid::new(&[
         "row",
         "round trip",
@@ -89,6 +89,11 @@ pub(crate) fn traffic(document: &Value) -> Grid {
         "p90",
         "p99",
         "p50 / naive",
+        "aim",
+        "",
+        "p99 / naive",
+        "aim",
+        "",
         "floor ns",
         "cores",
     ]);
@@ -101,7 +106,15 @@ pub(crate) fn traffic(document: &Value) -> Grid {
         for name in [name, &format!("naive_{name}")] {
             row.extend(["p50", "p90", "p99"].map(|of| whole(record, &format!("/{name}/{of}"))));
         }
-        row.push(cell(number(record, "/times_naive"), 2));
+        for (part, path, aim) in [
+            ("p50", "/times_naive", aims::traffic_p50(size(record))),
+            ("p99", "/times_naive_p99", aims::traffic_p99(size(record))),
+        ] {
+            let times = number(record, path);
+            row.push(cell(times, 2));
+            let what = format!("traffic {}, {part}, times the naive ring's", text(record, "/row"));
+            row.extend(aims.judge(&what, (times, 2), aim));
+        }
         row.extend(floor(record));
         grid.push(row);
     }

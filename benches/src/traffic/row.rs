@@ -87,8 +87,9 @@ pub(crate) struct Figures {
     pub(crate) latency_ns: Option<Percentiles>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) naive_latency_ns: Option<Percentiles>,
-    /// The p50, divided by the naive ring's in the same round.
+    /// The p50, divided by the naive ring's in the same round; and so the p99.
     pub(crate) times_naive: f64,
+    pub(crate) times_naive_p99: f64,
     /// Messages that were due each second: a part of the lower peak.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) offered_per_second: Option<f64>,
@@ -114,6 +115,8 @@ impl Figures {
         let naive = Percentiles::median(rounds.iter().map(|round| round.naive));
         let times = rounds.iter().map(|round| round.doorbell.p50 / round.naive.p50);
         self.times_naive = round(median(times), 3);
+        let times = rounds.iter().map(|round| round.doorbell.p99 / round.naive.p99);
+        self.times_naive_p99 = round(median(times), 3);
         self.messages = rounds.iter().map(|round| round.messages + round.naive_messages).sum();
         let floors = || rounds.iter().flat_map(|round| round.floor_ns);
         self.placement.floor_ns = Some(round(median(floors()), 1));
@@ -136,7 +139,7 @@ impl Figures {
             cells.extend(ours.cells());
             cells.extend(naive.cells());
         }
-        cells.push(format!("{:.2}", self.times_naive));
+        cells.extend([self.times_naive, self.times_naive_p99].map(|times| format!("{times:.2}")));
         cells.push(self.placement.floor_ns.map_or("-".into(), |ns| format!("{ns:.0}")));
         cells.push(self.placement.mode.unwrap_or("-").to_owned());
         cells.push(self.wrong.to_string());
@@ -164,6 +167,7 @@ const HEAD: &[&str] = &[
     "p90",
     "p99",
     "p50/naive",
+    "p99/naive",
     "floor",
     "mode",
     "wrong",

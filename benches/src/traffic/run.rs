@@ -183,6 +183,7 @@ fn blank(row: &Row, plan: &Plan, device: &str, cores: &[usize], sides: &'static 
         latency_ns: None,
         naive_latency_ns: None,
         times_naive: 0.0,
+        times_naive_p99: 0.0,
         offered_per_second: None,
         peak_per_second: None,
         naive_peak_per_second: None,

@@ -31,7 +31,9 @@ fn check_row(row: &Value, half: bool) {
             ["p50", "p90", "p99"].map(|part| row[of][part].as_f64().unwrap_or_default());
         assert!(0.0 < p50 && p50 <= p90 && p90 <= p99, "{of} in {row:#}");
     }
-    for path in ["/size", "/peers", "/messages", "/times_naive", "/placement/floor_ns"] {
+    for path in
+        ["/size", "/peers", "/messages", "/times_naive", "/times_naive_p99", "/placement/floor_ns"]
+    {
         positive(row, path);
     }
     assert!(["NEAR", "FAR", "MIX"].contains(&row["placement"]["mode"].as_str().unwrap()));
