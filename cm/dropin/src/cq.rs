@@ -354,33 +354,76 @@ pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut i
         let cq = unsafe { cq_at(at) }?;
         let most = usize::try_from(most).map_err(|_| INVALID)?;
         count_poll();
-        if most == 0 {
-            return Ok(0);
-        }
-        let cq = &cq.own;
-        match cq.cq.poll_one_shared(most > 1) {
-            Polled::Nothing => {
-                cq.found_nothing();
-                Ok(0)
-            }
-            // SAFETY: the program gives room for one at least.
-            Polled::One(wc) => unsafe { put(to, completion(cq.found(wc))) }.map(|()| 1),
+        match most {
+            // SAFETY: the program gives room for one.
+            1 => unsafe { poll_one(&cq.own, to) },
             // SAFETY: the program gives room for them.
-            Polled::More => unsafe { take_some(cq, most, to) },
+            _ => unsafe { poll_several(&cq.own, most, to) },
         }
     })
 }
 
-/// Takes up to `most` completions, some at a time, by the rest of a poll.
+/// Takes a completion, if there is one.
+///
+/// # Safety
+/// There is room for it.
+#[inline(always)]
+unsafe fn poll_one(cq: &Cq, to: *mut ibv_wc) -> Result<c_int, Errno> {
+    match cq.cq.poll_one_shared() {
+        Polled::Nothing => {
+            cq.found_nothing();
+            Ok(0)
+        }
+        // SAFETY: as the caller says.
+        Polled::One(wc) => unsafe { put(to, completion(cq.found(wc))) }.map(|()| 1),
+        // SAFETY: as the caller says.
+        Polled::More => unsafe { take_some::<1>(cq, 1, to) },
+    }
+}
+
+/// Takes up to `most` completions: the end of a send, and the answer that has come with it, or what
+/// else there is.
 ///
 /// # Safety
 /// There is room for them.
 #[inline(never)]
-unsafe fn take_some(cq: &Cq, most: usize, to: *mut ibv_wc) -> Result<c_int, Errno> {
-    let mut found = [Wc::default(); STEP];
+unsafe fn poll_several(cq: &Cq, most: usize, to: *mut ibv_wc) -> Result<c_int, Errno> {
+    if most == 0 {
+        return Ok(0);
+    }
+    match cq.cq.poll_one_shared() {
+        Polled::Nothing => {
+            cq.found_nothing();
+            Ok(0)
+        }
+        Polled::One(wc) => {
+            let is_send = wc.opcode != WcOpcode::Recv;
+            // SAFETY: as the caller says, for one of several.
+            unsafe { put(to, completion(cq.found(wc))) }?;
+            let left = if is_send { cq.cq.poll_left_shared() } else { None };
+            let Some(wc) = left else { return Ok(1) };
+            // SAFETY: as the caller says, for two of several.
+            unsafe { put(to.wrapping_add(1), completion(cq.found(wc))) }.map(|()| 2)
+        }
+        // SAFETY: as the caller says.
+        Polled::More => unsafe { take_some::<STEP>(cq, most, to) },
+    }
+}
+
+/// Takes up to `most` completions, `AT_ONCE` at a time, by the rest of a poll.
+///
+/// # Safety
+/// There is room for them.
+#[inline(never)]
+unsafe fn take_some<const AT_ONCE: usize>(
+    cq: &Cq,
+    most: usize,
+    to: *mut ibv_wc,
+) -> Result<c_int, Errno> {
+    let mut found = [Wc::default(); AT_ONCE];
     let mut done = 0;
     while done < most {
-        let wanted = (most - done).min(STEP);
+        let wanted = (most - done).min(AT_ONCE);
         let count = cq.cq.poll_more_shared(&mut found[..wanted]);
         for wc in found.iter().take(count) {
             // SAFETY: as the caller says.

@@ -144,15 +144,21 @@ impl SoftCq {
     }
 
     /// As [`Poller::poll_one`], for several threads at once: a queue of the shared domain is locked
-    /// anyway. [`Polled::More`]: call [`SoftCq::poll_more_shared`]. A caller that asks for
-    /// `several` completions gets the end of a send only if the receive of its answer belongs to
-    /// another queue. Finds nothing in an exclusive queue.
+    /// anyway. [`Polled::More`]: call [`SoftCq::poll_more_shared`]. Finds nothing in
+    /// an exclusive queue.
     #[inline(always)]
-    pub fn poll_one_shared(&self, several: bool) -> Polled {
+    pub fn poll_one_shared(&self) -> Polled {
         match self.domain.shared() {
-            Some(mut state) => state.poll_one_shared(self.index, several),
+            Some(mut state) => state.poll_one_shared(self.index),
             None => Polled::Nothing,
         }
+    }
+
+    /// After [`SoftCq::poll_one_shared`] has returned the end of a send: the receive of the answer
+    /// that has come with it, if that ends in this queue too, for a caller with room for both.
+    #[inline(always)]
+    pub fn poll_left_shared(&self) -> Option<Wc> {
+        self.domain.shared().and_then(|mut state| state.poll_left_shared(self.index))
     }
 
     /// The rest of a poll, as [`Poller::poll_more`].

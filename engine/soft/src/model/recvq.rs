@@ -288,7 +288,9 @@ impl RecvQueue {
     #[inline(never)]
     pub(crate) fn prefetch_ahead(&self, prefetch: &mut Prefetch, exact: bool) {
         let mut ring = self.ring.lock();
-        if ring.len() > ring.limit + self.users.load(Ordering::Relaxed) {
+        // As in `take`: the only domain takes the last one as well.
+        let users = self.users.load(Ordering::Relaxed);
+        if ring.len() > ring.limit + if users > 1 { users } else { 0 } {
             let reached = self.take(&mut ring, prefetch, exact);
             debug_assert!(!reached);
         }
@@ -626,6 +628,19 @@ mod tests {
         queue.set_limit(0);
         queue.prefetch_ahead(&mut prefetch, false);
         assert_eq!(prefetch.len(), 2);
+    }
+
+    /// The only domain prefetches the last receive too: no other can lack it.
+    #[test]
+    fn the_only_domain_prefetches_the_last_receive() {
+        for alone in [true, false] {
+            let queue = RecvQueue::new(0, 64, PdMark::default(), Threads::UNKNOWN);
+            let mut prefetch = attach(&queue);
+            let _other = (!alone).then(|| attach(&queue));
+            queue.post(&[wr(0)]).unwrap();
+            queue.prefetch_ahead(&mut prefetch, true);
+            assert_eq!(prefetch.len(), u32::from(alone));
+        }
     }
 
     /// First in, first out, across prefetch and give-back.

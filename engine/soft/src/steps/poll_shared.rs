@@ -3,8 +3,10 @@
 //! It does the work of all queues: entries of the queue that is polled go straight to its caller,
 //! and others wait in their queue. A ping-pong needs few looks here as well. The short poll
 //! ([`DomainState::poll_one_shared`]) takes the predicted message ([`crate::state::predicted`]), or
-//! the end of the send that it acknowledges, or finds that nothing has come. Everything else is
-//! left to [`DomainState::poll_more_shared`].
+//! the end of the send that it acknowledges, or finds that nothing has come. A message that comes
+//! before a poll in vain has predicted it is predicted then. Everything else is left to
+//! [`DomainState::poll_more_shared`], which begins with entries that are there, and with the end of
+//! a send whose acknowledgement has come alone.
 //!
 //! Beside quiet links and inboxes a poll is short only if somebody polls soon in any case, and
 //! nobody has armed the queue: it looks at some of them, as in a domain of one thread
@@ -19,6 +21,7 @@
 
 use crate::model::cq::{Queued, SHARED_BUDGET};
 use crate::provider::Polled;
+use crate::shm::layout::Header;
 use crate::shm::reader::SlotRecord;
 use crate::state::domain_state::DomainState;
 use crate::state::signaled::Signaled;
@@ -29,13 +32,16 @@ impl DomainState {
     /// A poll of one queue of the shared domain, whichever thread makes it.
     #[inline(always)]
     pub(crate) fn poll_shared(&mut self, index: usize, out: &mut [Wc]) -> usize {
-        let polled = match out.len() {
-            0 => Polled::More,
-            places => self.poll_one_shared(index, places > 1),
-        };
-        match (polled, out.first_mut()) {
-            (Polled::One(wc), Some(first)) => {
+        let polled = if out.is_empty() { Polled::More } else { self.poll_one_shared(index) };
+        match (polled, &mut *out) {
+            (Polled::One(wc), [first, rest @ ..]) => {
                 *first = wc;
+                if let Some(second) = rest.first_mut()
+                    && let Some(wc) = self.poll_left_shared(index)
+                {
+                    *second = wc;
+                    return 2;
+                }
                 1
             }
             (Polled::More, _) => self.poll_more_shared(index, out),
@@ -43,23 +49,20 @@ impl DomainState {
         }
     }
 
-    /// The same without a place for completions: it takes one at most. If the caller asks for
-    /// `several`, a send does not end alone where the receive of its answer ends in the same queue.
+    /// The same without a place for completions: it takes one at most. If that is the end of a
+    /// send, and there is room for several, [`DomainState::poll_left_shared`] takes the answer.
     /// [`Polled::More`]: a call of [`DomainState::poll_more_shared`] must follow.
     #[inline(always)]
-    pub(crate) fn poll_one_shared(&mut self, index: usize, several: bool) -> Polled {
+    pub(crate) fn poll_one_shared(&mut self, index: usize) -> Polled {
         if let Some(left) = self.predicted.left_for(index) {
             return self.take_left(index, left).map_or(Polled::More, Polled::One);
         }
         let others = self.links.has_background();
+        if !self.has_one_source(index) || self.transport.res.completions.has_some(index) {
+            return Polled::More;
+        }
         let Some(link) = self.links.only() else { return Polled::More };
-        let res = &self.transport.res;
-        if link.needs_service()
-            || !res.service_queue.is_empty()
-            || res.completions.has_some(index)
-            || others && !res.may_wait(index)
-            || link.await_ack()
-        {
+        if link.await_ack() {
             return Polled::More;
         }
         let mut came = false;
@@ -72,7 +75,7 @@ impl DomainState {
         let Some(link) = self.links.only() else { return Polled::More };
         link.empty_polls = link.empty_polls.wrapping_add(1);
         if came || link.has_news() {
-            return self.take_predicted_shared(index, several).map_or(Polled::More, Polled::One);
+            return self.take_predicted_shared(index).map_or(Polled::More, Polled::One);
         }
         if link.empty_polls.is_multiple_of(LOOK_IDLE) {
             return Polled::More;
@@ -83,22 +86,81 @@ impl DomainState {
         if others && self.find_in_background() { Polled::More } else { Polled::Nothing }
     }
 
+    /// Takes the message that the last poll of that queue has left, if it has left one: the answer
+    /// to a send that ends in the same queue.
+    #[inline(always)]
+    pub(crate) fn poll_left_shared(&mut self, index: usize) -> Option<Wc> {
+        let left = self.predicted.left_for(index)?;
+        self.take_left(index, left)
+    }
+
+    /// True if all that a poll of that queue may find comes over the only busy link. A poll that
+    /// looks at a part of the others is enough, if there are others.
+    #[inline(always)]
+    fn has_one_source(&mut self, index: usize) -> bool {
+        let Some(link) = self.links.only() else { return false };
+        let res = &self.transport.res;
+        if link.needs_service() || !res.service_queue.is_empty() {
+            return false;
+        }
+        !self.links.has_background() || res.may_wait(index)
+    }
+
     /// Takes the predicted message, if it has come, and its receive ends in that queue. Or ends the
     /// one send that the message acknowledges, if its queue is that one, and leaves the message to
     /// the next poll, which probably asks for it. `None`: nothing was done.
     #[inline(always)]
-    fn take_predicted_shared(&mut self, index: usize, several: bool) -> Option<Wc> {
-        if !self.predicted.is_known() || !self.transport.res.completions.passes(index) {
+    fn take_predicted_shared(&mut self, index: usize) -> Option<Wc> {
+        if !self.transport.res.completions.passes(index) {
+            return None;
+        }
+        if !self.predicted.is_known() && !self.predict_late() {
             return None;
         }
         let record = self.find_predicted()?;
         let is_for_it = self.predicted.recv_cq == index;
-        match self.links.only()?.signaled.first() {
-            Some(_) if several && is_for_it => None,
-            Some(send) => self.end_send_before(record, send, index),
-            None if is_for_it => self.receive_shared(record),
-            None => None,
+        if let Some(send) = self.links.only()?.signaled.first() {
+            if !is_for_it || self.transport.send_cq_of(send) == Some(index) {
+                return self.end_send_before(record, send, index);
+            }
+            if !self.end_send_elsewhere(record) {
+                return None;
+            }
         }
+        if is_for_it { self.receive_shared(record) } else { None }
+    }
+
+    /// Ends the one send that waits, in its own queue, which is not the one that is polled. The
+    /// message that acknowledges it is taken next. False: the message may not be taken now.
+    #[cold]
+    #[inline(never)]
+    fn end_send_elsewhere(&mut self, record: SlotRecord) -> bool {
+        let Some(link) = self.links.only().filter(|link| link.signaled.has_one()) else {
+            return false;
+        };
+        // It acknowledges everything.
+        link.rx.hear(record);
+        link.reply.peer_replies = true;
+        self.transport.complete(link, &mut Queued::within(SHARED_BUDGET));
+        self.attend_overruns();
+        self.predicted.is_known()
+    }
+
+    /// Predicts the message that has come, if it is alone and in the slot: no poll in vain has
+    /// predicted it, because it came too soon. False: nothing is predicted.
+    #[cold]
+    #[inline(never)]
+    fn predict_late(&mut self) -> bool {
+        let Some(link) = self.links.only() else { return false };
+        let (word, like) = (link.rx.peek(), Header::plain_for(link.last_qp));
+        let is_alone = link.rx.has_seen_written()
+            && link.rx.predicted_in_slot(word, like, link.tx.published()).is_some();
+        // Another domain may lack the receives that this one has prefetched.
+        if !is_alone || self.transport.res.receives.give_back() {
+            return false;
+        }
+        self.predicted.predict(link, &mut self.transport);
+        self.predicted.is_known()
     }
 
     /// Ends that send, the only one that waits, and leaves the message that acknowledges it to the
@@ -141,6 +203,35 @@ impl DomainState {
         if taken > 0 && out.is_empty() {
             return taken;
         }
+        if let Some(first) = out.first_mut()
+            && let Some(wc) = self.end_acked(index)
+        {
+            *first = wc;
+            return taken + 1;
+        }
+        self.poll_behind(index, out, taken)
+    }
+
+    /// Ends the one send that waits, if its acknowledgement has come alone, and its queue is that
+    /// one. `None`: nothing was done.
+    #[inline(always)]
+    fn end_acked(&mut self, index: usize) -> Option<Wc> {
+        if !self.has_one_source(index) || !self.transport.res.completions.passes(index) {
+            return None;
+        }
+        let link = self.links.only()?;
+        if !link.is_acked() || link.reply.is_look_due() {
+            return None;
+        }
+        let send = link.signaled.first()?;
+        let wc = self.transport.end_only_send(link, send, index)?;
+        link.reply.note_ack_alone();
+        Some(wc)
+    }
+
+    /// The same behind the entries that were there, of which `taken` are taken.
+    #[inline(never)]
+    fn poll_behind(&mut self, index: usize, out: &mut [Wc], taken: usize) -> usize {
         let short = if out.is_empty() { 0 } else { self.poll_for_few(index, out) };
         // A poll that finds nothing has looked at everything: a program that has armed its queue
         // sleeps then, and nobody wakes it for a message that is there already.
@@ -150,6 +241,9 @@ impl DomainState {
         // The looks at idle links go on behind the one on which the short poll has found something.
         if let Some((at, _)) = self.links.found() {
             self.links.served_quiet(at, false);
+        }
+        if let Some(link) = self.links.only() {
+            link.reply.note_look();
         }
         self.collect(index, out, |state, sink| {
             state.progress(sink);
@@ -161,13 +255,13 @@ impl DomainState {
     /// acknowledges.
     #[inline(always)]
     fn poll_for_few(&mut self, index: usize, out: &mut [Wc]) -> usize {
-        let others = self.links.has_background();
-        let Some(link) = self.links.only() else { return 0 };
-        if others || link.needs_service() || !self.transport.res.service_queue.is_empty() {
+        // What a look at the others has found is left to the full pass.
+        if !self.has_one_source(index) || self.links.found().is_some() {
             return 0;
         }
+        let Some(link) = self.links.only() else { return 0 };
         let is_acked = link.is_acked();
-        if !is_acked && !self.predicted.is_known() {
+        if !is_acked && !self.predicted.is_known() || is_acked && link.reply.is_look_due() {
             return 0;
         }
         self.collect(index, out, |state, sink| {

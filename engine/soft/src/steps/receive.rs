@@ -100,7 +100,7 @@ impl Transport {
     /// Takes an acknowledgement that has come alone, and nothing else.
     #[inline(never)]
     pub(crate) fn take_ack<S: Sink>(&mut self, link: &mut Link, sink: &mut S) {
-        link.reply.peer_replies = false;
+        link.reply.note_ack_alone();
         self.complete(link, sink);
     }
 

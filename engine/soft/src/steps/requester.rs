@@ -183,6 +183,12 @@ impl Transport {
         }
     }
 
+    /// The queue in which that send ends.
+    #[inline(always)]
+    pub(crate) fn send_cq_of(&mut self, send: Signaled) -> Option<usize> {
+        self.qps.get_mut(send.qp).map(|qp| qp.send_cq)
+    }
+
     /// Makes the completion of that send, the oldest on the link, which the peer has taken. No
     /// response is under way, or the link would need service. `None`, and nothing was done: other
     /// sends wait as well, its queue pair has failed, or its completion is for another queue.

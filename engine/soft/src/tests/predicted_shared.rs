@@ -451,7 +451,7 @@ fn talking_beside(others: u64) -> (Program, End, Vec<[End; 2]>) {
 #[test]
 fn a_quiet_link_keeps_no_poll_from_being_short() {
     let (one, mut two, _beside) = talking_beside(1);
-    let poll = |queue| one.state(|state| state.poll_one_shared(queue, false));
+    let poll = |queue| one.state(|state| state.poll_one_shared(queue));
     // Now and then a poll looks at everything.
     let short = (0..32).filter(|_| matches!(poll(SENDS), Polled::Nothing)).count();
     assert!(short > 16, "{short}");
@@ -471,7 +471,7 @@ fn a_poll_that_may_be_the_last_looks_at_everything() {
             _ => one.state(|state| state.arm(SENDS, Arm::Any)),
         }
         for _ in 0..200 {
-            let polled = one.state(|state| state.poll_one_shared(SENDS, false));
+            let polled = one.state(|state| state.poll_one_shared(SENDS));
             assert!(matches!(polled, Polled::More), "case {case}");
             assert_eq!(one.sends.cq.poll_more_shared(&mut [Wc::default()]), 0);
         }
@@ -487,6 +487,149 @@ fn a_message_on_a_quiet_link_is_found() {
         let got = (0..8).map(|_| one.sent()).find(|got| !got.is_empty());
         assert_eq!(got, Some(std::vec![(100 + n as u64, Status::Success)]));
     }
+}
+
+/// A caller with room for two takes the answer behind the end of the send, if both end in one
+/// queue.
+#[test]
+fn an_answer_that_was_left_is_taken_behind_the_send() {
+    for queues in [1, 2] {
+        let (mut one, mut two) = talking_with(queues);
+        one.sends.promise_polls(true);
+        ask(&mut one, &mut two, 7);
+        assert_eq!(two.poll().len(), 1);
+        one.wait();
+        two.send(5, 0, 8, SendFlags::INLINE).unwrap();
+        let cq = &one.sends.cq;
+        assert!(matches!(cq.poll_one_shared(), Polled::One(wc) if wc.wr_id == 7));
+        let left = cq.poll_left_shared().map(|wc| wc.wr_id);
+        assert_eq!(left, (queues == 1).then_some(2));
+        assert!(cq.poll_left_shared().is_none(), "it comes once");
+        assert_eq!(one.end.poll().len(), queues - 1);
+    }
+}
+
+/// A message that comes before a poll in vain has predicted it takes the short way as well, also
+/// into the only receive.
+#[test]
+fn a_message_that_came_too_soon_is_predicted_late() {
+    for queues in [1, 2] {
+        let (mut one, mut two) = talking_with(queues);
+        one.sends.promise_polls(true);
+        let receives = if queues == 1 { SENDS } else { RECEIVES };
+        for n in 0..20 {
+            if n >= 14 {
+                // The others are used up.
+                one.end.recv(2 + n, 4096 * (n as usize % 16), 4096);
+            }
+            ask(&mut one, &mut two, 70 + n);
+            assert!(!two.poll().is_empty());
+            two.send(5, 0, 8, SendFlags::INLINE | SendFlags::SIGNALED).unwrap();
+            assert!(!one.expects());
+            let polled = [SENDS, receives].map(|cq| one.state(|state| state.poll_one_shared(cq)));
+            assert!(matches!(polled[0], Polled::One(wc) if wc.wr_id == 70 + n));
+            assert!(matches!(polled[1], Polled::One(wc) if wc.wr_id == 2 + n));
+        }
+    }
+}
+
+/// The short poll of the receives ends the send in its own queue, and wakes those who wait there.
+/// Where several sends wait, it does nothing.
+#[test]
+fn a_short_poll_of_the_receives_ends_the_send_in_its_own_queue() {
+    for (armed, sends) in [(false, 1), (true, 1), (false, 2)] {
+        let (mut one, mut two) = talking();
+        one.sends.promise_polls(true);
+        (0..sends).for_each(|n| ask(&mut one, &mut two, 7 + n));
+        assert_eq!(two.poll().len() as u64, sends);
+        one.wait();
+        if armed {
+            one.state(|state| {
+                state.transport.res.completions.get_mut(SENDS).unwrap().arm(Arm::Any);
+            });
+        }
+        two.send(5, 0, 8, SendFlags::INLINE).unwrap();
+        let polled = one.state(|state| state.poll_one_shared(RECEIVES));
+        if sends > 1 {
+            assert!(matches!(polled, Polled::More));
+            assert_eq!((one.end.poll().len(), one.sent().len()), (1, 2));
+            continue;
+        }
+        assert!(matches!(polled, Polled::One(wc) if wc.wr_id == 2));
+        assert_eq!(one.state(|state| take_fired(state, SENDS)), armed);
+        assert_eq!(one.sent(), [(7, Status::Success)]);
+        assert_eq!((one.end.poll().len(), one.sent().len()), (0, 0), "each comes once");
+    }
+}
+
+/// CP-5: if the queue of the sends has no place for the end of the send, the answer is not taken.
+#[test]
+fn cp_5_a_short_poll_takes_no_answer_for_a_queue_pair_that_it_ends() {
+    let (mut one, mut two) = talking_in(2, 1);
+    one.sends.promise_polls(true);
+    ask(&mut one, &mut two, 7);
+    assert_eq!(two.poll().len(), 1);
+    one.wait();
+    one.state(|state| {
+        let queue = state.transport.res.completions.get_mut(SENDS).unwrap();
+        queue.push(Wc::default(), Retire::receive(false), 0);
+    });
+    two.send(5, 0, 8, SendFlags::INLINE).unwrap();
+    assert!(matches!(one.state(|state| state.poll_one_shared(RECEIVES)), Polled::More));
+    let num = one.end.qp.num();
+    assert!(one.state(|state| state.transport.qps.get_mut(num).unwrap().state) == State::Err);
+    let got: Vec<_> = (0..8).flat_map(|_| one.end.poll()).collect();
+    assert!(got.iter().all(|wc| wc.status == Status::Flushed) && !got.is_empty(), "{got:?}");
+}
+
+/// The program sends, and its peer takes the message and acknowledges it alone. Returns what one
+/// poll of the sends for one entry finds.
+fn send_alone(one: &mut Program, two: &mut End, wr_id: u64) -> Option<u64> {
+    ask(one, two, wr_id);
+    (0..3).for_each(|_| _ = two.poll());
+    let mut out = [Wc::default()];
+    (one.sends.poll(&mut out) > 0).then_some(out[0].wr_id)
+}
+
+/// An acknowledgement that has come alone ends its send, wakes those who wait for that, and leaves
+/// the prediction as it is.
+#[test]
+fn an_acknowledgement_alone_ends_a_send() {
+    for armed in [false, true] {
+        let (mut one, mut two) = attended();
+        if armed {
+            one.state(|state| {
+                state.transport.res.completions.get_mut(SENDS).unwrap().arm(Arm::Any);
+            });
+        }
+        (0..3).for_each(|_| _ = two.poll());
+        assert_eq!(one.sent(), [(7, Status::Success)]);
+        assert!(one.expects());
+        assert_eq!(one.state(|state| take_fired(state, SENDS)), armed);
+        for wr_id in 8..100 {
+            assert_eq!(send_alone(&mut one, &mut two, wr_id), Some(wr_id));
+            assert_eq!(one.sent(), []);
+        }
+    }
+}
+
+/// A program that finds an acknowledgement in each poll sees a message all the same, on the busy
+/// link and on a quiet one.
+#[test]
+fn acknowledgements_keep_no_message_waiting() {
+    let found = |one: &mut Program, two: &mut End, message: u64| {
+        (1000..1300).any(|wr_id| send_alone(one, two, wr_id) == Some(message))
+    };
+    let (mut one, mut two) = talking_with(1);
+    one.sends.promise_polls(true);
+    for message in 2..6 {
+        two.send(5, 0, 8, SendFlags::INLINE).unwrap();
+        assert!(found(&mut one, &mut two, message), "message {message}");
+        while !one.sent().is_empty() {}
+    }
+    let (mut one, mut two, mut others) = talking_beside(1);
+    others[0][1].send(5, 0, 8, SendFlags::INLINE).unwrap();
+    assert!(found(&mut one, &mut two, 100));
 }
 
 /// An entry that finds no room in a queue that overwrites replaces the oldest. Entries that went

@@ -9,6 +9,9 @@
 /// Arrivals answered in a row after which the next is expected to be.
 const ANSWERED: u32 = 8;
 
+/// Acknowledgements that came alone after which a poll looks at everything.
+const ALONE_MAX: u32 = 64;
+
 /// What becomes of the messages of a link.
 pub(crate) struct ReplyPolicy {
     /// The position that was published when something last came.
@@ -17,11 +20,13 @@ pub(crate) struct ReplyPolicy {
     answered: u32,
     /// The last acknowledgement of the peer came with a message.
     pub(crate) peer_replies: bool,
+    /// Acknowledgements that came alone since the last look at everything.
+    alone: u32,
 }
 
 impl ReplyPolicy {
     pub(crate) const fn new() -> ReplyPolicy {
-        ReplyPolicy { published: 0, answered: 0, peer_replies: false }
+        ReplyPolicy { published: 0, answered: 0, peer_replies: false, alone: 0 }
     }
 
     /// Something has come, when everything up to `published` was sent. True if its acknowledgement
@@ -31,6 +36,25 @@ impl ReplyPolicy {
         let answered = core::mem::replace(&mut self.published, published) != published;
         self.answered = if answered { self.answered.saturating_add(1) } else { 0 };
         self.answered > ANSWERED
+    }
+
+    /// An acknowledgement of the peer has come alone, and a poll has looked at nothing else.
+    #[inline(always)]
+    pub(crate) fn note_ack_alone(&mut self) {
+        self.peer_replies = false;
+        self.alone += 1;
+    }
+
+    /// True if the next poll is to look at everything, although an acknowledgement has come: a
+    /// program that only writes finds one in each poll, and messages must not wait for ever.
+    #[inline(always)]
+    pub(crate) fn is_look_due(&self) -> bool {
+        self.alone >= ALONE_MAX
+    }
+
+    /// A poll looks at everything.
+    pub(crate) fn note_look(&mut self) {
+        self.alone = 0;
     }
 
     /// An acknowledgement has waited, and no reply came before the next poll.
