@@ -144,8 +144,8 @@ impl SoftCq {
     }
 
     /// As [`Poller::poll_one`], for several threads at once: a queue of the shared domain is locked
-    /// anyway. [`Polled::More`]: call [`SoftCq::poll_more_shared`]. Finds nothing in
-    /// an exclusive queue.
+    /// anyway. [`Polled::More`]: call [`SoftCq::poll_more_shared`]. Finds nothing in an exclusive
+    /// queue.
     #[inline(always)]
     pub fn poll_one_shared(&self) -> Polled {
         match self.domain.shared() {

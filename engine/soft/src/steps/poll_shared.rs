@@ -229,7 +229,7 @@ impl DomainState {
         Some(wc)
     }
 
-    /// The same behind the entries that were there, of which `taken` are taken.
+    /// The same without the entries that were there, `taken` in number, and without that send.
     #[inline(never)]
     fn poll_behind(&mut self, index: usize, out: &mut [Wc], taken: usize) -> usize {
         let short = if out.is_empty() { 0 } else { self.poll_for_few(index, out) };
