@@ -183,7 +183,8 @@ impl<F: Fabric> CompletionQueue<F> {
 
     /// Sleeps until the completion that the queue was armed for has come, or `limit` is over
     /// (`None`: for ever). True if it came. It is acknowledged (`ibv_get_cq_event`,
-    /// `ibv_ack_cq_events`), and the queue is no longer armed.
+    /// `ibv_ack_cq_events`), and the queue is no longer armed, unless it was armed again after that
+    /// completion had come. Arm it again before the next wait.
     ///
     /// # Errors
     /// The system's error; `NotSupported` if the device cannot wake anyone.

@@ -189,8 +189,8 @@ impl Page {
              line, and a copy. Every byte of a payload changes from message to message, and both \
              sides read all of it. *half* is half a round trip; *full* counts from when a message \
              was due until it was back, so waiting counts. Each of several peers has a worker and \
-             a link of its own, or a lane of its own. Times are medians over rounds, and the ratios \
-             are taken within a round. Rows whose messages have up to 200 bytes have aims.",
+             a link of its own, or a lane of its own. Times are medians over rounds, and the \
+             ratios are taken within a round. Rows whose messages have up to 200 bytes have aims.",
             &[&command],
             &[table],
         );
@@ -454,7 +454,7 @@ mod tests {
         // The three that the document misses and the one that was printed, and nothing else.
         let missed: Vec<&str> = text.lines().filter(|line| line.starts_with("- **mis")).collect();
         let expected = [
-            "- **missed**: traffic ping-8, p99, times the naive ring's: 1.60, the aim is ≤ 1.5",
+            "- **missed**: traffic ping-8, p99, times the naive ring's: 1.600, the aim is ≤ 1.5",
             "- **missed**: WRITE of 8 bytes, times memcpy: 0.940, the aim is ≥ 0.95",
             "- **missed**: instructions that a worker adds to a reply of 8 bytes: 61.0, the aim is \
              ≤ 60",

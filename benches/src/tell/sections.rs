@@ -113,7 +113,7 @@ pub(crate) fn traffic(document: &Value, aims: &mut Aims) -> Grid {
             let times = number(record, path);
             row.push(cell(times, 2));
             let what = format!("traffic {}, {part}, times the naive ring's", text(record, "/row"));
-            row.extend(aims.judge(&what, (times, 2), aim));
+            row.extend(aims.judge(&what, (times, 3), aim));
         }
         row.extend(floor(record));
         grid.push(row);

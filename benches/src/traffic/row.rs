@@ -87,8 +87,9 @@ pub(crate) struct Figures {
     pub(crate) latency_ns: Option<Percentiles>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) naive_latency_ns: Option<Percentiles>,
-    /// The p50, divided by the naive ring's in the same round; and so the p99.
+    /// The p50, divided by the naive ring's in the same round.
     pub(crate) times_naive: f64,
+    /// The p99, divided by the naive ring's in the same round.
     pub(crate) times_naive_p99: f64,
     /// Messages that were due each second: a part of the lower peak.
     #[serde(skip_serializing_if = "Option::is_none")]

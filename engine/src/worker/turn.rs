@@ -202,6 +202,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             let (before, rest) = (*next, wcs.get(*next..*end).unwrap_or_default());
             match rest {
                 [first, second, ..] if first.qp_num == second.qp_num => {
+                    core.sender.doorbells.stands_with_others();
                     dispatch::run(core, handler, rest, next);
                 }
                 _ => core.sender.doorbells.stands_alone(taken, cost),

@@ -240,7 +240,8 @@ pub trait Poller {
     /// [`Poller::wake_fds`] become readable then. Completions already in the queue wake nobody, so
     /// poll once more before sleeping. `solicited`: only a message whose sender asked for it, or an
     /// error, has to wake; a device may wake for less. A completion that an earlier call awaited
-    /// still wakes, and a queue that is armed for any completion stays so.
+    /// still wakes, and a queue that is armed for any completion stays so. [`Poller::woken`] may
+    /// tell of the completions that several calls awaited one by one or all together.
     ///
     /// # Errors
     /// `NotSupported`: the device cannot wake anyone.

@@ -54,7 +54,7 @@ impl Soft {
             return Err(SetupError::new(Code::NotSupported, asked, answer)
                 .cure("make it Sharing::Shared, on the same device"));
         }
-        let queue = Arc::new(self.nic.new_queue(depth, self.pd.mark()));
+        let queue = Arc::new(self.nic.new_queue(depth, self.pd.mark()).shared());
         let number = self.nic.next_srq();
         self.shared.command(Command::AddSrq(Box::new(NewXrcQueue {
             number,

@@ -66,7 +66,7 @@ impl Provider for Soft {
 
     fn create_srq(&self, depth: u32) -> Result<SoftSrq, SetupError> {
         check_depth("shared receive queue", depth, self.nic.caps.srq_wr_max)?;
-        let queue = Arc::new(self.nic.new_queue(depth, self.pd.mark()));
+        let queue = Arc::new(self.nic.new_queue(depth, self.pd.mark()).shared());
         Ok(SoftSrq { xrc: None, nic: self.nic.clone(), queue, _pd: self.pd.clone() })
     }
 

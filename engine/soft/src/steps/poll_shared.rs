@@ -219,6 +219,10 @@ impl DomainState {
         if !self.has_one_source(index) || !self.transport.res.completions.passes(index) {
             return None;
         }
+        // As in `poll_for_few`.
+        if self.links.found().is_some() {
+            return None;
+        }
         let link = self.links.only()?;
         if !link.is_acked() || link.reply.is_look_due() {
             return None;
@@ -229,7 +233,8 @@ impl DomainState {
         Some(wc)
     }
 
-    /// The same without the entries that were there, `taken` in number, and without that send.
+    /// The rest of [`DomainState::poll_more_shared`], after it has taken `taken` entries that were
+    /// there, and has ended no send.
     #[inline(never)]
     fn poll_behind(&mut self, index: usize, out: &mut [Wc], taken: usize) -> usize {
         let short = if out.is_empty() { 0 } else { self.poll_for_few(index, out) };

@@ -9,7 +9,7 @@
 /// Arrivals answered in a row after which the next is expected to be.
 const ANSWERED: u32 = 8;
 
-/// Acknowledgements that came alone after which a poll looks at everything.
+/// After this number of acknowledgements that came alone, a poll looks at everything.
 const ALONE_MAX: u32 = 64;
 
 /// What becomes of the messages of a link.
