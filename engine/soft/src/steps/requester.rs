@@ -200,10 +200,10 @@ impl Transport {
         send_cq: usize,
     ) -> Option<Wc> {
         let qp = self.qps.get_mut(send.qp).filter(|_| link.signaled.has_one())?;
-        debug_assert!(!qp.awaits_response(send.index));
         if qp.state != State::Rts || qp.send_cq != send_cq {
             return None;
         }
+        debug_assert!(!qp.awaits_response(send.index));
         link.signaled.pop();
         qp.sq.completed = send.index.wrapping_add(1);
         qp.sq.retired = qp.sq.completed;
