@@ -13,7 +13,7 @@ use crate::ask::request::{Request, Test};
 use crate::error::Failure;
 use crate::measure::record::{Figures, Path, Placement, Record, SCHEMA, Side, Sides, round};
 use crate::overhead::callgrind;
-use crate::overhead::cases::{BATCH, Case};
+use crate::overhead::cases::Case;
 use crate::overhead::symbols;
 
 /// Messages of each case.
@@ -22,7 +22,7 @@ const MESSAGES_QUICK: u64 = 1024;
 
 /// The instructions, and the sizes of the hot functions.
 pub(crate) struct Counted {
-    /// One record for each size and path.
+    /// One record for each size, path and round.
     pub(crate) records: Vec<Record>,
     /// Bytes of each hot function, by its name.
     pub(crate) bytes: BTreeMap<String, u64>,
@@ -55,7 +55,7 @@ pub(crate) fn count(args: &OverheadArgs) -> Result<Counted, Failure> {
     Ok(Counted { records: records(sizes, messages, &here.cases, &there.cases), bytes })
 }
 
-/// One record for each size and path: the cases come in pairs, the device alone first.
+/// One record for each size, path and round: the cases come in pairs, the device alone first.
 fn records(sizes: &[u32], messages: u64, here: &[f64], there: &[f64]) -> Vec<Record> {
     let side = |counts: &[f64]| match counts {
         [bare, worker] => Some(Side {
@@ -86,7 +86,7 @@ fn record(case: &Case, sides: Sides, messages: u64) -> Record {
         device: SOFT_DEVICE.to_owned(),
         size: case.size,
         op: None,
-        batch: Some(if case.path == Path::Echo { 1 } else { BATCH }),
+        batch: Some(case.round),
         bare: false,
         transport: None,
         no_srq: false,

@@ -54,13 +54,13 @@ pub(crate) fn run<F: Fabric>(fabric: &F, sizes: &[u32], messages: u64) -> Result
             true => {
                 let (mut session, mut lot) = workers(fabric, &request)?;
                 let mut pair = WorkerPair { session: &mut session, lot: &mut lot };
-                Turns::new(case.path, messages).run(&mut pair, case.size)?;
+                Turns::new(&case, messages).run(&mut pair, case.size)?;
             }
             false => {
                 let (caller, server) = devices(fabric, &request)?;
                 let size = case.size as usize;
                 let mut pair = BarePair { caller, server, size, received: 0, wrong: 0 };
-                Turns::new(case.path, messages).run(&mut pair, case.size)?;
+                Turns::new(&case, messages).run(&mut pair, case.size)?;
             }
         }
         counted_case_end();
@@ -130,9 +130,9 @@ struct Turns {
 }
 
 impl Turns {
-    fn new(path: Path, messages: u64) -> Turns {
-        let batch = if path == Path::Echo { 1 } else { u64::from(BATCH) };
-        Turns { path, batch, rounds: messages / batch }
+    fn new(case: &Case, messages: u64) -> Turns {
+        let batch = u64::from(case.round);
+        Turns { path: case.path, batch, rounds: messages / batch }
     }
 
     fn run(&self, pair: &mut impl Pair, size: u32) -> Result<(), Failure> {
@@ -149,17 +149,29 @@ impl Turns {
                 pair.serve(path)?;
                 pair.poll()?;
             }
-            if round < WARM {
-                send(pair, path, &payloads, size)?;
-                pair.serve(path)?;
-                pair.poll()?;
-            } else {
-                counted_here(|| send(pair, path, &payloads, size))?;
-                counted_there(|| pair.serve(path))?;
-                counted_here(|| pair.poll())?;
+            let expected = before + (round + 1) * self.batch;
+            let is_counted = round >= WARM;
+            match is_counted {
+                true => counted_here(|| send(pair, path, &payloads, size))?,
+                false => send(pair, path, &payloads, size)?,
+            }
+            // One turn of each side may leave some of several messages to the next one.
+            for _ in 0..self.batch {
+                match is_counted {
+                    true => {
+                        counted_there(|| pair.serve(path))?;
+                        counted_here(|| pair.poll())?;
+                    }
+                    false => {
+                        pair.serve(path)?;
+                        pair.poll()?;
+                    }
+                }
+                if pair.came(path).0 >= expected {
+                    break;
+                }
             }
             let (came, wrong) = pair.came(path);
-            let expected = before + (round + 1) * self.batch;
             if came != expected || wrong != wrong_before {
                 return Err(Failure::new(format!(
                     "{came} messages came, {expected} were expected, {wrong} were wrong"
@@ -173,7 +185,12 @@ impl Turns {
 #[inline(always)]
 fn send(pair: &mut impl Pair, path: Path, payloads: &[u8], size: usize) -> Result<(), Failure> {
     match path {
-        Path::Echo => pair.send(payloads),
+        Path::Echo => {
+            for payload in payloads.chunks_exact(size) {
+                pair.send(payload)?;
+            }
+            Ok(())
+        }
         Path::Stream => pair.send_batch(payloads, size),
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{self, Failure};
-use crate::measure::record::{Record, Side, round};
+use crate::measure::record::{Path, Record, Side, round};
 use crate::overhead::callgrind;
 use crate::overhead::count::Counted;
 
@@ -62,7 +62,11 @@ fn instructions(records: &[Record]) -> BTreeMap<String, Side> {
     let mut sides = BTreeMap::new();
     for record in records {
         if let (Some(both), Some(path)) = (record.figures.instructions, record.figures.path) {
-            let name = |side| format!("{} {side}, {} bytes", path.name(), record.size);
+            let in_flight = match (path, record.batch) {
+                (Path::Echo, Some(round @ 2..)) => format!(", {round} in flight"),
+                _ => String::new(),
+            };
+            let name = |side| format!("{} {side}, {} bytes{in_flight}", path.name(), record.size);
             sides.insert(name("here"), both.here);
             sides.insert(name("there"), both.there);
         }
