@@ -7,7 +7,7 @@ use crate::room::never;
 use crate::shm::burst::Burst;
 use crate::shm::copy::{self, fetch_line};
 use crate::shm::layout::{
-    AREA, Data, Direction, Header, JUMP_BYTES, LENT_OPERANDS, RECORD_MAX, SEGMENT,
+    AREA, Data, Direction, Header, JUMP_BYTES, LENT_OPERANDS, LINE, RECORD_MAX, SEGMENT,
     SLOT_FIRST_BYTES, SLOT_PAYLOAD_MAX, SLOT_RECORD_MAX, SLOT_SHORT, slot_rest_lines,
 };
 use crate::shm::offer::Offer;
@@ -18,6 +18,10 @@ use crate::sync::{AtomicU64, Ordering, fence, reads};
 
 /// The receiver acknowledges after this many bytes at the latest.
 const ACK_EVERY: u64 = SEGMENT as u64 / 4;
+
+/// The most lines behind the first of a record in the ring that are prefetched together. Longer
+/// records are copied by what reads ahead.
+const RING_LINES: usize = 3;
 
 /// A record read from the slot.
 #[derive(Clone, Copy)]
@@ -60,6 +64,9 @@ pub(crate) struct Rx {
     pub(crate) due: u64,
     /// Lines behind the first that the last long record in the slot filled.
     pub(crate) slot_lines: usize,
+    /// Lines behind the first that the last record taken from the ring alone filled, at most
+    /// `RING_LINES`.
+    ring_lines: usize,
     /// The sender is on a near core.
     pub(crate) is_near: bool,
     peer_waker: PeerWaker,
@@ -78,6 +85,7 @@ impl Rx {
             seen: [0; 2],
             due: ACK_EVERY,
             slot_lines: 0,
+            ring_lines: 0,
             is_near: false,
             peer_waker,
         }
@@ -189,10 +197,12 @@ impl Rx {
         }
     }
 
-    /// Prefetches the line of the next record in the ring.
+    /// Prefetches the lines of the next record in the ring, if it is as long as the last.
     #[inline(always)]
     pub(crate) fn fetch_next(&self) {
-        fetch_line(self.data.at(self.at));
+        for line in 0..=self.ring_lines {
+            fetch_line(self.data.at(self.at + (line * LINE) as u64));
+        }
     }
 
     /// The bytes between the position read and the newest tail.
@@ -391,6 +401,7 @@ impl Rx {
         }
         burst.fetch(header, to.part(0, header.length()));
         burst.consume(header.record());
+        self.ring_lines = (header.record() as usize / LINE).min(RING_LINES);
         let end = burst.at();
         (self.at, self.tail, self.word) = (end, end, tail_word(end, word >> 32));
         if burst.left() == 0 {

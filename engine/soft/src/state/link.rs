@@ -223,8 +223,9 @@ impl Link {
     }
 
     /// Nothing has come. While messages cross, the next message will be in the ring alone. This
-    /// fetches the line where it begins, so that the line comes together with the tail: with
-    /// Poisson arrivals a round trip takes 0.92 of the time. While the peer alone sends, it does
+    /// fetches its lines, so that they come together with the tail: with Poisson arrivals a round
+    /// trip takes 0.92 of the time with the first line, and with the second as well 0.94 of that
+    /// near and 0.86 far. While the peer alone sends, it does
     /// nothing: each fetch would take the line from the peer, which is filling it, and a stream
     /// would take 1.3 times as long.
     #[inline(always)]
