@@ -54,13 +54,13 @@ pub(crate) fn run<F: Fabric>(fabric: &F, sizes: &[u32], messages: u64) -> Result
             true => {
                 let (mut session, mut lot) = workers(fabric, &request)?;
                 let mut pair = WorkerPair { session: &mut session, lot: &mut lot };
-                Turns::new(&case, messages).run(&mut pair, case.size)?;
+                Turns::new(&case, messages).run_all(&mut pair, case.size)?;
             }
             false => {
                 let (caller, server) = devices(fabric, &request)?;
                 let size = case.size as usize;
                 let mut pair = BarePair { caller, server, size, received: 0, wrong: 0 };
-                Turns::new(&case, messages).run(&mut pair, case.size)?;
+                Turns::new(&case, messages).run_all(&mut pair, case.size)?;
             }
         }
         counted_case_end();
@@ -135,7 +135,16 @@ impl Turns {
         Turns { path: case.path, batch, rounds: messages / batch }
     }
 
-    fn run(&self, pair: &mut impl Pair, size: u32) -> Result<(), Failure> {
+    fn run_all(&self, pair: &mut impl Pair, size: u32) -> Result<(), Failure> {
+        match self.path == Path::Echo && self.batch > 1 {
+            true => self.run::<true>(pair, size),
+            false => self.run::<false>(pair, size),
+        }
+    }
+
+    /// `SEVERAL`: each message of a round is sent for itself, and each side may need several turns
+    /// for all of them. Else the code that counts has no loops.
+    fn run<const SEVERAL: bool>(&self, pair: &mut impl Pair, size: u32) -> Result<(), Failure> {
         let size = size as usize;
         let mut payloads = wire::filled(size).repeat(self.batch as usize);
         let (before, wrong_before) = pair.came(self.path);
@@ -150,22 +159,19 @@ impl Turns {
                 pair.poll()?;
             }
             let expected = before + (round + 1) * self.batch;
-            let is_counted = round >= WARM;
-            match is_counted {
-                true => counted_here(|| send(pair, path, &payloads, size))?,
-                false => send(pair, path, &payloads, size)?,
+            let turns = if SEVERAL { self.batch } else { 1 };
+            if round < WARM {
+                send::<SEVERAL>(pair, path, &payloads, size)?;
+            } else {
+                counted_here(|| send::<SEVERAL>(pair, path, &payloads, size))?;
             }
-            // One turn of each side may leave some of several messages to the next one.
-            for _ in 0..self.batch {
-                match is_counted {
-                    true => {
-                        counted_there(|| pair.serve(path))?;
-                        counted_here(|| pair.poll())?;
-                    }
-                    false => {
-                        pair.serve(path)?;
-                        pair.poll()?;
-                    }
+            for _ in 0..turns {
+                if round < WARM {
+                    pair.serve(path)?;
+                    pair.poll()?;
+                } else {
+                    counted_there(|| pair.serve(path))?;
+                    counted_here(|| pair.poll())?;
                 }
                 if pair.came(path).0 >= expected {
                     break;
@@ -183,8 +189,14 @@ impl Turns {
 }
 
 #[inline(always)]
-fn send(pair: &mut impl Pair, path: Path, payloads: &[u8], size: usize) -> Result<(), Failure> {
+fn send<const SEVERAL: bool>(
+    pair: &mut impl Pair,
+    path: Path,
+    payloads: &[u8],
+    size: usize,
+) -> Result<(), Failure> {
     match path {
+        Path::Echo if !SEVERAL => pair.send(payloads),
         Path::Echo => {
             for payload in payloads.chunks_exact(size) {
                 pair.send(payload)?;

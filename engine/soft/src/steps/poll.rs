@@ -50,6 +50,17 @@ const LOOK_ON: usize = 8;
 /// the poll is 10 % shorter.
 const FETCH_AHEAD: usize = 2;
 
+/// What the spin after a reply has found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spun {
+    /// Nothing yet: look.
+    Nothing,
+    /// A message on the busy link.
+    Message,
+    /// Something on a quiet link, or in an inbox.
+    Elsewhere,
+}
+
 /// What a short poll has found.
 enum Looked {
     Nothing,
@@ -57,6 +68,20 @@ enum Looked {
     More,
     /// It has taken a predicted message of that length.
     Message(u32),
+}
+
+/// A spin looks at the other links each time it has spun for that many steps, some 16 ns.
+const SPIN_ALONE: u32 = 64;
+
+/// A look at one resting link counts as that many steps.
+const LOOK_STEPS: u32 = 4;
+
+/// Spins for that many steps of a cycle or so.
+#[inline(always)]
+fn spin(steps: u32) {
+    for _ in 0..steps {
+        core::hint::black_box(());
+    }
 }
 
 impl DomainState {
@@ -85,7 +110,9 @@ impl DomainState {
                     looked => return looked,
                 }
             }
-            self.spin_after_reply();
+            if self.spin_after_reply() == Spun::Elsewhere {
+                return self.take_found();
+            }
         }
         let Some(link) = self.links.only() else { return Looked::More };
         if !link.rx.has_seen_written() {
@@ -154,15 +181,15 @@ impl DomainState {
     /// has just looked at the line in vain. Without the fence that delay would shorten the spin,
     /// and then this side would look in vain.
     ///
-    /// True if a message has come; false: look.
+    /// Nobody spins for the other links: it looks at them meanwhile.
     #[inline(never)]
-    pub(crate) fn spin_after_reply(&mut self) -> bool {
-        let Some(link) = self.links.only() else { return false };
+    pub(super) fn spin_after_reply(&mut self) -> Spun {
+        let Some(link) = self.links.only() else { return Spun::Nothing };
         link.ping_pong = false;
         // A message that was not predicted has noted this already. To note it twice does no harm.
         link.contention.note_followed();
         if !link.rx.has_acked() || !link.spin.may_spin() {
-            return false;
+            return Spun::Nothing;
         }
         self.predicted.prepare(link, &mut self.transport);
         link.empty_polls = 1;
@@ -170,12 +197,36 @@ impl DomainState {
             link.spin.note_work();
         }
         fence(Ordering::SeqCst);
-        for _ in 0..link.spin.steps() {
-            core::hint::black_box(());
+        let steps = link.spin.steps();
+        if self.links.has_background() {
+            if self.spin_beside_others(steps) {
+                return Spun::Elsewhere;
+            }
+        } else {
+            spin(steps);
         }
+        let Some(link) = self.links.only() else { return Spun::Nothing };
         let came = link.rx.has_news();
         link.rx.is_near = link.spin.note_look(came);
-        came
+        if came { Spun::Message } else { Spun::Nothing }
+    }
+
+    /// Spins for that many steps, and looks at the other links now and then. True, at once, if
+    /// something has come there. The looks take time as well: of the spin's steps it leaves out
+    /// some for each link that rests.
+    #[inline(never)]
+    fn spin_beside_others(&mut self, steps: u32) -> bool {
+        let mut left = steps;
+        while left > SPIN_ALONE {
+            spin(SPIN_ALONE);
+            if self.find_in_background() {
+                return true;
+            }
+            let looks = self.links.scheduler.resting.len() as u32 * LOOK_STEPS;
+            left = left.saturating_sub(SPIN_ALONE + looks);
+        }
+        spin(left);
+        false
     }
 
     /// Nothing has come: prepares for the next message.
@@ -207,12 +258,11 @@ impl DomainState {
     #[cold]
     #[inline(never)]
     fn look_at_background(&mut self) -> Looked {
-        let came = self.find_in_background();
+        if self.find_in_background() {
+            return self.take_found();
+        }
         if !self.transport.res.service_queue.is_empty() {
             return Looked::More;
-        }
-        if came {
-            return self.receive_quiet().map_or(Looked::More, Looked::Message);
         }
         if self.predicted.was_used_elsewhere()
             && let Some(link) = self.links.only()
@@ -220,6 +270,15 @@ impl DomainState {
             self.predicted.predict(link, &mut self.transport);
         }
         Looked::Nothing
+    }
+
+    /// Takes the message that a look at the others has found, if it is like the predicted one.
+    #[inline(always)]
+    fn take_found(&mut self) -> Looked {
+        if !self.transport.res.service_queue.is_empty() {
+            return Looked::More;
+        }
+        self.receive_quiet().map_or(Looked::More, Looked::Message)
     }
 
     /// True if something has come on a quiet link, which the links remember, or in an inbox.
