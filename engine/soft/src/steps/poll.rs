@@ -237,8 +237,11 @@ impl DomainState {
         link.empty_polls = link.empty_polls.wrapping_add(1);
         let every = if link.signaled.is_empty() { LOOK_IDLE } else { LOOK_EVERY };
         if link.empty_polls % every == 1 {
-            if link.empty_polls == LATE_AFTER {
-                link.spin.note_late();
+            match link.empty_polls {
+                // A spin counts as the first empty poll, so there was none.
+                1 => link.spin.note_wait(),
+                LATE_AFTER => link.spin.note_late(),
+                _ => {}
             }
             self.predicted.prepare(link, &mut self.transport);
         }

@@ -81,9 +81,6 @@ impl DomainState {
             return self.take_predicted_shared(index).map_or(Polled::More, Polled::One);
         }
         if link.empty_polls.is_multiple_of(LOOK_IDLE) {
-            if link.empty_polls == LOOK_IDLE {
-                link.spin.note_late();
-            }
             return Polled::More;
         }
         if link.empty_polls % LOOK_IDLE == 2 && !self.predicted.is_known() {

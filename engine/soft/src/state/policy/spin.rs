@@ -70,13 +70,22 @@ pub(crate) struct SpinPolicy {
     /// shortened the last one.
     worked: u32,
     was_shortened: bool,
+    /// The last first look found nothing, and the message has not come since.
+    missed: bool,
     /// Counts late messages, and the others back.
     late: u32,
 }
 
 impl SpinPolicy {
     pub(crate) const fn new() -> SpinPolicy {
-        SpinPolicy { budget: 0, disabled: 0, worked: 0, was_shortened: false, late: 0 }
+        SpinPolicy {
+            budget: 0,
+            disabled: 0,
+            worked: 0,
+            was_shortened: false,
+            missed: false,
+            late: 0,
+        }
     }
 
     /// A reply was sent. False: look at once.
@@ -94,10 +103,15 @@ impl SpinPolicy {
         self.disabled = self.disabled.max(PAUSE);
     }
 
-    /// The next message has not come long after the first look.
-    #[cold]
+    /// This side waits without having spun: the message behind the last spin has come.
+    pub(crate) fn note_wait(&mut self) {
+        self.missed = false;
+    }
+
+    /// Nothing has come for long. If this side has spun before, the message behind that spin is
+    /// late.
     pub(crate) fn note_late(&mut self) {
-        if self.disabled > 0 {
+        if !core::mem::take(&mut self.missed) {
             return;
         }
         self.late += LATE;
@@ -126,7 +140,7 @@ impl SpinPolicy {
     /// Whether the first look after that spin found a message. True: the peer is on a near core.
     /// Nothing is learned from a spin that work has shortened.
     pub(crate) fn note_look(&mut self, found: bool) -> bool {
-        self.late = self.late.saturating_sub(1);
+        (self.missed, self.late) = (!found, self.late.saturating_sub(1));
         self.was_shortened = core::mem::take(&mut self.worked) > 0;
         if !self.was_shortened {
             self.budget = match found {
@@ -223,39 +237,39 @@ mod tests {
         assert!(spin.may_spin());
     }
 
-    /// Five late messages in a row disable spinning, and so does each third one. Each sixth one does
-    /// not, and a late message while spinning is disabled counts nothing.
+    /// Late messages disable spinning if all are late, or each third. Each sixth does not, and
+    /// neither do waits after messages that have come.
     #[test]
     fn late_messages_disable_spinning_for_1024_replies() {
-        fn looks_until_disabled(every: u32) -> Option<u32> {
+        fn spins_until_disabled(late: impl Fn(&mut SpinPolicy, u32)) -> Option<u32> {
             let mut spin = SpinPolicy::new();
             (1..10_000).find(|n| {
-                spin.note_look(n % 2 == 0);
-                if n % every == 0 {
-                    spin.note_late();
-                }
+                late(&mut spin, *n);
                 spin.disabled > 0
             })
         }
-        assert_eq!(looks_until_disabled(1), Some(7), "one of four is counted back");
-        assert!(looks_until_disabled(3).is_some_and(|n| n < 100));
-        assert_eq!(looks_until_disabled(6), None);
+        let each = |every| {
+            move |spin: &mut SpinPolicy, n: u32| {
+                let is_late = n.is_multiple_of(every);
+                spin.note_look(!is_late && n.is_multiple_of(2));
+                if !is_late {
+                    spin.note_wait();
+                }
+                // It has not come for long, whether or not it is the message behind the spin.
+                spin.note_late();
+            }
+        };
+        assert_eq!(spins_until_disabled(each(1)), Some(7), "a fourth of each is counted back");
+        assert!(spins_until_disabled(each(3)).is_some_and(|n| n < 100));
+        assert_eq!(spins_until_disabled(each(6)), None);
+        assert_eq!(spins_until_disabled(|spin, n| (0..n).for_each(|_| spin.note_late())), None);
+
         let mut spin = SpinPolicy::new();
-        while spin.steps() < 300 {
-            spin.note_look(false);
+        while spin.disabled == 0 {
+            each(1)(&mut spin, 1);
         }
-        (0..5).for_each(|_| spin.note_late());
         let disabled = (0..).take_while(|_| !spin.may_spin()).count();
-        assert_eq!((disabled as u32, spin.steps()), (DISABLED_FOR, 0));
-        (0..4).for_each(|_| spin.note_late());
-        assert!(spin.may_spin());
-        spin.note_late();
-        assert!(!spin.may_spin());
-        (0..100).for_each(|_| spin.note_late());
-        let disabled = (0..).take_while(|_| !spin.may_spin()).count() as u32;
-        assert_eq!(disabled, DISABLED_FOR - 1, "late messages meanwhile count nothing");
-        (0..4).for_each(|_| spin.note_late());
-        assert!(spin.may_spin(), "and are forgotten");
+        assert_eq!((disabled as u32, spin.steps()), (DISABLED_FOR, 0), "it begins small again");
     }
 
     /// 64 misses at the maximum disable spinning for 1024 replies. One hit among them does not.
