@@ -62,16 +62,21 @@ fn instructions(records: &[Record]) -> BTreeMap<String, Side> {
     let mut sides = BTreeMap::new();
     for record in records {
         if let (Some(both), Some(path)) = (record.figures.instructions, record.figures.path) {
-            let in_flight = match (path, record.batch) {
-                (Path::Echo, Some(round @ 2..)) => format!(", {round} in flight"),
-                _ => String::new(),
-            };
-            let name = |side| format!("{} {side}, {} bytes{in_flight}", path.name(), record.size);
+            let name = |side| name(path, side, record.size, record.batch.unwrap_or(1));
             sides.insert(name("here"), both.here);
             sides.insert(name("there"), both.there);
         }
     }
     sides
+}
+
+/// The name of a figure: rounds of more than one echo say how many messages are in flight.
+fn name(path: Path, side: &str, size: u32, round: u32) -> String {
+    let in_flight = match (path, round) {
+        (Path::Echo, 2..) => format!(", {round} in flight"),
+        _ => String::new(),
+    };
+    format!("{} {side}, {size} bytes{in_flight}", path.name())
 }
 
 /// The figures as the text of a new file of limits.
@@ -171,6 +176,7 @@ pub(crate) fn bytes_beside_limits(counted: &Counted) -> Vec<[String; 3]> {
 mod tests {
     use super::*;
     use crate::ask::cli::OVERHEAD_SIZES;
+    use crate::overhead::cases::Case;
 
     fn limits(worker: f64, bare: f64, added: f64, bytes: u64) -> Limits {
         let side = Side { worker, bare, added };
@@ -229,16 +235,18 @@ mod tests {
     fn every_usual_case_has_limits_and_hot_functions_are_known() {
         let known: Limits = serde_json::from_str(LIMITS).unwrap();
         assert!(known.rustc.starts_with("rustc ") && known.valgrind.starts_with("valgrind"));
-        for path in ["echo", "stream"] {
+        let cases = Case::all(&OVERHEAD_SIZES);
+        for case in &cases {
             for side in ["here", "there"] {
-                for size in OVERHEAD_SIZES {
-                    let name = format!("{path} {side}, {size} bytes");
-                    let side = known.instructions.get(&name).expect(&name);
-                    assert!(side.worker > 0.0 && side.bare > 0.0, "{name}");
-                    assert!((side.worker - side.bare - side.added).abs() < 0.15, "{name}");
-                }
+                let name = name(case.path, side, case.size, case.round);
+                let side = known.instructions.get(&name).expect(&name);
+                assert!(side.worker > 0.0 && side.bare > 0.0, "{name}");
+                assert!((side.worker - side.bare - side.added).abs() < 0.15, "{name}");
             }
         }
+        // Two sides; a figure has both kinds of one case.
+        assert_eq!(known.instructions.len(), cases.len());
+        assert!(known.instructions.contains_key("echo there, 64 bytes, 2 in flight"));
         assert!(known.bytes.values().all(|bytes| *bytes > 0) && known.bytes.len() > 5);
     }
 }
