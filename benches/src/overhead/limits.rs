@@ -35,7 +35,7 @@ pub(crate) struct Limits {
     rustc: String,
     valgrind: String,
     arch: String,
-    /// By path, side and size.
+    /// By path, side, size and messages in flight.
     instructions: BTreeMap<String, Side>,
     /// Bytes of each hot function, by its name.
     bytes: BTreeMap<String, u64>,

@@ -257,9 +257,9 @@ impl Page {
         let tables = [sections::instructions(&document, Some(&mut self.aims))];
         self.section(
             "Instructions a message",
-            "Counted by callgrind, so a busy machine changes nothing. An echo is one message in \
-             flight, sent back in place; polls in vain do not count. A stream goes in batches of \
-             16. The benchmark's own handler is part of the count. `overhead --check` holds these \
+            "Counted by callgrind, so a busy machine changes nothing. An echo is a message sent \
+             back in place. A batch of echoes is in flight at once, and each has a doorbell of \
+             its own; polls in vain before it do not count. A stream goes in batches of 16. The benchmark's own handler is part of the count. `overhead --check` holds these \
              figures against [overhead.json](overhead.json): one instruction more fails.",
             &["doorbell-bench overhead"],
             &tables,

@@ -302,7 +302,7 @@ pub(crate) fn connect(document: &Value) -> Grid {
 
 /// `overhead`: instructions of a message. Without `aims` there is no column for them.
 pub(crate) fn instructions(document: &Value, mut aims: Option<&mut Aims>) -> Grid {
-    let mut head = vec!["bytes", "path", "side", "device alone", "with worker", "added"];
+    let mut head = vec!["bytes", "path", "batch", "side", "device alone", "with worker", "added"];
     if aims.is_some() {
         head.extend(["aim", ""]);
     }
@@ -312,10 +312,12 @@ pub(crate) fn instructions(document: &Value, mut aims: Option<&mut Aims>) -> Gri
         for (side, echo, stream) in [("here", "asks", "sends"), ("there", "answers", "receives")] {
             let name = if path == "echo" { echo } else { stream };
             let of = |what: &str| number(record, &format!("/instructions/{side}/{what}"));
-            let mut row = vec![size.to_string(), path.to_owned(), name.to_owned()];
+            let round = whole(record, "/batch");
+            let mut row = vec![size.to_string(), path.to_owned(), round, name.to_owned()];
             row.extend([of("bare"), of("worker"), of("added")].map(|figure| cell(figure, 1)));
             if let Some(aims) = &mut aims {
-                let aim = (name == "answers").then_some(Aim::AtMost(AIM));
+                let is_alone = number(record, "/batch") == Some(1.0);
+                let aim = (name == "answers" && is_alone).then_some(Aim::AtMost(AIM));
                 let what = format!("instructions that a worker adds to a reply of {size} bytes");
                 row.extend(aims.judge(&what, (of("added"), 1), aim));
             }

@@ -19,9 +19,9 @@ use crate::sync::{AtomicU64, Ordering, fence, reads};
 /// The receiver acknowledges after this many bytes at the latest.
 const ACK_EVERY: u64 = SEGMENT as u64 / 4;
 
-/// The most lines behind the first of a record in the ring that are prefetched together. Longer
-/// records are copied by what reads ahead.
-const RING_LINES: usize = 3;
+/// The most lines behind the first of the next record in the ring that are prefetched. The copy of
+/// a longer record prefetches the rest.
+const RING_LINES: u64 = 3;
 
 /// A record read from the slot.
 #[derive(Clone, Copy)]
@@ -64,9 +64,8 @@ pub(crate) struct Rx {
     pub(crate) due: u64,
     /// Lines behind the first that the last long record in the slot filled.
     pub(crate) slot_lines: usize,
-    /// Lines behind the first that the last record taken from the ring alone filled, at most
-    /// `RING_LINES`.
-    ring_lines: usize,
+    /// Bytes of the last record that [`Rx::take_from_ring`] has taken, at least 8.
+    ring_record: u32,
     /// The sender is on a near core.
     pub(crate) is_near: bool,
     peer_waker: PeerWaker,
@@ -85,7 +84,7 @@ impl Rx {
             seen: [0; 2],
             due: ACK_EVERY,
             slot_lines: 0,
-            ring_lines: 0,
+            ring_record: 8,
             is_near: false,
             peer_waker,
         }
@@ -200,9 +199,17 @@ impl Rx {
     /// Prefetches the lines of the next record in the ring, if it is as long as the last.
     #[inline(always)]
     pub(crate) fn fetch_next(&self) {
-        for line in 0..=self.ring_lines {
-            fetch_line(self.data.at(self.at + (line * LINE) as u64));
+        for line in 0..=self.lines_behind_next() {
+            fetch_line(self.data.at(self.at + line * LINE as u64));
         }
+    }
+
+    /// The lines behind the first that the next record in the ring fills, if it is as long as the
+    /// last, but [`RING_LINES`] at most.
+    #[inline(always)]
+    pub(super) fn lines_behind_next(&self) -> u64 {
+        let last_byte = self.at % LINE as u64 + u64::from(self.ring_record) - 1;
+        (last_byte / LINE as u64).min(RING_LINES)
     }
 
     /// The bytes between the position read and the newest tail.
@@ -401,7 +408,7 @@ impl Rx {
         }
         burst.fetch(header, to.part(0, header.length()));
         burst.consume(header.record());
-        self.ring_lines = (header.record() as usize / LINE).min(RING_LINES);
+        self.ring_record = header.record();
         let end = burst.at();
         (self.at, self.tail, self.word) = (end, end, tail_word(end, word >> 32));
         if burst.left() == 0 {

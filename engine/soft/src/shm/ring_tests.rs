@@ -354,3 +354,21 @@ fn the_receivers_line_is_taken_over_once() {
 fn place(tx: &Tx, at: u64) -> u64 {
     tx.data.at(at).addr() as u64 - tx.dir.data_from(0).at(0).addr() as u64
 }
+
+/// A side that waits prefetches what the next record fills if it is as long as the last, four lines
+/// at most.
+#[test]
+fn the_next_record_is_prefetched_whole() {
+    for (length, lines) in [(0, [0; 4]), (64, [1; 4]), (100, [2, 2, 1, 1]), (4000, [3; 4])] {
+        let mut memory = memory();
+        let (mut tx, mut rx) = ends(&mut memory);
+        let mut to = vec![0; length];
+        for behind in lines {
+            put(&mut tx, &vec![7; length]);
+            tx.publish(0);
+            let first = rx.first_of_few().unwrap();
+            assert!(rx.take_from_ring(first, header(0), Target::of(&mut to)));
+            assert_eq!(rx.lines_behind_next(), behind, "{length} bytes, at {}", rx.at);
+        }
+    }
+}

@@ -36,9 +36,9 @@ use crate::wc::Wc;
 /// after it, or in every [`LOOK_EVERY`]-th while a send waits for its acknowledgement.
 pub(crate) const LOOK_IDLE: u32 = 64;
 
-/// A message is late after this many empty polls, some 0.6 us. Between far cores a message whose
-/// line was taken away from its sender comes before.
-const LATE_AFTER: u32 = LOOK_IDLE + 1;
+/// A message is late after this many empty polls, some 1.2 us: twice the round trip between far
+/// cores without a spin.
+const LATE_AFTER: u32 = 2 * LOOK_IDLE + 1;
 
 /// A full poll that has found a message on a resting link looks at this many more resting links
 /// before it returns. It finds messages that come at once soon, and one that comes alone does not
@@ -50,9 +50,16 @@ const LOOK_ON: usize = 8;
 /// the poll is 10 % shorter.
 const FETCH_AHEAD: usize = 2;
 
+/// A spin looks at the other links each time it has spun for that many steps, some 16 ns.
+const SPIN_ALONE: u32 = 64;
+
+/// A look at the others takes about as long as that many steps, and more for each resting link.
+const LOOK_STEPS: u32 = 64;
+const RESTING_STEPS: u32 = 4;
+
 /// What the spin after a reply has found.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Spun {
+pub(crate) enum Spun {
     /// Nothing yet: look.
     Nothing,
     /// A message on the busy link.
@@ -69,12 +76,6 @@ enum Looked {
     /// It has taken a predicted message of that length.
     Message(u32),
 }
-
-/// A spin looks at the other links each time it has spun for that many steps, some 16 ns.
-const SPIN_ALONE: u32 = 64;
-
-/// A look at one resting link counts as that many steps.
-const LOOK_STEPS: u32 = 4;
 
 /// Spins for that many steps of a cycle or so.
 #[inline(always)]
@@ -181,9 +182,9 @@ impl DomainState {
     /// has just looked at the line in vain. Without the fence that delay would shorten the spin,
     /// and then this side would look in vain.
     ///
-    /// Nobody spins for the other links: it looks at them meanwhile.
+    /// Meanwhile this side looks at its other links.
     #[inline(never)]
-    pub(super) fn spin_after_reply(&mut self) -> Spun {
+    pub(crate) fn spin_after_reply(&mut self) -> Spun {
         let Some(link) = self.links.only() else { return Spun::Nothing };
         link.ping_pong = false;
         // A message that was not predicted has noted this already. To note it twice does no harm.
@@ -200,6 +201,9 @@ impl DomainState {
         let steps = link.spin.steps();
         if self.links.has_background() {
             if self.spin_beside_others(steps) {
+                if let Some(link) = self.links.only() {
+                    link.spin.note_cut();
+                }
                 return Spun::Elsewhere;
             }
         } else {
@@ -212,8 +216,7 @@ impl DomainState {
     }
 
     /// Spins for that many steps, and looks at the other links now and then. True, at once, if
-    /// something has come there. The looks take time as well: of the spin's steps it leaves out
-    /// some for each link that rests.
+    /// something has come there. The looks take time as well, so they count as steps.
     #[inline(never)]
     fn spin_beside_others(&mut self, steps: u32) -> bool {
         let mut left = steps;
@@ -222,8 +225,8 @@ impl DomainState {
             if self.find_in_background() {
                 return true;
             }
-            let looks = self.links.scheduler.resting.len() as u32 * LOOK_STEPS;
-            left = left.saturating_sub(SPIN_ALONE + looks);
+            let resting = self.links.scheduler.resting.len() as u32;
+            left = left.saturating_sub(SPIN_ALONE + LOOK_STEPS + resting * RESTING_STEPS);
         }
         spin(left);
         false
@@ -240,7 +243,8 @@ impl DomainState {
             match link.empty_polls {
                 // A spin counts as the first empty poll, so there was none.
                 1 => link.spin.note_wait(),
-                LATE_AFTER => link.spin.note_late(),
+                // A far one, if it sends at random, must not seem near for the next 1024 replies.
+                LATE_AFTER if link.spin.note_late() => link.rx.is_near = false,
                 _ => {}
             }
             self.predicted.prepare(link, &mut self.transport);

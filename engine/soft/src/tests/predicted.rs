@@ -567,6 +567,31 @@ fn work_after_a_reply_shortens_the_spin() {
     assert!(worked(&one), "a request on the slow path");
 }
 
+/// If each message is late, this side soon stops spinning. If the message comes within the round
+/// trip of a far core, or this side waits long for something else, it goes on.
+#[test]
+fn messages_that_come_at_random_end_the_spin() {
+    for (empty, behind, spins) in [(200, 0, false), (100, 0, true), (1, 200, true)] {
+        let (mut one, mut two) = deep();
+        for _ in 0..40 {
+            ask(&mut one, &mut two);
+            for _ in 0..empty {
+                assert!(two.poll().is_empty());
+            }
+            assert_eq!(one.poll().len(), 1);
+            one.recv(0, 0, 64);
+            one.send(0, 0, 8, INLINE).unwrap();
+            assert_eq!(two.poll().len(), 1);
+            for _ in 0..behind {
+                assert!(two.poll().is_empty());
+            }
+            two.send(0, 0, 8, INLINE).unwrap();
+            assert_eq!(one.poll().len(), 1);
+        }
+        assert_eq!(spin_budget(&two) > 40, spins, "{empty} polls, then {behind}");
+    }
+}
+
 /// Not for a removed queue pair: receives prefetched then would be lost to all others.
 #[test]
 fn nothing_is_fetched_for_a_queue_pair_that_is_gone() {
