@@ -259,7 +259,8 @@ impl Page {
             "Instructions a message",
             "Counted by callgrind, so a busy machine changes nothing. An echo is a message sent \
              back in place. A batch of echoes is in flight at once, and each has a doorbell of \
-             its own; polls in vain before it do not count. A stream goes in batches of 16. The benchmark's own handler is part of the count. `overhead --check` holds these \
+             its own; polls in vain before it do not count. A stream goes in batches of 16. The \
+             benchmark's own handler is part of the count. `overhead --check` holds these \
              figures against [overhead.json](overhead.json): one instruction more fails.",
             &["doorbell-bench overhead"],
             &tables,
