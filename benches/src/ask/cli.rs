@@ -457,13 +457,14 @@ pub(crate) struct ResultsArgs {
     /// The cores of both sides [default: chosen]
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = core)]
     pub(crate) cores: Vec<usize>,
-    /// The JSON of `cargo xtask compare`: adds the other libraries
+    /// The JSON of `cargo xtask compare`: adds the other libraries, or renews their section
     #[arg(long, value_name = "FILE")]
     pub(crate) compare: Option<PathBuf>,
     /// Measure nothing: replace the sections of --compare and --perftest in the page that is there
     #[arg(long)]
     pub(crate) only_compare: bool,
-    /// What `cargo xtask compare --device NAME` printed: adds the RDMA device beside perftest
+    /// What `cargo xtask compare --device NAME` printed: adds the RDMA device beside perftest, or
+    /// renews it
     #[arg(long, value_name = "FILE")]
     pub(crate) perftest: Option<PathBuf>,
     /// This program, built without link-time optimization: adds its instructions a message

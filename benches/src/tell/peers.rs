@@ -14,10 +14,20 @@ pub(crate) fn section(document: &Value) -> Option<String> {
 
 /// The page with this section in place of the one with its title, or behind all others.
 pub(crate) fn replace(page: &str, title: &str, section: &str) -> String {
-    let start = page.find(&format!("\n## {title}\n")).unwrap_or(page.len());
-    let rest = page.get(start + 1..).unwrap_or_default();
-    let end = rest.find("\n## ").map_or(page.len(), |end| start + 1 + end);
+    let (start, end) = place(page, title).unwrap_or((page.len(), page.len()));
     format!("{}{section}{}", &page[..start], &page[end..])
+}
+
+/// The section of the page with that title.
+pub(crate) fn find<'a>(page: &'a str, title: &str) -> Option<&'a str> {
+    place(page, title).map(|(start, end)| &page[start..end])
+}
+
+/// Where that section begins and ends in the page.
+fn place(page: &str, title: &str) -> Option<(usize, usize)> {
+    let start = page.find(&format!("\n## {title}\n"))?;
+    let end = page[start + 1..].find("\n## ").map_or(page.len(), |end| start + 1 + end);
+    Some((start, end))
 }
 
 /// The title of their section.
@@ -79,6 +89,9 @@ mod tests {
         let replaced = replace(&page(&old), TITLE, &new);
         assert_eq!(replaced, page(&new));
         assert_eq!(replace(&replaced, TITLE, &old), page(&old));
+        assert_eq!(find(&replaced, TITLE), Some(&*new));
+        assert_eq!(find(&replaced, "An RDMA device"), Some("\n## An RDMA device\nslow\n"));
+        assert_eq!(find(&replaced, "Other"), None);
         // At the end, and where there is none yet.
         let short = "# Results\n\n## Latency\nfast\n";
         let whole = format!("{short}{old}");

@@ -24,8 +24,7 @@ pub(crate) const WITHOUT_LTO: &str = "CARGO_PROFILE_RELEASE_LTO=off \
 
 /// Runs everything. Returns the page.
 pub(crate) fn page(args: &ResultsArgs, machine: &Machine) -> Result<String, Failure> {
-    let compare = args.compare.as_deref().map(peers_section).transpose()?;
-    let perftest = args.perftest.as_deref().map(read).transpose()?;
+    let [compare, perftest] = beside(args)?;
     let own = std::env::current_exe()
         .map_err(|error| Failure::system("find this program", &error, "start it by its path"))?;
     let mut page = Page::new(args, own);
@@ -36,6 +35,23 @@ pub(crate) fn page(args: &ResultsArgs, machine: &Machine) -> Result<String, Fail
         page.perftest(perftest);
     }
     Ok(page.finish(machine))
+}
+
+/// The sections on other libraries and on an RDMA device: new ones, or else those of the page that
+/// is there.
+fn beside(args: &ResultsArgs) -> Result<[Option<String>; 2], Failure> {
+    // The first page has nothing to keep.
+    let before = fs::read_to_string(&args.out).unwrap_or_default();
+    let kept = |title| peers::find(&before, title).map(str::to_owned);
+    let compare = match &args.compare {
+        Some(file) => Some(peers_section(file)?),
+        None => kept(peers::TITLE),
+    };
+    let perftest = match &args.perftest {
+        Some(file) => Some(perftest::section(&read(file)?)),
+        None => kept(perftest::TITLE),
+    };
+    Ok([compare, perftest])
 }
 
 /// The page that is there, with new sections on other libraries and on an RDMA device. Nothing is
@@ -286,10 +302,10 @@ impl Page {
         Ok(())
     }
 
-    /// An RDMA device: the table as it was printed. Its lines say which aims were missed.
-    fn perftest(&mut self, printed: &str) {
-        self.text.push_str(&perftest::section(printed));
-        for line in printed.lines() {
+    /// The section on an RDMA device. The lines of its table say which aims were missed.
+    fn perftest(&mut self, section: &str) {
+        self.text.push_str(section);
+        for line in section.lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
             if words.contains(&"missed") {
                 self.aims.missed.push(format!("RDMA device: {}", words.join(" ")));
@@ -410,6 +426,34 @@ mod tests {
         program
     }
 
+    /// What is not measured anew stays as it is on the page, and a named file replaces it.
+    #[test]
+    fn sections_that_are_not_measured_stay() {
+        let folder = std::env::temp_dir().join(format!("doorbell-kept-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (out, printed) = (folder.join("page.md"), folder.join("printed.txt"));
+        let libraries = format!("\n## {}\nfast\n", peers::TITLE);
+        let device = perftest::section("old");
+        fs::write(&out, format!("# Results\n\n## Latency\nfast\n{libraries}{device}")).unwrap();
+        fs::write(&printed, "new").unwrap();
+        let mut args = ResultsArgs {
+            out,
+            quick: true,
+            cores: Vec::new(),
+            compare: None,
+            only_compare: false,
+            perftest: None,
+            without_lto: None,
+        };
+        assert_eq!(beside(&args).unwrap(), [Some(libraries.clone()), Some(device)]);
+        args.perftest = Some(printed);
+        assert_eq!(beside(&args).unwrap(), [Some(libraries), Some(perftest::section("new"))]);
+        args.out = folder.join("no page yet");
+        args.perftest = None;
+        assert_eq!(beside(&args).unwrap(), [None, None]);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
     #[test]
     fn the_page_has_every_section_and_names_missed_aims() {
         let name = format!("doorbell-results-{}", std::process::id());
@@ -428,7 +472,8 @@ mod tests {
         page.timed().unwrap();
         page.counted(args.without_lto.as_deref()).unwrap();
         page.text.extend(peers::section(&json!({"section": "doorbell `def456`"})));
-        page.perftest("latency 12.4 12.5 1.00 ≤ 1.05 met\nrate 50 51 0.98 ≥ 1 missed 0.98\n");
+        let printed = "latency 12.4 12.5 1.00 ≤ 1.05 met\nrate 50 51 0.98 ≥ 1 missed 0.98\n";
+        page.perftest(&perftest::section(printed));
         let text = page.finish(&Machine::look(&Clock::new()));
 
         for title in [
