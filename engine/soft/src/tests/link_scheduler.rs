@@ -157,7 +157,13 @@ fn a_spin_sees_a_message_on_another_link() {
         assert_eq!(many.clients[busy].poll().len(), 1);
     }
     many.clients[quiet].send(1, 0, 8, SendFlags::empty()).unwrap();
+    let missed = |many: &Many| unsafe {
+        let has_missed = |state: &mut DomainState| state.links.only().unwrap().spin.has_missed();
+        many.server.poller.cq.domain.enter(has_missed)
+    };
+    assert!(missed(&many));
     assert!(spin(&many) == Spun::Elsewhere);
+    assert!(!missed(&many), "nothing is learned from a spin that was cut short");
     assert_eq!(many.comes_within(1).0, many.qps[quiet].num());
     many.clients[busy].send(1, 0, 8, SendFlags::empty()).unwrap();
     assert_eq!(many.comes_within(2).0, many.qps[busy].num(), "and nothing is left");

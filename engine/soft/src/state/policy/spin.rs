@@ -171,6 +171,12 @@ impl SpinPolicy {
         self.worked > 0
     }
 
+    /// True if the last first look found nothing, and the message has not come since.
+    #[cfg(test)]
+    pub(crate) fn has_missed(&self) -> bool {
+        self.missed
+    }
+
     /// The budget.
     #[cfg(test)]
     pub(crate) fn budget(&self) -> u32 {
