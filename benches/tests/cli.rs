@@ -319,8 +319,10 @@ fn overhead_is_counted_on_both_sides() {
     assert!(bytes.len() > 5, "{bytes:?}");
     assert!(bytes.values().all(|bytes| bytes.as_u64().is_some_and(|bytes| bytes > 0)), "{bytes:?}");
     let results = document["results"].as_array().unwrap();
-    let paths: Vec<&str> = results.iter().map(|record| record["path"].as_str().unwrap()).collect();
-    assert_eq!(paths, ["echo", "stream"]);
+    let case = |record: &Value| (record["path"].clone(), record["batch"].clone());
+    let cases: Vec<(Value, Value)> = results.iter().map(case).collect();
+    let expected = [("echo", 1), ("echo", 2), ("echo", 8), ("stream", 16)];
+    assert_eq!(cases, expected.map(|(path, batch)| (path.into(), batch.into())));
     for record in results {
         assert_eq!((&record["test"], &record["lost"]), (&"overhead".into(), &0.into()));
         for side in ["here", "there"] {
