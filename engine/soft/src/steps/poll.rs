@@ -182,7 +182,8 @@ impl DomainState {
     /// has just looked at the line in vain. Without the fence that delay would shorten the spin,
     /// and then this side would look in vain.
     ///
-    /// Meanwhile this side looks at its other links.
+    /// Meanwhile this side looks at its other links. (With one of 2 or 8 links that has rested, in
+    /// 5 to 12 rounds in turn, that changed neither the p50 nor the p90 for certain.)
     #[inline(never)]
     pub(crate) fn spin_after_reply(&mut self) -> Spun {
         let Some(link) = self.links.only() else { return Spun::Nothing };

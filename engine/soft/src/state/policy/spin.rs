@@ -16,7 +16,7 @@
 //! to 282 ns, and the p90 from 574 to 448. Before, a message that was sent while another was on its
 //! way took twice as long as one that was alone. In longer runs the gain is less: there spinning
 //! had been disabled most of the time, because no first look found a message. In a ping-pong two
-//! or three messages in a thousand are late.
+//! or three messages in a thousand came after 64 empty polls, and fewer come after 128.
 //!
 //! Work after the reply shortens the spin: the worker posts a list of receives after 32 messages,
 //! and tells its peer of credit after 64. Before, this side took the next message late by that
