@@ -225,8 +225,9 @@ impl Link {
     /// Nothing has come. While messages cross, the next message will be in the ring alone. This
     /// fetches its lines, so that they come together with the tail. With Poisson arrivals a round
     /// trip of 64 bytes takes 0.92 of the time with the first line alone, and with both 0.94 of
-    /// that far, and about as much near. While the peer alone sends, it does nothing: each fetch would take the
-    /// line from the peer, which is filling it, and a stream would take 1.3 times as long.
+    /// that far, and about as much near. While the peer alone sends, it does nothing: each fetch
+    /// would take the line from the peer, which is filling it, and a stream would take 1.3 times as
+    /// long.
     #[inline(always)]
     pub(crate) fn fetch_next(&self) {
         if !self.contention.allows_slot() && self.rx.peer_ack() != self.tx.published() as u32 {
