@@ -15,7 +15,7 @@ pub(crate) mod domain;
 mod execute;
 mod lend;
 mod local_rdma;
-pub(crate) mod poll;
+mod poll;
 mod poll_shared;
 mod read_response;
 mod receive;

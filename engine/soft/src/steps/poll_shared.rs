@@ -25,7 +25,7 @@ use crate::shm::layout::Header;
 use crate::shm::reader::SlotRecord;
 use crate::state::domain_state::DomainState;
 use crate::state::signaled::Signaled;
-use crate::steps::poll::{LOOK_IDLE, Spun};
+use crate::steps::poll::LOOK_IDLE;
 use crate::wc::Wc;
 
 impl DomainState {
@@ -70,10 +70,7 @@ impl DomainState {
             if others && self.find_in_background() {
                 return Polled::More;
             }
-            match self.spin_after_reply() {
-                Spun::Elsewhere => return Polled::More,
-                spun => came = spun == Spun::Message,
-            }
+            came = self.spin_after_reply();
         }
         let Some(link) = self.links.only() else { return Polled::More };
         link.empty_polls = link.empty_polls.wrapping_add(1);

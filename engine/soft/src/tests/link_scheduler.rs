@@ -6,12 +6,10 @@ use super::*;
 use crate::provider::Polled;
 use crate::shm::layout::Header;
 use crate::shm::ring::tail_word;
-use crate::state::domain_state::DomainState;
 use crate::state::link::Link;
 use crate::state::policy::idle::{
     ANSWERS_EVERY, IDLE_AFTER, IDLE_CHECKS, IDLE_GLANCES, RESTING_MAX, TAIL_LOOKS, TAKEN_MAX,
 };
-use crate::steps::poll::Spun;
 use crate::wc::Status;
 
 /// Enough polls without a message for every link but one to rest.
@@ -135,38 +133,6 @@ fn a_post_at_once_on_a_resting_link_goes_out() {
         assert_eq!(many.comes_within(2).0, many.qps[n].num());
     }
     assert_eq!(many.clients[quiet].poll().len(), 1);
-}
-
-/// During the spin after a reply this side looks at its other links. What has come there ends the
-/// spin, and the next poll takes it.
-#[test]
-fn a_spin_sees_a_message_on_another_link() {
-    let (mut many, quiet) = one_quiet();
-    let busy = (0..3).find(|n| !many.is_idle(*n)).unwrap();
-    let (sge, flags) = (many.server.sge(0, 8), SendFlags::INLINE);
-    let reply = SendWr { wr_id: 1, op: SendOp::Send, flags, sge, more: &[] };
-    let spin =
-        |many: &Many| unsafe { many.server.poller.cq.domain.enter(DomainState::spin_after_reply) };
-    for _ in 0..60 {
-        many.clients[busy].recv(0, 0, 64);
-        many.clients[busy].send(1, 0, 8, SendFlags::empty()).unwrap();
-        many.comes_within(2);
-        many.server.recv(0, 0, 64);
-        assert!(unsafe { many.qps[busy].post_at_once(&reply) });
-        assert!(spin(&many) == Spun::Nothing);
-        assert_eq!(many.clients[busy].poll().len(), 1);
-    }
-    many.clients[quiet].send(1, 0, 8, SendFlags::empty()).unwrap();
-    let missed = |many: &Many| unsafe {
-        let has_missed = |state: &mut DomainState| state.links.only().unwrap().spin.has_missed();
-        many.server.poller.cq.domain.enter(has_missed)
-    };
-    assert!(missed(&many));
-    assert!(spin(&many) == Spun::Elsewhere);
-    assert!(!missed(&many), "nothing is learned from a spin that was cut short");
-    assert_eq!(many.comes_within(1).0, many.qps[quiet].num());
-    many.clients[busy].send(1, 0, 8, SendFlags::empty()).unwrap();
-    assert_eq!(many.comes_within(2).0, many.qps[busy].num(), "and nothing is left");
 }
 
 /// A lone message goes into the slot of a resting link, as on a busy one. In the ring alone it

@@ -124,12 +124,6 @@ impl SpinPolicy {
         is_too_much
     }
 
-    /// Something has come on another link during the spin, which ends without a look. Nothing is
-    /// learned from it.
-    pub(crate) fn note_cut(&mut self) {
-        (self.missed, self.worked, self.was_shortened) = (false, 0, false);
-    }
-
     /// Lets some replies pass without a spin. Then it begins anew.
     fn disable(&mut self) {
         (self.budget, self.late, self.disabled) = (0, 0, DISABLED_FOR);
@@ -169,12 +163,6 @@ impl SpinPolicy {
     #[cfg(test)]
     pub(crate) fn is_shortened(&self) -> bool {
         self.worked > 0
-    }
-
-    /// True if the last first look found nothing, and the message has not come since.
-    #[cfg(test)]
-    pub(crate) fn has_missed(&self) -> bool {
-        self.missed
     }
 
     /// The budget.
@@ -254,7 +242,7 @@ mod tests {
     }
 
     /// Late messages disable spinning if all are late, or each seventh. Each ninth does not, and
-    /// neither do waits after messages that have come, or after spins that were cut short.
+    /// neither do waits after messages that have come.
     #[test]
     fn late_messages_disable_spinning_for_1024_replies() {
         fn spins_until_disabled(late: impl Fn(&mut SpinPolicy, u32)) -> Option<u32> {
@@ -284,12 +272,6 @@ mod tests {
             })
         };
         assert_eq!(spins_until_disabled(waits), None);
-        let cut = |spin: &mut SpinPolicy, n: u32| {
-            spin.note_look(!n.is_multiple_of(4));
-            spin.note_cut();
-            spin.note_late();
-        };
-        assert_eq!(spins_until_disabled(cut), None);
 
         let mut spin = SpinPolicy::new();
         while spin.disabled == 0 {
