@@ -3,8 +3,9 @@
 
 use crate::model::buffers::Target;
 use crate::room::never;
-use crate::shm::copy;
-use crate::shm::layout::{Data, Header, RECORD_MAX, record_bytes};
+use crate::shm::copy::{self, fetch_line};
+use crate::shm::layout::{Data, Header, LINE, RECORD_MAX, record_bytes};
+use crate::shm::ring::SHORT_MAX;
 use crate::sync::reads;
 
 /// Reads whole records from the ring, one after the other.
@@ -143,11 +144,20 @@ impl Plain {
         (record <= self.left).then_some(Next { length: length as u32, record, to })
     }
 
-    /// Copies the message just found to its target, and moves past it.
+    /// Copies the message just found to its target, and moves past it. If it is long, it prefetches
+    /// as many bytes behind it: the next message is likely to be as long.
     #[inline(always)]
     pub(crate) fn take(&mut self, next: Next<'_>) {
         let Next { length, record, to } = next;
         debug_assert!(record <= self.left && length <= to.length());
+        if length > SHORT_MAX {
+            let end = record + record.min(self.left - record);
+            let mut at = record;
+            while at < end {
+                fetch_line(self.next.wrapping_add(at as usize));
+                at += LINE as u64;
+            }
+        }
         // SAFETY: as in `Burst::fetch`; `next` has found it whole, and the target has the length.
         unsafe { copy::untrusted(to.as_ptr(), self.next.add(8), length as usize) };
         self.next = self.next.wrapping_add(record as usize);

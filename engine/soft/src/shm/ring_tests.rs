@@ -350,11 +350,6 @@ fn the_receivers_line_is_taken_over_once() {
     assert_eq!((tx.read_taken(), tx.freed), (None, 16));
 }
 
-/// The place in the data of a position of the sender.
-fn place(tx: &Tx, at: u64) -> u64 {
-    tx.data.at(at).addr() as u64 - tx.dir.data_from(0).at(0).addr() as u64
-}
-
 /// A side that waits prefetches what the next record fills if it is as long as the last, four lines
 /// at most.
 #[test]

@@ -18,6 +18,7 @@ use crate::state::lending::Lending;
 use crate::state::link_shared::LinkShared;
 use crate::state::policy::contention::Contention;
 use crate::state::policy::reply::ReplyPolicy;
+use crate::state::policy::share::Share;
 use crate::state::policy::spin::SpinPolicy;
 use crate::state::responses::{Response, Responses};
 use crate::state::signaled::SignaledQueue;
@@ -71,6 +72,8 @@ pub(crate) struct Link {
     /// Whether acknowledgements come with replies, in the shared domain.
     pub(crate) reply: ReplyPolicy,
     pub(crate) tx: Tx,
+    /// How much of the traffic comes from the peer.
+    share: Share,
     /// The number of queue pairs in SQD, which begin no sends.
     pauses: u32,
     /// The key of the queue pairs that it was made for, see [`crate::state::qp::QpContext::key`].
@@ -121,6 +124,7 @@ impl Link {
             slow_poll: false,
             idle: false,
             always_slow: false,
+            share: Share::new(),
             pauses: 0,
             key: 0,
             backlog: VecDeque::new(),
@@ -489,7 +493,7 @@ impl Link {
     }
 
     /// The same for records that are published together with many others: the ring may grow for
-    /// them.
+    /// them, if the peer sends as well.
     #[inline(always)]
     pub(crate) fn makes_space(&mut self, bytes: u32) -> bool {
         self.tx.fits(bytes) || self.find_space(bytes, true)
@@ -511,6 +515,7 @@ impl Link {
         if acked != self.last_ack {
             self.tx.note_freed(acked);
         }
+        let grow = grow && self.share.both_send(self.tx.at, self.rx.at);
         self.tx.find(bytes, grow)
     }
 

@@ -182,6 +182,7 @@ fn put_list(link: &mut Link, qp: &mut QpContext, first: u64, list: &[&[u8]]) -> 
         }
         let payload = Source::of(bytes);
         let Some(space) = link.tx.space_until(until, payload) else { break };
+        link.tx.claim_behind(payload.length());
         put(qp, link, wr_id, (payload, space));
         wr_id += 1;
     }

@@ -364,6 +364,7 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Post
         if header.flags().contains(RecordFlags::ACK_REQ) && !link.signaled.has_room() {
             break;
         }
+        writer.claim_behind(header.length());
         writer.put(plain, wr.first(), space);
         enter(link, qp, wr, (header, header.length()), writer.at);
         rest = behind;

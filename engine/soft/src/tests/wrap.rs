@@ -1,6 +1,9 @@
-//! Positions travel by their low halves: a position from 4 GiB ago is no news.
+//! How long the ring of a link grows, and that a position from 4 GiB ago is no news: positions travel
+//! by their low halves.
 
 use super::*;
+use crate::shm::layout::SEGMENT;
+use crate::state::domain_state::DomainState;
 
 const ROUND: u64 = 1 << 32;
 
@@ -51,4 +54,45 @@ fn an_old_acknowledgement_is_no_news() {
     }
     let (done, taken) = settle(&mut one, &mut two);
     assert_eq!((done.len(), taken.len()), (count, count));
+}
+
+/// How far from the start of the ring a side comes with lists of 20 KiB, once it knows whether the
+/// peer sends as many.
+fn lap_of_lists(both: bool) -> u64 {
+    const COUNT: usize = 20;
+    let caps = QpCaps { send_wr: COUNT as u32, ..CAPS };
+    let (mut one, mut two) = (end(caps, false), end(caps, true));
+    join(&mut one.qp, &mut two.qp, 7);
+    let mut longest = 0;
+    for round in 0..60 {
+        for end in [&mut two, &mut one].into_iter().take(1 + usize::from(both)) {
+            (0..COUNT).for_each(|n| end.recv(0, n * 1024, 1000));
+        }
+        for end in [&mut one, &mut two].into_iter().take(1 + usize::from(both)) {
+            let sge = end.sge(1 << 20, 1000);
+            let flags = SendFlags::SIGNALED;
+            end.post_list(&[SendWr { wr_id: 0, op: SendOp::Send, flags, sge, more: &[] }; COUNT])
+                .unwrap();
+        }
+        let place = |state: &mut DomainState| {
+            let tx = &state.links.table[0].as_ref().unwrap().tx;
+            tx.place(tx.at)
+        };
+        let place = unsafe { one.poller.cq.domain.enter(place) };
+        if round >= 30 {
+            longest = longest.max(place);
+        }
+        let (done, came) = settle(&mut one, &mut two);
+        let many = if both { 2 * COUNT } else { COUNT };
+        assert_eq!((done.len(), came.len()), (many, many));
+    }
+    longest
+}
+
+/// With the same lists, the ring of a side that sends alone stays a segment long. The ring of a
+/// side whose peer sends as well grows.
+#[test]
+fn a_ring_grows_if_both_sides_send() {
+    let [alone, both] = [false, true].map(lap_of_lists);
+    assert!(alone <= SEGMENT.into() && both > SEGMENT.into(), "{alone}, {both}");
 }

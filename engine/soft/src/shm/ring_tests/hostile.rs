@@ -30,7 +30,7 @@ fn a_jump_is_near_the_end_of_a_segment() {
         assert!(rx.look() && rx.advance());
         assert!(rx.header() == Some(Header::JUMP));
         assert_eq!(rx.jump(), follows, "at {offset}");
-        assert!(!follows || (rx.caught_up() && place(&tx, tx.at) == 0));
+        assert!(!follows || (rx.caught_up() && tx.place(tx.at) == 0));
     }
 }
 

@@ -8,7 +8,7 @@ fn send(tx: &mut Tx, n: u64, bytes: usize) -> Option<u64> {
     if !find(tx, record) {
         return None;
     }
-    let at = place(tx, tx.at);
+    let at = tx.place(tx.at);
     assert!(at + u64::from(record) <= u64::from(AREA - JUMP_BYTES), "no space for a jump");
     put(tx, &vec![n as u8; bytes]);
     tx.publish(0);
@@ -91,7 +91,7 @@ fn messages_one_by_one_do_not_grow_the_ring() {
             let record = header(64).record();
             tx.read_taken();
             if tx.fits(record) || tx.find(record, false) {
-                places = place(&tx, tx.at).max(places);
+                places = tx.place(tx.at).max(places);
                 put(&mut tx, &[sent as u8; 64]);
                 tx.publish(0);
                 sent += 1;
