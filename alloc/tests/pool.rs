@@ -90,6 +90,7 @@ fn blocks_in_turn_are_taken_in_the_order_in_which_they_were_put() {
         let bias = 1 + random.below(9);
         for _ in 0..1000 {
             if random.below(10) < bias {
+                assert_eq!(pool.next(), free.front().copied(), "seed {seed}");
                 let index = pool.take();
                 assert_eq!(index, free.pop_front(), "seed {seed}");
                 held.extend(index);

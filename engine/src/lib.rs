@@ -21,7 +21,7 @@ mod models;
 pub mod rpc;
 pub mod worker;
 
-use doorbell_base::{room, sync};
+use doorbell_base::{prefetch, room, sync};
 use doorbell_seam::{error, provider, remote, wc, wr};
 
 #[cfg(doctest)]

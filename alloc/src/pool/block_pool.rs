@@ -146,6 +146,14 @@ impl BlockPool {
         Some(index)
     }
 
+    /// The block that the next [`take`](Self::take) gives, unless one is put back before; `None` if
+    /// there is none here.
+    #[inline]
+    pub fn next(&self) -> Option<u32> {
+        let last = self.available.checked_sub(1)?;
+        self.free.get(if self.in_turn { self.first } else { last } as usize).copied()
+    }
+
     /// Puts back a block that [`take`](Self::take) gave, from this or from another cache of the
     /// same shared pool. A full cache first returns the half that was unused longest.
     ///

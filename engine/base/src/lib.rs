@@ -1,5 +1,5 @@
 //! The building blocks of the datapath, `no_std`: [`room`], lists and maps with preallocated room,
-//! and [`sync`], atomics for memory that threads and processes share.
+//! [`sync`], atomics for memory that threads and processes share, and [`prefetch`] of cache lines.
 //!
 //! In a model run (`--cfg loom`) the atomics are loom's, and `models` runs a crate's models with
 //! each memory order weakened in turn.
@@ -12,6 +12,7 @@ extern crate std;
 
 #[cfg(loom)]
 pub mod models;
+pub mod prefetch;
 pub mod room;
 pub mod sync;
 

@@ -61,7 +61,7 @@ mod tests;
 #[cfg(loom)]
 mod weakened;
 
-use doorbell_base::{room, sync};
+use doorbell_base::{prefetch, room, sync};
 use doorbell_seam::{error, event, provider, wc, wr};
 
 #[cfg(feature = "std")]

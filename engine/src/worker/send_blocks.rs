@@ -6,8 +6,14 @@ use doorbell_alloc::BlockPool;
 
 use super::held::Held;
 use super::send_error::SendError;
+use crate::prefetch;
 use crate::provider::{Provider, Region};
 use crate::wr::Sge;
+
+/// The most bytes that are prefetched for the next copy. One way in lists of 16, on soft and near
+/// cores, 1.5 to 3 KiB take 0.88 to 0.93 of the time, and 4 KiB 0.95. From 16 KiB on, prefetches
+/// make it slower.
+const EXPECT_MAX: usize = 4096;
 
 /// A registered region with a pool of blocks at its front.
 pub(super) struct SendBlocks<P: Provider> {
@@ -34,6 +40,16 @@ impl<P: Provider> SendBlocks<P> {
         };
         let sge = Sge { addr: to as u64, length: bytes.len() as u32, lkey: self.region.lkey() };
         Ok((Held::send_block(block), sge))
+    }
+
+    /// The next copy has so many bytes. This prefetches the lines it goes to, as far as that helps:
+    /// on soft, the peer's core has them.
+    #[inline(always)]
+    pub(super) fn expect(&self, bytes: usize) {
+        if let Some(offset) = self.pool.next().and_then(|block| self.pool.offset(block)) {
+            let at = self.region.as_ptr().wrapping_add(offset);
+            prefetch::claim(at, bytes.min(EXPECT_MAX));
+        }
     }
 
     /// Takes a block home.

@@ -2,9 +2,10 @@
 #![expect(unsafe_code, reason = "reads the shared ring")]
 
 use crate::model::buffers::Target;
+use crate::prefetch;
 use crate::room::never;
-use crate::shm::copy::{self, fetch_line};
-use crate::shm::layout::{Data, Header, LINE, RECORD_MAX, record_bytes};
+use crate::shm::copy;
+use crate::shm::layout::{Data, Header, RECORD_MAX, record_bytes};
 use crate::shm::ring::SHORT_MAX;
 use crate::sync::reads;
 
@@ -151,12 +152,8 @@ impl Plain {
         let Next { length, record, to } = next;
         debug_assert!(record <= self.left && length <= to.length());
         if length > SHORT_MAX {
-            let end = record + record.min(self.left - record);
-            let mut at = record;
-            while at < end {
-                fetch_line(self.next.wrapping_add(at as usize));
-                at += LINE as u64;
-            }
+            let behind = self.next.wrapping_add(record as usize);
+            prefetch::fetch(behind, record.min(self.left - record) as usize);
         }
         // SAFETY: as in `Burst::fetch`; `next` has found it whole, and the target has the length.
         unsafe { copy::untrusted(to.as_ptr(), self.next.add(8), length as usize) };

@@ -1,6 +1,5 @@
-//! Copies of small payloads, by size class, because a call into `memcpy` costs more than the copy;
-//! prefetches of lines.
-#![expect(unsafe_code, reason = "raw copies between registered memory and the wire; prefetches")]
+//! Copies of small payloads, by size class, because a call into `memcpy` costs more than the copy.
+#![expect(unsafe_code, reason = "raw copies between registered memory and the wire")]
 
 use core::ptr::{self, NonNull};
 
@@ -261,42 +260,6 @@ pub(crate) fn gather(mut to: Target<'_>, pieces: &Pieces, mut from: u32) {
         copy(to, some);
         to = to.part(some.length(), u32::MAX);
     }
-}
-
-/// Prefetches a line for reading.
-#[inline(always)]
-pub(crate) fn fetch_line(at: *const u8) {
-    // SAFETY: a prefetch has no effect on memory, whatever the address.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-    }
-    // SAFETY: as above.
-    #[cfg(target_arch = "aarch64")]
-    unsafe {
-        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, preserves_flags));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = at;
-}
-
-/// Prefetches a line for writing.
-#[inline(always)]
-pub(crate) fn claim_line(at: *const u8) {
-    // SAFETY: a prefetch has no effect on memory. It does nothing on a processor that lacks the
-    // instruction, or for an invalid address.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags));
-    }
-    // SAFETY: as above.
-    #[cfg(target_arch = "aarch64")]
-    unsafe {
-        core::arch::asm!("prfm pstl1keep, [{}]", in(reg) at, options(nostack, preserves_flags));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = at;
 }
 
 #[cfg(test)]

@@ -3,9 +3,10 @@
 #![expect(unsafe_code, reason = "reads the shared ring")]
 
 use crate::model::buffers::Target;
+use crate::prefetch::fetch_line;
 use crate::room::never;
 use crate::shm::burst::Burst;
-use crate::shm::copy::{self, fetch_line};
+use crate::shm::copy;
 use crate::shm::layout::{
     AREA, Data, Direction, Header, JUMP_BYTES, LENT_OPERANDS, LINE, RECORD_MAX, SEGMENT,
     SLOT_FIRST_BYTES, SLOT_PAYLOAD_MAX, SLOT_RECORD_MAX, SLOT_SHORT, slot_rest_lines,

@@ -9,8 +9,9 @@
 use core::ptr::NonNull;
 
 use crate::model::buffers::{Pieces, Source, Target};
+use crate::prefetch::{self, claim_line};
 use crate::room::never;
-use crate::shm::copy::{self, claim_line, gather};
+use crate::shm::copy::{self, gather};
 use crate::shm::head::Head;
 use crate::shm::layout::{
     Data, Direction, Header, JUMP_BYTES, LINE, RECORD_MAX, SEGMENT, SLOT_FIRST_BYTES,
@@ -637,15 +638,11 @@ impl Writer {
     /// payload of so many bytes: the record behind it in the list is likely to be as long.
     #[inline(always)]
     pub(crate) fn claim_behind(&self, payload: u32) {
-        if payload <= SHORT_MAX {
-            return;
-        }
-        let record = record_bytes(payload.into());
-        let mut at = self.at + record;
-        let end = (at + record).min(self.limit);
-        while at < end {
-            claim_line(self.data.at(at));
-            at += LINE as u64;
+        if payload > SHORT_MAX {
+            let record = record_bytes(payload.into());
+            let behind = self.at + record;
+            let bytes = record.min(self.limit.saturating_sub(behind));
+            prefetch::claim(self.data.at(behind), bytes as usize);
         }
     }
 

@@ -11,7 +11,7 @@
 
 use crate::model::memory::Lasting;
 use crate::model::recvq::Prefetch;
-use crate::shm::copy::claim_line;
+use crate::prefetch::claim_line;
 use crate::shm::layout::{Header, LINE, RecordFlags, SLOT_SHORT};
 use crate::shm::reader::{RingRecord, SlotRecord};
 use crate::state::completion::recv_wc;
