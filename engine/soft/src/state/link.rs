@@ -97,6 +97,9 @@ pub(crate) struct Link {
     pub(crate) lending: Lending,
     /// Bytes that this poll has copied from the peer's memory.
     pub(crate) pulled: u32,
+    /// Lines of the next receive to prefetch, after a message whose bytes were lent: the next may be
+    /// as long.
+    pub(crate) lent_lines: usize,
     pub(crate) users: u32,
     pub(crate) shared: Arc<LinkShared>,
 }
@@ -138,6 +141,7 @@ impl Link {
             remote_map: shared.remote_map.clone(),
             lending: Lending::new(shared.header.clone(), shared.side),
             pulled: 0,
+            lent_lines: 0,
             shared,
         }
     }

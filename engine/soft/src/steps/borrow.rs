@@ -1,13 +1,28 @@
 //! The receiver's side of a long message that is copied once: see [`crate::steps::lend`].
 
 use crate::model::buffers::Target;
-use crate::shm::layout::{Header, KIND_LENT, KIND_TO_SRQ, SRQ_OPERANDS};
+use crate::shm::layout::{Header, KIND_LENT, KIND_TO_SRQ, LINE, SRQ_OPERANDS};
 use crate::shm::offer::Offer;
 use crate::shm::remote_map::NotLent;
 use crate::state::link::Link;
 
 /// The most bytes that a poll copies for one link: the other links wait meanwhile.
 pub(crate) const PULL_MAX: u32 = 256 << 10;
+
+/// How long a lent message must be, and how many bytes at most, for the next receive to be
+/// prefetched after it. The peer has read those lines if the program has sent a message from there.
+/// To prefetch them while this side waits shortens half a round trip of 4 KiB from 561 to 531 ns,
+/// of 16 KiB from 1210 to 1077, and far from 2350 to 2200 and from 7640 to 7310. It made one of 2
+/// KiB longer far, and gained nothing with 64 KiB.
+const AHEAD: core::ops::RangeInclusive<u32> = 2049..=16 << 10;
+
+/// How many lines of the next receive to prefetch after a lent message of that length.
+pub(crate) fn lines_ahead(length: u32) -> usize {
+    match length < *AHEAD.start() {
+        true => 0,
+        false => (length.min(*AHEAD.end()) as usize).div_ceil(LINE),
+    }
+}
 
 /// The bytes of a message, or of a piece of one, that a record brings.
 #[derive(Clone, Copy)]

@@ -9,7 +9,7 @@ use super::local_rdma::{device, mapped_pair_of, near_with};
 use super::wrap::sent;
 use super::*;
 use crate::model::buffers::Target;
-use crate::shm::layout::{LENT_OPERANDS, record_bytes};
+use crate::shm::layout::{LENT_OPERANDS, SLOT_PAYLOAD_MAX, record_bytes};
 use crate::shm::offer::{OFFER_MAX, Offer};
 use crate::shm::remote_map::{LENT_AHEAD_MAX, NotLent};
 use crate::wc::Status;
@@ -47,11 +47,12 @@ fn pass(one: &mut End, two: &mut End, length: usize) -> u64 {
 #[test]
 fn the_bytes_of_a_long_message_do_not_pass_the_ring() {
     let (mut one, mut two) = lenders();
-    for length in [1024, 1025, 4096, 4097, OFFER_MAX as usize, 1 << 20] {
+    let first = SLOT_PAYLOAD_MAX as usize + 1;
+    for length in [first, first + 1, 4096, 4097, OFFER_MAX as usize, 1 << 20] {
         let pieces = length.div_ceil(OFFER_MAX as usize) as u64;
         assert_eq!(pass(&mut one, &mut two, length), pieces * LENT, "{length}");
     }
-    assert_eq!(pass(&mut one, &mut two, 1023), record_bytes(1023), "short");
+    assert_eq!(pass(&mut one, &mut two, first - 1), record_bytes(first as u64 - 1), "short");
 }
 
 /// The first message from a region that is newer than the link goes through the ring, and asks the
