@@ -55,12 +55,14 @@ fn any_run_of_takes_and_puts_agrees_with_a_set() {
         let bias = 1 + random.below(9);
         for _ in 0..1000 {
             if random.below(10) < bias {
+                let next = pool.next();
                 match pool.take() {
                     Some(index) => {
+                        assert_eq!(next, Some(index), "seed {seed}");
                         assert!(free.remove(&index), "seed {seed}: {index} given twice");
                         held.push(index);
                     }
-                    None => assert!(free.is_empty(), "seed {seed}: blocks were lost"),
+                    None => assert!(next.is_none() && free.is_empty(), "seed {seed}: lost blocks"),
                 }
             } else if !held.is_empty() {
                 let index = held.swap_remove(random.below(held.len() as u64) as usize);

@@ -1,6 +1,9 @@
 //! Prefetches of cache lines. They are hints: any address will do, and on a processor without such
 //! instructions they do nothing.
-#![expect(unsafe_code, reason = "the instructions")]
+#![cfg_attr(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    expect(unsafe_code, reason = "the instructions")
+)]
 
 /// Bytes of a cache line.
 const LINE: usize = 64;

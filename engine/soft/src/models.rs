@@ -16,7 +16,7 @@ use crate::shm::layout::{
 use crate::shm::peer_waker::PeerWaker;
 use crate::shm::reader::Rx;
 use crate::shm::refusals::Refusal;
-use crate::shm::ring::Tx;
+use crate::shm::ring::{Traffic, Tx};
 use crate::state::link_shared::LinkShared;
 use crate::steps::sleep::before_last_look;
 use crate::wc::Status;
@@ -258,7 +258,7 @@ fn exchange(places: [Place; 2], jumps: bool) {
                 let record = header(16).record();
                 if !from.tx.fits(record) {
                     from.tx.read_taken();
-                    assert!(from.tx.find(record, true));
+                    assert!(from.tx.find(record, Traffic::BothWays));
                 }
                 from.say(place);
             }
@@ -391,7 +391,7 @@ fn reuse(answer: Answer) {
             }
         };
         let full = from.tx.at;
-        assert!(!from.tx.fits(last.record()) && from.tx.find(last.record(), true));
+        assert!(!from.tx.fits(last.record()) && from.tx.find(last.record(), Traffic::BothWays));
         assert_eq!(from.tx.at > full, told, "in the next lap, or else in the next segment");
         from.say(Place::Ring);
         let mut to = reader.join().expect("the reader");
@@ -430,7 +430,7 @@ fn full_of_responses() {
         shared.0[0].set_asleep(true);
         before_last_look(|| ());
         from.tx.read_taken();
-        let fits = from.tx.find(last.record(), true);
+        let fits = from.tx.find(last.record(), Traffic::BothWays);
         if fits {
             from.say(Place::Ring);
         }

@@ -11,8 +11,8 @@ use crate::provider::{Provider, Region};
 use crate::wr::Sge;
 
 /// The most bytes that are prefetched for the next copy. One way in lists of 16, on soft and near
-/// cores, 1.5 to 3 KiB take 0.88 to 0.93 of the time, and 4 KiB 0.95. From 16 KiB on, prefetches
-/// make it slower.
+/// cores, 1.5 to 3 KiB take 0.88 to 0.93 of the time, and 4 KiB 0.95. Longer prefetches made
+/// messages of 16 KiB slower.
 const EXPECT_MAX: usize = 4096;
 
 /// A registered region with a pool of blocks at its front.

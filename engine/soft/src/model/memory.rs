@@ -408,6 +408,11 @@ impl Lasting {
         self.bytes.as_ptr()
     }
 
+    /// How many there are.
+    pub(crate) fn length(&self) -> usize {
+        self.bytes.length() as usize
+    }
+
     /// Forgets them.
     #[inline(always)]
     pub(crate) fn forget(&mut self) {

@@ -70,7 +70,7 @@ fn payload(n: u64) -> Vec<u8> {
 fn find(tx: &mut Tx, bytes: u32) -> bool {
     tx.fits(bytes) || {
         tx.read_taken();
-        tx.find(bytes, true)
+        tx.find(bytes, Traffic::BothWays)
     }
 }
 
@@ -310,7 +310,7 @@ fn a_slot_from_4_gib_ago_is_not_taken() {
             (WrapPolicy::new(later, AREA.into()), tx.dir.data_from(later), later);
         (rx.at, rx.tail, rx.due) = (later, later, later);
         (rx.data, rx.end) = (rx.dir.data_from(later), later + u64::from(AREA));
-        assert!(tx.find(RECORD_MAX, true));
+        assert!(tx.find(RECORD_MAX, Traffic::BothWays));
         rx.word = 0;
         put(&mut tx, &vec![2; length]);
         tx.publish(0);

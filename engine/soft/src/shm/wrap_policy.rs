@@ -6,12 +6,12 @@
 //! first segment, which stay in the nearest cache of both cores. If the reader is behind, the ring
 //! grows until all bytes in flight fit; when the reader has caught up, it shrinks. Messages that
 //! are published one by one do not make it grow: if the reader is that far behind, it is faster to
-//! queue them and publish them together. Nor do messages that only one side sends: there the sender
-//! has nothing else to do than to wait, and the lines of a longer ring come from a farther cache.
-//! (One way in lists of 16, near cores, 1 KiB takes 1.1 to 1.3 times as long in a ring that grows;
-//! with 512 messages of 64 bytes on their way both ways, it takes half as long.) In a ping-pong the
-//! sender does not jump while there is a segment left: the peer reads the messages from the slot,
-//! and a jump would make it read the ring.
+//! queue them and publish them together. Nor does it grow if only one side sends: a sender that has
+//! nothing to receive may as well wait, and the lines of a longer ring come from a farther cache. A
+//! ring that grows makes 1 KiB take 1.1 to 1.3 times as long, one way in lists of 16 on near cores.
+//! If both sides send, with 512 messages of 64 bytes on their way, it halves the time. In a
+//! ping-pong the sender does not jump while there is a segment left: the peer reads the messages
+//! from the slot, and a jump would make it read the ring.
 //!
 //! The receiver needs no policy: it knows the area, and finds the jumps among the records.
 

@@ -13,7 +13,7 @@ use crate::shm::peer_waker::PeerWaker;
 use crate::shm::reader::Rx;
 use crate::shm::refusals::Refusal;
 use crate::shm::remote_map::RemoteMap;
-use crate::shm::ring::{CLAIM_MIN, Space, Tx};
+use crate::shm::ring::{CLAIM_MIN, Space, Traffic, Tx};
 use crate::state::lending::Lending;
 use crate::state::link_shared::LinkShared;
 use crate::state::policy::contention::Contention;
@@ -97,8 +97,8 @@ pub(crate) struct Link {
     pub(crate) lending: Lending,
     /// Bytes that this poll has copied from the peer's memory.
     pub(crate) pulled: u32,
-    /// Lines of the next receive to prefetch, after a message whose bytes were lent: the next may be
-    /// as long.
+    /// After a message whose bytes were lent: how many lines behind the first of the next receive
+    /// to prefetch.
     pub(crate) lent_lines: usize,
     pub(crate) users: u32,
     pub(crate) shared: Arc<LinkShared>,
@@ -505,7 +505,7 @@ impl Link {
 
     #[cold]
     #[inline(never)]
-    fn find_space(&mut self, bytes: u32, grow: bool) -> bool {
+    fn find_space(&mut self, bytes: u32, many: bool) -> bool {
         // Reads everything the peer may have acknowledged, once in every segment at least, so that
         // an acknowledgement is never mistaken for one 4 GiB older.
         self.acked();
@@ -519,8 +519,12 @@ impl Link {
         if acked != self.last_ack {
             self.tx.note_freed(acked);
         }
-        let grow = grow && self.share.both_send(self.tx.at, self.rx.at);
-        self.tx.find(bytes, grow)
+        let traffic = match many {
+            false => Traffic::Alone,
+            true if self.share.both_send(self.tx.at, self.rx.at) => Traffic::BothWays,
+            true => Traffic::OneWay,
+        };
+        self.tx.find(bytes, traffic)
     }
 
     /// Refuses the record in front. A queue pair is refused once. False: the list is full, and the

@@ -82,7 +82,10 @@ impl PredictedReceive {
         // It may be longer than the last. A constant number of lines costs the least instructions.
         link.tx.claim(SLOT_SHORT as u32);
         // The receive, for the message that comes before a reply.
-        let lent = core::mem::take(&mut link.lent_lines);
+        let lent = match self.is_known() {
+            true => core::mem::take(&mut link.lent_lines).min(self.to.length() / LINE),
+            false => 0,
+        };
         for line in 0..=link.rx.slot_lines.max(lent) {
             claim_line(self.to.address().wrapping_add(line * LINE));
         }

@@ -8,7 +8,7 @@ use std_alloc::collections::VecDeque;
 use crate::model::pd::Who;
 use crate::room::{Grow, Room};
 use crate::shm::reader::Rx;
-use crate::shm::ring::Tx;
+use crate::shm::ring::{Traffic, Tx};
 
 /// A response that is still to be sent.
 #[derive(Clone, Copy)]
@@ -116,7 +116,7 @@ impl Responses {
         // Reads the line of the receiver once in every segment at least, so that a position is
         // never mistaken for one 4 GiB older.
         self.tx.read_taken();
-        self.tx.widen(bytes) || self.tx.find(bytes, true)
+        self.tx.widen(bytes) || self.tx.find(bytes, Traffic::BothWays)
     }
 
     /// Publishes what was written.

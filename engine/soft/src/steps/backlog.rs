@@ -319,7 +319,7 @@ fn write_fragments(
             None => Header::new(kind, flags, operands + length, qp.peer),
         };
         let bytes = header.record() + if last { behind } else { 0 };
-        // The ring may grow for a message of many records.
+        // The ring may grow for a message of many records, if the peer sends as well.
         let long = pending.length > FRAGMENT;
         if !(if long { link.makes_space(bytes) } else { link.has_space(bytes) }) {
             return false;

@@ -154,8 +154,8 @@ impl DomainState {
     /// has just looked at the line in vain. Without the fence that delay would shorten the spin,
     /// and then this side would look in vain.
     ///
-    /// It does not look at its other links meanwhile. With one of 2 or 8 links that has rested, in 5
-    /// to 12 rounds in turn, such looks changed neither the p50 nor the p90 for certain.
+    /// It does not look at its other links meanwhile. With one of 2 or 8 links that has rested, in
+    /// 5 to 12 rounds in turn, such looks changed neither the p50 nor the p90 for certain.
     ///
     /// True if a message has come; false: look.
     #[inline(never)]

@@ -296,7 +296,7 @@ impl Transport {
         let recv_cq = self.qps.open_on(header.qp(), link.index)?;
         let peer = self.qps.get_mut(header.qp())?.peer;
         borrow::pull(link, peer, offer, to).ok()?;
-        link.lent_lines = borrow::lines_ahead(length);
+        link.lent_lines = borrow::lines_to_prefetch(length);
         link.rx.take_lone(lone);
         if header.flags().contains(RecordFlags::ACK_REQ) {
             link.rx.ask();
@@ -500,7 +500,11 @@ impl Resources {
             return Outcome::Done;
         }
         qp.assembly = None;
-        qp.open_on = if link.rq == qp.rq { link.index } else { CLOSED };
+        qp.open_on = CLOSED;
+        if link.rq == qp.rq {
+            // The next message is probably for it as well.
+            (qp.open_on, link.last_qp) = (link.index, qp.num);
+        }
         let wc = recv_wc(wr.wr_id, qp.num, received + length, flags, imm);
         self.completions.receive(qp.recv_cq, wc, flags.is_solicited(), sink);
         Outcome::Done

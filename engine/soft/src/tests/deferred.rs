@@ -295,8 +295,8 @@ fn sq_1_a_full_ring_holds_no_more() {
     assert!(post_deferred(&mut one, &bytes, 200));
 }
 
-/// Posts with a doorbell each wait behind 16 KiB that nobody has read. Lists and deferred messages
-/// do not, nor do messages of many records.
+/// Posts with a doorbell each wait behind 16 KiB that nobody has read. At first, lists and deferred
+/// messages do not, nor do messages of many records.
 #[test]
 fn only_many_at_once_make_the_ring_longer() {
     let caps = QpCaps { send_wr: 512, recv_wr: 512, inline: 64, ..CAPS };
@@ -390,5 +390,38 @@ fn sq_1_a_reservation_overtakes_nothing() {
         assert!(first(&mut one, b"first", 0) && more(&mut one, b"second", 1));
         happens(&mut one);
         assert!(!more(&mut one, b"third", 2), "behind {what}");
+    }
+}
+
+/// Messages that are not inline arrive whole at each length at which their way changes, deferred or
+/// not, with immediate data or without.
+#[test]
+fn sq_4_messages_about_as_long_as_the_slot_arrive_whole() {
+    for length in [1023, 1024, 1103, 1104, 1105, 1112] {
+        for (op, deferred) in [SendOp::Send, SendOp::SendWithImm(5)]
+            .into_iter()
+            .flat_map(|op| [(op, false), (op, true)])
+        {
+            let (mut one, mut two) = pair(CAPS, true);
+            for n in 0..3 {
+                two.recv(n, 4096, 2048);
+                assert!(two.poll().is_empty());
+                two.fill(4096, &[0xee; 2048]);
+                let bytes = pattern(length + n as usize, length);
+                one.fill(0, &bytes);
+                let (sge, flags) = (one.sge(0, length), SendFlags::SIGNALED);
+                let wr = SendWr { wr_id: n, op, flags, sge, more: &[] };
+                match deferred && unsafe { one.qp.post_deferred(&wr) } {
+                    true => ring_doorbell(&mut one),
+                    false => one.post_list(&[wr]).unwrap(),
+                }
+                let (sent, got) = settle(&mut one, &mut two);
+                assert_eq!((sent.len(), got.len()), (1, 1), "{length} bytes, {op:?}");
+                assert_eq!(got[0].byte_len as usize, length);
+                assert_eq!(got[0].imm, if op == SendOp::Send { 0 } else { 5 });
+                assert!(two.bytes(4096, length) == bytes, "{length} bytes, {op:?}");
+                assert!(two.bytes(4096 + length, 64).iter().all(|byte| *byte == 0xee));
+            }
+        }
     }
 }

@@ -9,9 +9,11 @@ use super::local_rdma::{device, mapped_pair_of, near_with};
 use super::wrap::sent;
 use super::*;
 use crate::model::buffers::Target;
+use crate::provider::Polled;
 use crate::shm::layout::{LENT_OPERANDS, SLOT_PAYLOAD_MAX, record_bytes};
 use crate::shm::offer::{OFFER_MAX, Offer};
 use crate::shm::remote_map::{LENT_AHEAD_MAX, NotLent};
+use crate::state::domain_state::DomainState;
 use crate::wc::Status;
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
@@ -363,4 +365,34 @@ fn false_offers_lead_nowhere() {
     assert_eq!(Offer::of(long.words()), None);
     let longest = Offer { length: OFFER_MAX, ..long };
     assert_eq!(Offer::of(longest.words()), Some(longest));
+}
+
+/// After a long lent message, the poll that waits prefetches the next receive, once, and no more of
+/// it than the message would fill.
+#[test]
+fn the_next_receive_is_prefetched_after_a_long_message() {
+    let lines = |end: &End| unsafe {
+        let lines = |state: &mut DomainState| state.links.only().unwrap().lent_lines;
+        end.poller.cq.domain.enter(lines)
+    };
+    for (length, expected) in [(2048, 0), (2049, 32), (4096, 63), (16 << 10, 255), (64 << 10, 255)]
+    {
+        let (mut one, mut two) = lenders();
+        pass(&mut one, &mut two, 4096);
+        for _ in 0..20 {
+            two.recv(0, 2 << 20, length);
+        }
+        assert!((0..130).all(|_| two.poll().is_empty()), "it prefetches its receives");
+        one.send(1, 0, length, SIGNALED).unwrap();
+        // A poll with room for more would wait for the next at once.
+        assert_eq!(two.poller.poll(&mut [Wc::default()]), 1);
+        assert_eq!(lines(&two), expected, "{length} bytes");
+        for _ in 0..130 {
+            // The short poll prepares for the next message.
+            if matches!(two.poller.poll_one(), Polled::More) {
+                assert_eq!(two.poller.poll_more(&mut [Wc::default()]), 0);
+            }
+        }
+        assert_eq!(lines(&two), 0, "{length} bytes");
+    }
 }

@@ -80,11 +80,11 @@ fn an_expected_message_arrives_whole() {
 /// acknowledgement or not.
 #[test]
 fn a_long_message_is_expected_as_well() {
-    let lengths = [8, 32, 33, 208, 209, 512, 1023];
+    let lengths = [8, 32, 33, 208, 209, 512, 1023, 1024, 1103, 1104];
     let kinds = [SendFlags::empty(), SendFlags::SIGNALED];
     for (length, flags) in lengths.into_iter().flat_map(|length| kinds.map(|kind| (length, kind))) {
         let (mut one, mut two) = pair(CAPS, true);
-        begin(&mut one, &mut two, &[1024, 1024]);
+        begin(&mut one, &mut two, &[2048, 2048]);
         // The reply says that everything has been read: only then a long message goes by the slot.
         one.recv(0, 0, 64);
         two.send(0, 0, 8, INLINE).unwrap();
@@ -92,12 +92,12 @@ fn a_long_message_is_expected_as_well() {
         wait(&mut two, true);
         let bytes = pattern(length, length);
         one.fill(0, &bytes);
-        two.fill(4096, &[0xee; 1024]);
+        two.fill(4096, &[0xee; 2048]);
         one.send(7, 0, length, flags).unwrap();
         let Polled::One(wc) = two.poller.poll_one() else { panic!("{length} bytes") };
         assert_eq!((wc.wr_id, wc.byte_len as usize), (1, length));
         assert_eq!(two.bytes(4096, length), bytes);
-        assert!(two.bytes(4096 + length, 1024 - length).iter().all(|b| *b == 0xee), "{length}");
+        assert!(two.bytes(4096 + length, 2048 - length).iter().all(|b| *b == 0xee), "{length}");
     }
 }
 

@@ -107,7 +107,7 @@ fn ask(one: &mut Program, two: &mut End, wr_id: u64) {
 #[test]
 fn a_poll_of_the_sends_takes_the_answer_as_well() {
     for flags in [SendFlags::empty(), SendFlags::SIGNALED] {
-        for length in [0, 1, 8, 32, 33, 64, 200, 208, 209, 512, 1023] {
+        for length in [0, 1, 8, 32, 33, 64, 200, 208, 209, 512, 1023, 1024, 1103, 1104] {
             let (mut one, mut two) = talking();
             ask(&mut one, &mut two, 7);
             assert_eq!(two.poll().len(), 1);
@@ -146,7 +146,7 @@ fn attended() -> (Program, End) {
 #[test]
 fn an_answer_is_left_to_the_poll_of_the_receives() {
     for flags in [SendFlags::empty(), SendFlags::SIGNALED] {
-        for length in [0, 1, 8, 32, 33, 64, 200, 208, 209, 512, 1023] {
+        for length in [0, 1, 8, 32, 33, 64, 200, 208, 209, 512, 1023, 1024, 1103, 1104] {
             let (mut one, mut two) = attended();
             let bytes = pattern(length, length);
             two.fill(0, &bytes);

@@ -1,5 +1,5 @@
-//! How long the ring of a link grows, and that a position from 4 GiB ago is no news: positions travel
-//! by their low halves.
+//! The length of a link's ring. Positions in it travel by their low halves; one from 4 GiB ago is no
+//! news.
 
 use super::*;
 use crate::shm::layout::SEGMENT;
@@ -64,12 +64,12 @@ fn lap_of_lists(both: bool) -> u64 {
     let (mut one, mut two) = (end(caps, false), end(caps, true));
     join(&mut one.qp, &mut two.qp, 7);
     let mut longest = 0;
-    for round in 0..60 {
+    for round in 0..800 / COUNT {
         for end in [&mut two, &mut one].into_iter().take(1 + usize::from(both)) {
-            (0..COUNT).for_each(|n| end.recv(0, n * 1024, 1000));
+            (0..COUNT).for_each(|n| end.recv(0, n * 1024, 1024));
         }
         for end in [&mut one, &mut two].into_iter().take(1 + usize::from(both)) {
-            let sge = end.sge(1 << 20, 1000);
+            let sge = end.sge(1 << 20, 1024);
             let flags = SendFlags::SIGNALED;
             end.post_list(&[SendWr { wr_id: 0, op: SendOp::Send, flags, sge, more: &[] }; COUNT])
                 .unwrap();
@@ -79,7 +79,7 @@ fn lap_of_lists(both: bool) -> u64 {
             tx.place(tx.at)
         };
         let place = unsafe { one.poller.cq.domain.enter(place) };
-        if round >= 30 {
+        if round >= 400 / COUNT {
             longest = longest.max(place);
         }
         let (done, came) = settle(&mut one, &mut two);

@@ -90,7 +90,7 @@ fn messages_one_by_one_do_not_grow_the_ring() {
         while full < 50 {
             let record = header(64).record();
             tx.read_taken();
-            if tx.fits(record) || tx.find(record, false) {
+            if tx.fits(record) || tx.find(record, Traffic::Alone) {
                 places = tx.place(tx.at).max(places);
                 put(&mut tx, &[sent as u8; 64]);
                 tx.publish(0);
@@ -116,13 +116,41 @@ fn a_conversation_seldom_jumps() {
     let record = header(64).record();
     for n in 0..10_000 {
         tx.read_taken();
-        assert!(tx.fits(record) || tx.find(record, false), "all was given back");
+        assert!(tx.fits(record) || tx.find(record, Traffic::Alone), "all was given back");
         put(&mut tx, &[n as u8; 64]);
         tx.publish(0);
         assert_eq!(read_all(&mut rx, n), 1);
     }
     let jumps = (tx.at - 10_000 * u64::from(record)) / u64::from(JUMP_BYTES);
     assert_eq!(jumps, 10_000 / u64::from((AREA - JUMP_BYTES) / record));
+}
+
+/// Records that only one side sends stay in the first segment, whether the reader keeps up or waits
+/// until there is no space.
+#[test]
+fn one_way_the_ring_does_not_grow() {
+    for keeps_up in [true, false] {
+        let mut memory = memory();
+        let (mut tx, mut rx) = ends(&mut memory);
+        let record = header(64).record();
+        let (mut read, mut places) = (0, 0);
+        for n in 0..5000 {
+            tx.read_taken();
+            if !(tx.fits(record) || tx.find(record, Traffic::OneWay)) {
+                assert!(!keeps_up, "all was given back");
+                read += read_all(&mut rx, read);
+                tx.read_taken();
+                assert!(tx.find(record, Traffic::OneWay), "all was given back");
+            }
+            put(&mut tx, &[n as u8; 64]);
+            tx.publish(0);
+            places = tx.place(tx.at).max(places);
+            if keeps_up {
+                read += read_all(&mut rx, read);
+            }
+        }
+        assert!(places <= u64::from(SEGMENT), "{keeps_up}: {places}");
+    }
 }
 
 /// A steady number of records in flight, of any size: none waits, and the ring is no longer than

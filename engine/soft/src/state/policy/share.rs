@@ -2,11 +2,11 @@
 
 use crate::shm::layout::AREA;
 
-/// After this many bytes of its own, a side looks anew how many came from the peer: twice the ring,
-/// because sides that fill the ring in turn both send.
+/// A side compares what both have sent over one or two spans of so many bytes of its own. A span is
+/// twice the ring: each side may fill the ring before the other answers.
 const SPAN: u64 = 2 * AREA as u64;
 
-/// Positions of both directions, as they were one or two spans ago.
+/// Positions of both directions: at the start of this span, and of the one before.
 pub(crate) struct Share {
     before: Mark,
     last: Mark,
@@ -24,14 +24,14 @@ impl Share {
         Share { before: start, last: start }
     }
 
-    /// True if the peer sends at least a quarter as many bytes as this side, which has written up
-    /// to one position and read up to the other. True as well in the first span, when nothing is
-    /// known.
+    /// True if the peer sends as well: at least a byte for every 64 of this side, which has written
+    /// up to one position and read up to the other. Short requests with long answers are above
+    /// that, and words of credit below. True as well in the first span, when nothing is known.
     pub(crate) fn both_send(&mut self, written: u64, read: u64) -> bool {
         if written - self.last.written >= SPAN {
             self.before = core::mem::replace(&mut self.last, Mark { written, read });
         }
-        written < SPAN || (read - self.before.read) * 4 >= written - self.before.written
+        written < SPAN || (read - self.before.read) * 64 >= written - self.before.written
     }
 }
 
@@ -62,13 +62,13 @@ mod tests {
         let mut share = Share::new();
         assert!(views(&mut share, (0, 0), |_| 1024).iter().all(|both| *both));
         let read = 4 * SPAN;
-        let alone = views(&mut share, (4 * SPAN, read), |_| 16);
+        let alone = views(&mut share, (4 * SPAN, read), |_| 8);
         assert!(alone[0] && !alone[steady..].contains(&true));
         let at_once = |written: u64| match written.is_multiple_of(AREA.into()) {
             true => u64::from(AREA),
             false => 0,
         };
-        let in_turn = views(&mut share, (8 * SPAN, read + 16 * 4 * SPAN / 1024), at_once);
+        let in_turn = views(&mut share, (8 * SPAN, read + 8 * 4 * SPAN / 1024), at_once);
         assert!(!in_turn[0] && !in_turn[steady..].contains(&false));
     }
 
