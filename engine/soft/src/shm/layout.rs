@@ -58,9 +58,9 @@ pub(crate) const RECORD_MAX: u32 = 16 + FRAGMENT;
 /// A sender that writes more than this publishes on the way: a quarter of a segment, so that
 /// publication never waits on itself. A whole fragment is as long, and so published at once.
 pub(crate) const PUBLISH_EVERY: u32 = SEGMENT / 4;
-/// Lines of the slot: enough for 1104 bytes. The receiver prefetches all lines that the last message
-/// filled, so they move at the same time. On far cores, half a round trip of 1024 bytes takes
-/// 220 ns by the slot, and 560 by the ring.
+/// Lines of the slot: enough for 1104 bytes. The receiver prefetches all lines that the last
+/// message filled, so they move at the same time. On far cores, half a round trip of 1024 bytes
+/// takes 220 ns by the slot, and 560 by the ring.
 pub(crate) const SLOT_LINES: usize = 18;
 /// Words before the payload in the first line of the slot, and in the second. From there on the
 /// payload fills the rest of the slot.

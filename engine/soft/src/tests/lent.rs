@@ -6,14 +6,13 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use super::local_rdma::{device, mapped_pair_of, near_with};
-use super::wrap::sent;
+use super::wrap::{of_link, sent};
 use super::*;
 use crate::model::buffers::Target;
 use crate::provider::Polled;
 use crate::shm::layout::{LENT_OPERANDS, SLOT_PAYLOAD_MAX, record_bytes};
 use crate::shm::offer::{OFFER_MAX, Offer};
 use crate::shm::remote_map::{LENT_AHEAD_MAX, NotLent};
-use crate::state::domain_state::DomainState;
 use crate::wc::Status;
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
@@ -371,10 +370,7 @@ fn false_offers_lead_nowhere() {
 /// it than the message would fill.
 #[test]
 fn the_next_receive_is_prefetched_after_a_long_message() {
-    let lines = |end: &End| unsafe {
-        let lines = |state: &mut DomainState| state.links.only().unwrap().lent_lines;
-        end.poller.cq.domain.enter(lines)
-    };
+    let lines = |end: &End| of_link(end, |link| link.lent_lines);
     for (length, expected) in [(2048, 0), (2049, 32), (4096, 63), (16 << 10, 255), (64 << 10, 255)]
     {
         let (mut one, mut two) = lenders();

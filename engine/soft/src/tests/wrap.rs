@@ -1,15 +1,20 @@
-//! The length of a link's ring. Positions in it travel by their low halves; one from 4 GiB ago is no
-//! news.
+//! The length of a link's ring. Positions in it travel by their low halves; one from 4 GiB ago is
+//! no news.
 
 use super::*;
 use crate::shm::layout::SEGMENT;
-use crate::state::domain_state::DomainState;
+use crate::state::link::Link;
 
 const ROUND: u64 = 1 << 32;
 
 /// The position behind the last record that this side has written.
 pub(super) fn sent(end: &End) -> u64 {
-    unsafe { end.poller.cq.domain.enter(|state| state.links.table[0].as_ref().unwrap().tx.at) }
+    of_link(end, |link| link.tx.at)
+}
+
+/// Something of the only link of that side.
+pub(super) fn of_link<T>(end: &End, get: impl FnOnce(&Link) -> T) -> T {
+    unsafe { end.poller.cq.domain.enter(|state| get(state.links.table[0].as_ref().unwrap())) }
 }
 
 /// A message that is taken, and acknowledged.
@@ -74,11 +79,7 @@ fn lap_of_lists(both: bool) -> u64 {
             end.post_list(&[SendWr { wr_id: 0, op: SendOp::Send, flags, sge, more: &[] }; COUNT])
                 .unwrap();
         }
-        let place = |state: &mut DomainState| {
-            let tx = &state.links.table[0].as_ref().unwrap().tx;
-            tx.place(tx.at)
-        };
-        let place = unsafe { one.poller.cq.domain.enter(place) };
+        let place = of_link(&one, |link| link.tx.place(link.tx.at));
         if round >= 400 / COUNT {
             longest = longest.max(place);
         }
