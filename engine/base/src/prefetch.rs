@@ -44,14 +44,14 @@ pub fn claim_line(at: *const u8) {
     let _ = at;
 }
 
-/// Prefetches the lines of so many bytes for reading. Where they begin within a line, the last of
-/// them may be left out.
+/// Prefetches `bytes` bytes for reading: a line every 64 bytes. If `at` is inside a line, it may
+/// leave out the last one.
 #[inline]
 pub fn fetch(at: *const u8, bytes: usize) {
     (0..bytes).step_by(LINE).for_each(|ahead| fetch_line(at.wrapping_add(ahead)));
 }
 
-/// The same for writing.
+/// As [`fetch`], for writing.
 #[inline]
 pub fn claim(at: *const u8, bytes: usize) {
     (0..bytes).step_by(LINE).for_each(|ahead| claim_line(at.wrapping_add(ahead)));

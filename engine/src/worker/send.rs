@@ -41,7 +41,8 @@ impl<P: Provider> Sender<P> {
                 let one = self.send_unreserved(id, None, first);
                 one.map_err(|cause| ListError { accepted, cause })?;
                 accepted += 1;
-                if let Some(next) = list.get(accepted)
+                if P::Qp::POSTS_INLINE
+                    && let Some(next) = list.get(accepted)
                     && next.len() > self.inline_max as usize
                 {
                     self.accounts.send.expect(next.len());

@@ -145,8 +145,8 @@ impl Plain {
         (record <= self.left).then_some(Next { length: length as u32, record, to })
     }
 
-    /// Copies the message just found to its target, and moves past it. If it is long, it prefetches
-    /// as many bytes behind it: the next message is likely to be as long.
+    /// Copies the message just found to its target, and moves past it. Behind a long message it
+    /// prefetches the next, which is probably of the same length.
     #[inline(always)]
     pub(crate) fn take(&mut self, next: Next<'_>) {
         let Next { length, record, to } = next;

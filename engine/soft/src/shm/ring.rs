@@ -9,7 +9,7 @@
 use core::ptr::NonNull;
 
 use crate::model::buffers::{Pieces, Source, Target};
-use crate::prefetch::{self, claim_line};
+use crate::prefetch;
 use crate::room::never;
 use crate::shm::copy::{self, gather};
 use crate::shm::head::Head;
@@ -341,11 +341,7 @@ impl Tx {
     /// it, and the next claim would be too late for that one.
     #[inline(always)]
     pub(crate) fn claim(&self, bytes: u32) {
-        let mut ahead = 0;
-        while ahead < bytes.min(CLAIM_MAX) + LINE as u32 {
-            claim_line(self.data.at(self.at + u64::from(ahead)));
-            ahead += LINE as u32;
-        }
+        prefetch::claim(self.data.at(self.at), bytes.min(CLAIM_MAX) as usize + LINE);
     }
 
     /// See [`Writer::claim_behind`].
@@ -646,8 +642,8 @@ impl Writer {
         (end <= self.limit).then_some(Space { end })
     }
 
-    /// Prefetches, for writing, the lines behind the next record, if that is long and holds a
-    /// payload of so many bytes: the record behind it in the list is likely to be as long.
+    /// `payload` is the length of the message that is written next. If it is long, this prefetches
+    /// the lines of the one behind it, which is probably of the same length.
     #[inline(always)]
     pub(crate) fn claim_behind(&self, payload: u32) {
         if payload > SHORT_MAX {

@@ -11,7 +11,7 @@
 
 use crate::model::memory::Lasting;
 use crate::model::recvq::Prefetch;
-use crate::prefetch::claim_line;
+use crate::prefetch;
 use crate::shm::layout::{Header, LINE, RecordFlags, SLOT_SHORT};
 use crate::shm::reader::{RingRecord, SlotRecord};
 use crate::state::completion::recv_wc;
@@ -86,9 +86,8 @@ impl PredictedReceive {
             true => core::mem::take(&mut link.lent_lines).min(self.to.length() / LINE),
             false => 0,
         };
-        for line in 0..=link.rx.slot_lines.max(lent) {
-            claim_line(self.to.address().wrapping_add(line * LINE));
-        }
+        let lines = link.rx.slot_lines.max(lent) + 1;
+        prefetch::claim(self.to.address(), lines * LINE);
     }
 
     /// True if a message is predicted.

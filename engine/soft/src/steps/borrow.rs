@@ -9,14 +9,14 @@ use crate::state::link::Link;
 /// The most bytes that a poll copies for one link: the other links wait meanwhile.
 pub(crate) const PULL_MAX: u32 = 256 << 10;
 
-/// After a lent message of at least so many bytes, this side prefetches the next receive while it
-/// waits, as far as the message would fill it. If the program has sent a message from there, the
-/// peer's core has those lines. Near cores, half a round trip of 4 KiB then takes 531 ns in place
+/// The shortest lent message behind which this side prefetches the next receive while it waits. It
+/// prefetches the lines that a message of the same length fills. The peer's core has them, if the
+/// program has sent a message from there. Near cores, half a round trip of 4 KiB then takes 531 ns in place
 /// of 561, and of 16 KiB 1077 in place of 1210. Far cores, 2200 in place of 2350 and 7310 in place
 /// of 7640; but 2 KiB takes 1380 in place of 1304.
 const PREFETCH_MIN: u32 = 2049;
 
-/// It prefetches this many bytes at most: with more, 64 KiB were no faster.
+/// The most bytes of a receive that it prefetches. With more, 64 KiB were no faster.
 const PREFETCH_MAX: u32 = 16 << 10;
 
 /// How many lines behind the first of the next receive to prefetch after a lent message of that

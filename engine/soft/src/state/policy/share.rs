@@ -2,8 +2,8 @@
 
 use crate::shm::layout::AREA;
 
-/// A side compares what both have sent over one or two spans of so many bytes of its own. A span is
-/// twice the ring: each side may fill the ring before the other answers.
+/// The bytes of a span. A side compares what it has sent with what the peer has sent since the span
+/// before this one. A span is twice the ring: each side may fill the ring before the other answers.
 const SPAN: u64 = 2 * AREA as u64;
 
 /// Positions of both directions: at the start of this span, and of the one before.
@@ -24,9 +24,10 @@ impl Share {
         Share { before: start, last: start }
     }
 
-    /// True if the peer sends as well: at least a byte for every 64 of this side, which has written
-    /// up to one position and read up to the other. Short requests with long answers are above
-    /// that, and words of credit below. True as well in the first span, when nothing is known.
+    /// True if the peer sends as well: at least one byte for every 64 that this side sends.
+    /// `written` and `read` are how far this side has written and read. A peer that sends short
+    /// requests and gets long answers is above that, and one that sends words of credit alone is
+    /// below. Also true in the first span, when nothing is known.
     pub(crate) fn both_send(&mut self, written: u64, read: u64) -> bool {
         if written - self.last.written >= SPAN {
             self.before = core::mem::replace(&mut self.last, Mark { written, read });
