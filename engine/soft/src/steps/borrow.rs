@@ -11,9 +11,9 @@ pub(crate) const PULL_MAX: u32 = 256 << 10;
 
 /// The shortest lent message behind which this side prefetches the next receive while it waits. It
 /// prefetches the lines that a message of the same length fills. The peer's core has them, if the
-/// program has sent a message from there. Near cores, half a round trip of 4 KiB then takes 531 ns in place
-/// of 561, and of 16 KiB 1077 in place of 1210. Far cores, 2200 in place of 2350 and 7310 in place
-/// of 7640; but 2 KiB takes 1380 in place of 1304.
+/// program has sent a message from there. Near cores, half a round trip of 4 KiB then takes 531 ns
+/// in place of 561, and of 16 KiB 1077 in place of 1210. Far cores, 2200 in place of 2350 and 7310
+/// in place of 7640; but 2 KiB takes 1380 in place of 1304.
 const PREFETCH_MIN: u32 = 2049;
 
 /// The most bytes of a receive that it prefetches. With more, 64 KiB were no faster.
