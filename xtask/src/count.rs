@@ -98,6 +98,35 @@ pub(crate) fn reasons(text: &str) -> BTreeMap<String, u32> {
     reasons
 }
 
+/// The lines shown of a failed test in the summary, at most.
+const CAUSE_LINES: usize = 12;
+
+/// The tests that failed, each by its name and the first lines of its output.
+pub(crate) fn failures(text: &str) -> Vec<String> {
+    let failed = text.lines().enumerate().filter_map(|(number, line)| {
+        let name = line.trim_start().strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
+        Some((number, name))
+    });
+    failed.map(|(number, name)| format!("{name}\n{}", cause(text, number, name))).collect()
+}
+
+/// The output of the test `name`, whose result is in that line: in a block with its name in the
+/// title, or right below, indented, as `xtask/vm/harness.sh` does it.
+fn cause(text: &str, result: usize, name: &str) -> String {
+    let title = format!("---- {name} stdout ----");
+    let rest = || text.lines().skip(result + 1);
+    let block = rest().skip_while(|line| line.trim_end() != title).skip(1);
+    let mut block = block.take_while(|line| !line.starts_with("stack backtrace:")).peekable();
+    let lines: Vec<&str> = if block.peek().is_some() {
+        let is_next = |line: &&str| line.starts_with("---- ") || line.trim_end() == "failures:";
+        block.take_while(|line| !is_next(line)).collect()
+    } else {
+        rest().take_while(|line| line.starts_with("    ")).collect()
+    };
+    let lines = lines.into_iter().map(str::trim).filter(|line| !line.is_empty());
+    lines.take(CAUSE_LINES).fold(String::new(), |all, line| all + "        " + line + "\n")
+}
+
 /// A text without the output of passed tests, to show when another test has failed.
 pub(crate) fn without_successes(text: &str) -> String {
     let mut kept = String::new();
@@ -228,6 +257,17 @@ skipped: no test says this
         assert!(shown.contains("thread panicked") && shown.contains("test a ... ok"), "{shown}");
         assert!(!shown.contains("again") && shown.contains("no test says this"), "{shown}");
         assert_eq!(shown.matches("test result: ").count(), 2);
+    }
+
+    #[test]
+    fn a_failed_test_is_named_with_the_first_lines_of_its_output() {
+        let cause = "        skipped: no device\n        thread panicked\n";
+        assert_eq!(failures(SKIPS), [format!("d\n{cause}")]);
+        let script =
+            "test e, run 1 of 2 ... FAILED\n    code 1\n      of x\ntest f ... ok\n    y\n";
+        assert_eq!(failures(script), ["e, run 1 of 2\n        code 1\n        of x\n"]);
+        let long = "test g ... FAILED\n".to_owned() + &"    more\n".repeat(100);
+        assert_eq!(failures(&long)[0].lines().count(), 1 + CAUSE_LINES);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::Outcome;
 use crate::args::{Args, meant};
-use crate::count::{Count, reasons, without_successes};
+use crate::count::{Count, failures, reasons, without_successes};
 use crate::exec::capture;
 use crate::members::{Package, members};
 use crate::packages;
@@ -18,14 +18,21 @@ use crate::toolchain;
 /// The outcome of a step.
 #[derive(Debug)]
 enum Fate {
-    Ran(Count, Duration, Reasons),
+    Ran(Count, Duration, Details),
     Skipped(String),
 }
 
-/// Why tests of a step were skipped, and how many for each reason.
-type Reasons = BTreeMap<String, u32>;
+/// What the summary says of the tests of a step.
+#[derive(Debug, Default)]
+struct Details {
+    /// Why tests were skipped, and how many for each reason.
+    skips: BTreeMap<String, u32>,
+    /// The tests that failed, with the first lines of their output.
+    failures: Vec<String>,
+}
 
-/// Runs the ladder. The last line is `N passed, N failed, N skipped`. The exit code is 1 if
+/// Runs the ladder. It prints what failed once more at the end, since an output can be so long that
+/// only its ends are kept. The last line is `N passed, N failed, N skipped`. The exit code is 1 if
 /// something failed or nothing ran. A step that `--only` leaves out does not count, because nobody
 /// asked for it.
 pub(crate) fn run(words: &[String]) -> Outcome<u8> {
@@ -68,7 +75,7 @@ fn all<'a>(steps: &[&'a Step], choice: &Choice) -> Vec<(&'a Step, Fate)> {
             }
         }
     });
-    let lost = || Fate::Ran(Count::one(false), Duration::ZERO, Reasons::new());
+    let lost = || Fate::Ran(Count::one(false), Duration::ZERO, Details::default());
     steps.iter().copied().zip(fates.into_iter().map(|fate| fate.unwrap_or_else(lost))).collect()
 }
 
@@ -97,13 +104,17 @@ fn one(step: &Step, choice: &Choice) -> Fate {
     }
     let time = since.elapsed();
     let seconds = time.as_secs_f32();
+    let mut details = Details { skips: reasons(&text), failures: failures(&text) };
     if count.failed > 0 {
         let text = without_successes(&text);
         println!("{}\n      {name} FAILED in {seconds:.1} s: {count}", text.trim_end());
     } else {
         println!("      {name} ok in {seconds:.1} s: {count}");
     }
-    Fate::Ran(count, time, reasons(&text))
+    if count.failed > 0 && details.failures.is_empty() {
+        details.failures.push(format!("the step, which names no test; see {}\n", log.display()));
+    }
+    Fate::Ran(count, time, details)
 }
 
 /// Counts and output of a step, or why it does not apply.
@@ -144,7 +155,7 @@ fn attempt(work: &Work) -> Outcome<Result<(Count, String), String>> {
     Ok(Ok((count, done.text)))
 }
 
-/// Prints the table of steps and the reasons for skips; returns the sum of all counts.
+/// Prints the table of steps, the reasons for skips and the failures; returns the sum of all counts.
 fn summary(fates: &[(&Step, Fate)]) -> Count {
     let mut sum = Count::default();
     let mut skips: BTreeMap<&str, (u32, Vec<&str>)> = BTreeMap::new();
@@ -156,10 +167,10 @@ fn summary(fates: &[(&Step, Fate)]) -> Count {
     println!();
     for (step, fate) in fates {
         match fate {
-            Fate::Ran(count, time, reasons) => {
+            Fate::Ran(count, time, details) => {
                 sum += *count;
                 println!("{:<14}{:>7.1} s  {count}", step.name, time.as_secs_f32());
-                for (reason, number) in reasons {
+                for (reason, number) in &details.skips {
                     skip(reason, *number, step.name);
                 }
             }
@@ -173,6 +184,11 @@ fn summary(fates: &[(&Step, Fate)]) -> Count {
     println!();
     for (reason, (number, steps)) in skips {
         println!("skipped {number:>4}  {reason} ({})", steps.join(", "));
+    }
+    for (step, fate) in fates {
+        if let Fate::Ran(_, _, details) = fate {
+            details.failures.iter().for_each(|text| print!("failed in {}: {text}", step.name));
+        }
     }
     sum
 }
@@ -246,7 +262,7 @@ mod tests {
 
     #[test]
     fn the_sum_has_tests_and_whole_steps_that_were_skipped() {
-        let ran = |count| Fate::Ran(count, Duration::ZERO, Reasons::new());
+        let ran = |count| Fate::Ran(count, Duration::ZERO, Details::default());
         let fates = [
             (&STEPS[0], ran(Count { passed: 5, failed: 1, skipped: 2 })),
             (&STEPS[1], Fate::Skipped(String::new())),
@@ -272,7 +288,9 @@ mod tests {
     fn a_step_that_cannot_start_fails() {
         place::make(&place::state().join("log")).expect("the target folder can be written");
         let fate = one(&step(Work::Own(|| Err("no machine".to_owned()))), &Choice::default());
-        assert!(matches!(fate, Fate::Ran(count, ..) if count == Count::one(false)));
+        let Fate::Ran(count, _, details) = fate else { panic!("it ran") };
+        assert_eq!(count, Count::one(false));
+        assert!(details.failures[0].starts_with("the step, which names no test"));
     }
 
     #[test]
@@ -282,9 +300,10 @@ mod tests {
         place::make(&place::state().join("log")).expect("the target folder can be written");
         let report = || Ok(Report { count: Count::of(TEXT), text: TEXT.to_owned() });
         let fate = one(&step(Work::Own(report)), &Choice::default());
-        let Fate::Ran(count, _, reasons) = fate else { panic!("it ran") };
+        let Fate::Ran(count, _, details) = fate else { panic!("it ran") };
         assert_eq!(count, Count { passed: 1, failed: 0, skipped: 1 });
-        assert_eq!(reasons.into_iter().collect::<Vec<_>>(), [("no device".to_owned(), 1)]);
+        assert!(details.failures.is_empty());
+        assert_eq!(details.skips.into_iter().collect::<Vec<_>>(), [("no device".to_owned(), 1)]);
     }
 
     fn held() -> Outcome<Report> {
