@@ -46,7 +46,7 @@ pairing() {
     for ((run = 1; run <= times; run++)); do
         timeout -k 5 "$limit" "${first[@]}" > "$scratch/server" 2>&1 &
         server=$!
-        await 15 server_has_begun
+        await 150 server_has_begun
         timeout -k 5 "$limit" "$@" > "$scratch/client" 2>&1
         from_client=$?
         wait "$server"
@@ -75,9 +75,10 @@ gid_index() {
     grep -l "ffff:$hex" "$folder"/* 2> /dev/null | head -n 1 | sed 's|.*/||'
 }
 
-# True if some program has an id on its way to the multicast group. The sender waits three seconds more.
+# True if some program has an id on its way to the multicast group, or the receiver has ended already.
+# The sender waits three seconds more.
 towards_group() {
-    rdma resource show cm_id | grep -q "$group"
+    rdma resource show cm_id | grep -q "$group" || ! kill -0 "$receiver" 2> /dev/null
 }
 
 # groupcast NAME TIMES RECEIVER... ::: SENDER...: passes if both end with 0 within $limit seconds. The
@@ -95,7 +96,7 @@ groupcast() {
     for ((run = 1; run <= times; run++)); do
         timeout -k 5 "$limit" "${first[@]}" > "$scratch/receiver" 2>&1 &
         receiver=$!
-        await 15 towards_group
+        await 150 towards_group
         timeout -k 5 "$limit" "$@" > "$scratch/sender" 2>&1
         from_sender=$?
         wait "$receiver"

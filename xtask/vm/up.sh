@@ -55,7 +55,7 @@ up() {
     modprobe -a rdma_rxe rdma_ucm || fail "no RDMA modules"
     if [ -n "$vm_mac" ]; then
         modprobe virtio_net || fail "no virtio_net"
-        await 10 has_interface || fail "no interface $vm_mac"
+        await 100 has_interface || fail "no interface $vm_mac"
     else
         interface=d0
         modprobe dummy numdummies=0 && ip link add d0 type dummy || fail "no dummy interface"
@@ -69,7 +69,7 @@ up() {
     if [ -z "$vm_mac" ]; then
         second_device || fail "no rxe1"
     fi
-    await 10 has_device_files || fail "no files in /dev/infiniband"
+    await 100 has_device_files || fail "no files in /dev/infiniband"
     if [ "$vm_hugepages" != 0 ]; then
         echo "$vm_hugepages" > /proc/sys/vm/nr_hugepages
         [ "$(cat /proc/sys/vm/nr_hugepages)" = "$vm_hugepages" ] ||
