@@ -96,11 +96,13 @@ impl Program for Forgotten {
         assert_eq!(allocations() - before, 0);
         // They did look: each sees the end of its peer by nothing else.
         drop(dialer);
-        let start = Instant::now();
+        let end = caller.stats().turns + 8 * LOOKS_WITHIN;
         while caller.handler().down + served.handler().down < 2 {
             caller.turn();
             served.turn();
-            assert!(start.elapsed() < SOON, "a worker does not look");
+            // On an emulated machine two looks may take a minute.
+            let late = start.elapsed() > SOON && caller.stats().turns > end;
+            assert!(!late, "a worker does not look");
         }
         drop(listener);
     }

@@ -211,21 +211,27 @@ fn qp_22_a_rejected_request_flushes<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(again.code(), Code::Invalid, "{again}");
 }
 
-/// Only the least time is checked: a busy machine makes every wait longer.
+/// Only the least time is checked: a busy machine makes every wait longer. A kernel whose clock lags
+/// behind ends a wait early, now and then; a device that knows another time ends each of them early.
 fn rc_01_a_wait_lasts_as_long_as_its_code_says<F: Fabric>(bed: &Bed<F>) {
     // A kernel counts in jiffies of 4 ms and may be early by one.
     const JIFFY: Duration = Duration::from_millis(4);
+    let tries = if bed.is_strict() { 1 } else { 10 };
     let init = bed.small();
     let once = ConnParam { rnr_retry: 1, ..ConnParam::default() };
     for (code, millis) in [(24, 40), (28, 163), (0, 655)] {
-        let (mut one, mut two) = bed.pair_with(&init, &init, &ConnParam::default(), &once);
-        two.set_rnr_timer(code).expect("a code");
-        assert_eq!(two.query_qp().expect("a query").min_rnr_timer, Some(code), "QP-21");
-        let begun = Instant::now();
-        send(&mut one, bed.filled(8, 7));
-        assert_eq!(sent(&mut one, &mut two).status, Status::RnrRetryExceeded);
-        let waited = begun.elapsed();
-        assert!(waited >= Duration::from_millis(millis) - JIFFY, "code {code}: {waited:?}");
+        let least = Duration::from_millis(millis) - JIFFY;
+        let wait = |_| {
+            let (mut one, mut two) = bed.pair_with(&init, &init, &ConnParam::default(), &once);
+            two.set_rnr_timer(code).expect("a code");
+            assert_eq!(two.query_qp().expect("a query").min_rnr_timer, Some(code), "QP-21");
+            let begun = Instant::now();
+            send(&mut one, bed.filled(8, 7));
+            assert_eq!(sent(&mut one, &mut two).status, Status::RnrRetryExceeded);
+            begun.elapsed()
+        };
+        let longest = (0..tries).map(wait).find(|waited| *waited >= least);
+        assert!(longest.is_some(), "code {code}: each of {tries} waits was shorter than {least:?}");
         thread::yield_now();
     }
 }

@@ -14,7 +14,7 @@ use crate::toy;
 
 /// A case hangs if nothing has moved in this process for this long, three times the longest wait.
 /// The total time of a case depends on the machine.
-const STILL: Duration = Duration::from_secs(180);
+const STILL: Duration = Duration::from_secs(720);
 
 /// The variable that puts the toy wire below the soft device.
 pub(crate) const TOY: &str = "DOORBELL_TEST_TOY";

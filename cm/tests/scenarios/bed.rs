@@ -9,7 +9,10 @@ use doorbell_cm::{Device, Dialer, Fabric, Listener, Program, QpFields, message_m
 use doorbell_engine::worker::{Config, Handler, Intake, SharedRecv, Worker};
 
 /// Longer than any awaited event takes, even on an emulated or busy machine.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(240);
+
+/// Turns in which a worker looks twice at least at a control plane that nobody steps.
+pub(crate) const TWO_LOOKS: u32 = 5 << 19;
 
 /// Little of everything, so that everything runs out.
 pub(crate) const CONFIG: Config = Config {
@@ -179,5 +182,25 @@ impl<F: Fabric, A: Handler<F>, B: Handler<F>> Pair<F, A, B> {
                 "nothing has moved for a long time, waiting for: {what}"
             );
         }
+    }
+}
+
+/// Turns one worker, and steps nothing, until it is so. The worker looks at the control plane by
+/// the number of its turns, and on an emulated machine two looks may take a minute. So time alone
+/// does not tell that it is too late.
+pub(crate) fn until<F: Fabric, H: Handler<F>>(
+    what: &str,
+    side: &mut Side<F, H>,
+    mut so: impl FnMut(&mut Side<F, H>) -> bool,
+) {
+    let (mut since, mut seen, mut turns) = (Instant::now(), 0, 0);
+    while !so(side) {
+        side.worker.turn();
+        turns += 1;
+        if side.worker.stats().completions != seen {
+            (since, seen, turns) = (Instant::now(), side.worker.stats().completions, 0);
+        }
+        let late = since.elapsed() > LIMIT && turns > 4 * u64::from(TWO_LOOKS);
+        assert!(!late, "nothing comes, waiting for: {what}");
     }
 }

@@ -14,8 +14,8 @@ use doorbell_seam::remote::RequestOp;
 use doorbell_seam::wc::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::bed::{CONFIG, LIMIT, Pair, Side, cases};
-use crate::killed::{PART, Peer, ROOMY, TWO_LOOKS, is_failed, listener, orders, say};
+use crate::bed::{CONFIG, LIMIT, Pair, Side, TWO_LOOKS, cases, until};
+use crate::killed::{PART, Peer, ROOMY, is_failed, listener, orders, say};
 
 cases! {
     the_other_process
@@ -96,18 +96,6 @@ type Logged<F> = Side<F, Log>;
 
 fn side<F: Fabric>(nic: &F, answers: Option<usize>) -> Logged<F> {
     Side::new(nic, &ROOMY, Log { answers, ..Log::default() })
-}
-
-/// Turns one worker until it is so.
-fn until<F: Fabric>(what: &str, side: &mut Logged<F>, mut so: impl FnMut(&mut Logged<F>) -> bool) {
-    let (mut since, mut seen) = (Instant::now(), 0);
-    while !so(side) {
-        side.worker.turn();
-        if side.worker.stats().completions != seen {
-            (since, seen) = (Instant::now(), side.worker.stats().completions);
-        }
-        assert!(since.elapsed() < LIMIT, "nothing comes, waiting for: {what}");
-    }
 }
 
 fn start(part: &str, addr: Option<SocketAddr>) -> Peer {

@@ -20,7 +20,7 @@ use doorbell_seam::provider::Provider;
 use doorbell_seam::remote::RequestOp;
 use doorbell_seam::wc::Status;
 
-use crate::bed::{CONFIG, LIMIT, Side, address, cases};
+use crate::bed::{CONFIG, LIMIT, Side, TWO_LOOKS, address, cases, until};
 
 cases! {
     the_other_process
@@ -42,9 +42,6 @@ pub(crate) const PART: &str = "DOORBELL_SCENARIOS_PART";
 
 /// Stands before what a process says to the one that started it.
 const SAYS: &str = "it says: ";
-
-/// Turns in which a worker looks twice at least at a control plane that nobody steps.
-pub(crate) const TWO_LOOKS: u32 = 5 << 19;
 
 /// No peer is given up because it takes long: each ends by what happens to it.
 pub(crate) const ROOMY: Config =
@@ -346,20 +343,6 @@ impl<F: Fabric> Client<F> {
 /// A request to a dead peer may fail before anybody says that it is dead.
 pub(crate) fn is_failed(why: DownReason) -> bool {
     matches!(why, DownReason::Failed(_))
-}
-
-/// Turns one worker, and steps nothing, until it is so. The worker looks at the control plane by
-/// the number of its turns, and on an emulated machine two looks may take a minute. So time alone
-/// does not tell that it is too late.
-fn until<F: Fabric>(what: &str, side: &mut Logged<F>, mut so: impl FnMut(&mut Logged<F>) -> bool) {
-    let begin = Instant::now();
-    let mut turns: u64 = 0;
-    while !so(side) {
-        side.worker.turn();
-        turns += 1;
-        let late = begin.elapsed() > LIMIT && turns > 4 * u64::from(TWO_LOOKS);
-        assert!(!late, "not yet: {what}");
-    }
 }
 
 /// Workers of a server in another process are dropped, panic, are removed and added while its

@@ -161,7 +161,7 @@ impl Pingpong {
         }
         if self.kind == QpType::Rc {
             (rtr.max_dest_rd_atomic, rtr.min_rnr_timer) = (Some(1), Some(12));
-            (rts.timeout, rts.max_rd_atomic) = (Some(14), Some(1));
+            (rts.timeout, rts.max_rd_atomic) = (Some(18), Some(1));
             (rts.retry_cnt, rts.rnr_retry) = (Some(7), Some(7));
         }
         qp.modify(&rtr)?;
