@@ -232,7 +232,10 @@ impl<F: Fabric> Dialer<F> {
         while let Some(at) = self.dials.iter().position(|dial| dial.until <= now) {
             let asked = format!("connect to {}", self.dials[at].handle.addr());
             let error = CmError::new(Code::TimedOut, asked, "the peer did not answer in time")
-                .cure("is the program there still running?");
+                .cure(
+                    "is the program there still running, and does it run its listener \
+                     (Runtime::run, Listener::step)?",
+                );
             self.fail(at, Some(error), None);
         }
         // A worker may close a peer that is handed over and not yet up.
@@ -375,8 +378,9 @@ fn refusal(addr: SocketAddr, kind: EventKind, status: i32, reason: Option<Refusa
         EventKind::Rejected
             if status == Rejection::NoListener as i32 || status == -libc::ECONNREFUSED =>
         {
-            CmError::new(Code::Refused, asked, "nobody listens there")
-                .cure("start the server first, and check address and port")
+            CmError::new(Code::Refused, asked, "nobody listens there").cure(
+                "start the server first (on soft: as the same user), and check address and port",
+            )
         }
         EventKind::Rejected => {
             CmError::new(Code::Refused, asked, format!("the peer rejected it (status {status})"))

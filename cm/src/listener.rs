@@ -33,8 +33,8 @@ pub struct RefusedRequest {
 /// peers have what was accepted for them, drain the workers first.
 ///
 /// A listener must be stepped for connections to be made; its descriptor is readable when
-/// [`Listener::step`] has an event to handle. A peer that ends is noticed also if
-/// nobody steps: by the worker, see
+/// [`Listener::step`] has an event to handle. If nobody steps, the worker
+/// notices the end of a peer: see
 /// [`Watch`](doorbell_engine::worker::Watch).
 pub struct Listener<F: Fabric> {
     // Before the connections: a listener that is gone raises no more events on their channel.
@@ -157,9 +157,8 @@ impl<F: Fabric> Listener<F> {
         self.last_refusal.as_ref()
     }
 
-    /// When [`Listener::step`] should be called, even if its descriptor is not readable by then:
-    /// for workers that want a connection closed. `None`: only an event can bring it something to
-    /// do.
+    /// The time of the next [`Listener::step`], for connections that workers want closed: call it
+    /// then, even if the descriptor is not readable. `None`: only an event can bring it work.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.connections.next_deadline()
     }

@@ -252,7 +252,7 @@ impl<F: Fabric> QueuePair<F> {
     pub(crate) fn post_sends(&mut self, list: &mut Vec<SendRequest<F>>) -> Result<(), PostFailed> {
         let fits = |request: &SendRequest<F>| request.len <= request.buffer.len();
         if !list.iter().all(fits) {
-            return Err(PostFailed { cause: PostCause::Device(14) });
+            return Err(PostFailed { cause: PostCause::BeyondBuffer });
         }
         if list.iter().any(|request| names_objects(request.op)) {
             return Err(PostFailed { cause: PostCause::Malformed });
@@ -317,7 +317,7 @@ impl<F: Fabric> QueuePair<F> {
     ) -> Result<(), Refused<Buffer<F>>> {
         let length = u32::try_from(len).ok().filter(|_| len <= buffer.len());
         let Some(length) = length else {
-            return Err(Refused { cause: PostCause::Device(14), back: Some(buffer) });
+            return Err(Refused { cause: PostCause::BeyondBuffer, back: Some(buffer) });
         };
         let wr_id = self.sent_first + self.sent.len() as u64;
         let (op, sge) = (target.op(imm), buffer.sge(length));
@@ -349,7 +349,7 @@ impl<F: Fabric> QueuePair<F> {
             return Err(Refused { cause: PostCause::Malformed, back: Some(buffer) });
         };
         if len > buffer.len() {
-            return Err(Refused { cause: PostCause::Device(14), back: Some(buffer) });
+            return Err(Refused { cause: PostCause::BeyondBuffer, back: Some(buffer) });
         }
         let header = header.as_ptr().expose_provenance() as u64;
         let op = SendOp::Tso(Segmentation { header, header_len, mss });
@@ -426,7 +426,7 @@ impl<F: Fabric> QueuePair<F> {
         access: Access,
         flags: SendFlags,
     ) -> Result<Remote, PostFailed> {
-        let beyond = PostFailed { cause: PostCause::Device(14) };
+        let beyond = PostFailed { cause: PostCause::BeyondBuffer };
         let len = bytes.end.checked_sub(bytes.start).ok_or(beyond)?;
         memory.check(bytes.start, len).map_err(|_| beyond)?;
         let ((region, addr), rkey) = (memory.place(bytes.start), window.next_rkey());

@@ -1,6 +1,7 @@
 //! A program's workers, their threads, its control plane and its end, in one object.
 
 use std::any::Any;
+use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
@@ -212,7 +213,7 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
     ///
     /// # Errors
     /// `AddrNotAvailable`: the address is not the device's; `AddrInUse`: the port is.
-    pub fn listen(&mut self, addr: impl ToSocketAddrs) -> Result<SocketAddr, CmError> {
+    pub fn listen(&mut self, addr: impl ToSocketAddrs + fmt::Debug) -> Result<SocketAddr, CmError> {
         let addr = resolve(addr)?;
         let listener = Listener::bind(&self.nic, addr)?;
         let bound = listener.local_addr().unwrap_or(addr);
@@ -231,7 +232,7 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
     ///
     /// # Errors
     /// A name that has no address.
-    pub fn dial(&mut self, addr: impl ToSocketAddrs) -> Result<(), CmError> {
+    pub fn dial(&mut self, addr: impl ToSocketAddrs + fmt::Debug) -> Result<(), CmError> {
         self.add_dial(addr, None)
     }
 
@@ -240,7 +241,11 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
     ///
     /// # Errors
     /// A name that has no address.
-    pub fn keep(&mut self, addr: impl ToSocketAddrs, backoff: Backoff) -> Result<(), CmError> {
+    pub fn keep(
+        &mut self,
+        addr: impl ToSocketAddrs + fmt::Debug,
+        backoff: Backoff,
+    ) -> Result<(), CmError> {
         self.add_dial(addr, Some(backoff))
     }
 
@@ -257,7 +262,11 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
         }
     }
 
-    fn add_dial(&mut self, addr: impl ToSocketAddrs, keep: Option<Backoff>) -> Result<(), CmError> {
+    fn add_dial(
+        &mut self,
+        addr: impl ToSocketAddrs + fmt::Debug,
+        keep: Option<Backoff>,
+    ) -> Result<(), CmError> {
         let addr = resolve(addr)?;
         self.dials.push(Dial { addr, worker: self.dials.len(), keep });
         Ok(())
@@ -294,6 +303,8 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
     /// control plane on this thread. If the program listens and dials, the listeners have a thread
     /// of their own, because a dial waits for its answer. At the end each worker drains
     /// ([`Runtime::drain_within`]), the threads are joined, and all connections are closed.
+    ///
+    /// A runtime that neither listens nor dials has no peers, and runs until it is stopped.
     ///
     /// Timers of the workers count nanoseconds on [`clock_ns`].
     ///
@@ -434,10 +445,12 @@ fn map<F: Fabric>(nic: &F, what: &str, bytes: usize) -> Result<Mapping, CmError>
 }
 
 /// The first of the addresses that a name has.
-fn resolve(addr: impl ToSocketAddrs) -> Result<SocketAddr, CmError> {
-    let asked = "find the address to listen on or to connect to";
-    let mut found = addr.to_socket_addrs().map_err(|error| CmError::from_io(asked, &error))?;
-    found.next().ok_or_else(|| CmError::new(Code::Invalid, asked, "the name has none"))
+fn resolve(addr: impl ToSocketAddrs + fmt::Debug) -> Result<SocketAddr, CmError> {
+    let asked = format!("find the address {addr:?}");
+    let cure = "write HOST:PORT, or check the name";
+    let found = addr.to_socket_addrs();
+    let mut found = found.map_err(|error| CmError::from_io(asked.clone(), &error).cure(cure))?;
+    found.next().ok_or_else(|| CmError::new(Code::Invalid, asked, "the name has none").cure(cure))
 }
 
 /// The loop of a worker's thread.

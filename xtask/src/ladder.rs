@@ -155,7 +155,8 @@ fn attempt(work: &Work) -> Outcome<Result<(Count, String), String>> {
     Ok(Ok((count, done.text)))
 }
 
-/// Prints the table of steps, the reasons for skips and the failures; returns the sum of all counts.
+/// Prints the table of steps, the reasons for skips, and the failures; returns the sum of all
+/// counts.
 fn summary(fates: &[(&Step, Fate)]) -> Count {
     let mut sum = Count::default();
     let mut skips: BTreeMap<&str, (u32, Vec<&str>)> = BTreeMap::new();

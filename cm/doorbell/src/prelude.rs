@@ -11,6 +11,6 @@ pub use crate::worker::{
 #[cfg(feature = "std")]
 pub use crate::{
     AddrInfo, Answer, Buffer, CmError, ConnParam, Device, Dialer, Endpoint, Fabric, Hints, Id,
-    Listener, PeerHandle, PeerState, Port, PortSpace, Program, QpInit, Runtime, Stop,
+    Idle, Listener, PeerHandle, PeerState, Port, PortSpace, Program, QpInit, Runtime, Stop,
     message_memory,
 };

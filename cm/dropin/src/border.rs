@@ -55,8 +55,9 @@ impl From<PostError> for Errno {
     }
 }
 
-/// Prints an error if `DOORBELL_EXPLAIN` is set: an errno does not say what was asked.
-fn explain(error: &dyn std::fmt::Display) {
+/// Prints an error if `DOORBELL_EXPLAIN` is set: an errno, or the status of an event, does not say
+/// what was asked.
+pub(crate) fn explain(error: &dyn std::fmt::Display) {
     if std::env::var_os("DOORBELL_EXPLAIN").is_some() {
         eprintln!("doorbell: {error}");
     }

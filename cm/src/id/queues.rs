@@ -102,7 +102,7 @@ impl<F: Fabric> Queues<'_, F> {
     ///
     /// # Errors
     /// See [`doorbell_seam::wr::PostCause`]. A list that cannot be built posts nothing:
-    /// `Device(14)` (EFAULT) for a length beyond a buffer, `Malformed` for an operation that only
+    /// `BeyondBuffer` (EFAULT) for a length beyond a buffer, `Malformed` for an operation that only
     /// another call can post.
     pub fn post_sends(&mut self, list: &mut Vec<SendRequest<F>>) -> Result<(), PostFailed> {
         match &mut self.qp {
@@ -170,7 +170,7 @@ impl<F: Fabric> Queues<'_, F> {
     /// completed. An empty range closes a window of type 1.
     ///
     /// # Errors
-    /// See [`doorbell_seam::wr::PostCause`]; `Device(14)` (EFAULT) for bytes beyond the memory,
+    /// See [`doorbell_seam::wr::PostCause`]; `BeyondBuffer` (EFAULT) for bytes beyond the memory,
     /// `Device(22)` (EINVAL) for a window of type 2 whose queue pair is gone.
     pub fn bind_window(
         &mut self,
@@ -269,7 +269,9 @@ impl<F: Fabric> Queues<'_, F> {
             }
             if end.is_some_and(|end| Instant::now() >= end) {
                 let answer = format!("none came within {limit:?}");
-                return Err(CmError::new(Code::TimedOut, asked(), answer));
+                let cure = "has the receiving side posted a receive, has the other sent, and do \
+                            both poll?";
+                return Err(CmError::new(Code::TimedOut, asked(), answer).cure(cure));
             }
             std::thread::sleep(NAP);
         }

@@ -211,8 +211,8 @@ fn qp_22_a_rejected_request_flushes<F: Fabric>(bed: &Bed<F>) {
     assert_eq!(again.code(), Code::Invalid, "{again}");
 }
 
-/// Only the least time is checked: a busy machine makes every wait longer. A kernel whose clock lags
-/// behind ends a wait early, now and then; a device that knows another time ends each of them early.
+/// Only the least time is checked: a busy machine makes every wait longer. A kernel whose clock
+/// lags behind ends a wait early now and then. A device with another time ends each of them early.
 fn rc_01_a_wait_lasts_as_long_as_its_code_says<F: Fabric>(bed: &Bed<F>) {
     // A kernel counts in jiffies of 4 ms and may be early by one.
     const JIFFY: Duration = Duration::from_millis(4);

@@ -33,8 +33,8 @@ fn readable(channel: &impl AsFd, limit: Duration) -> bool {
     unsafe { libc::poll(&raw mut poll, 1, millis) == 1 }
 }
 
-/// How often [`polled`] waits for [`A_WHILE`] in vain: two minutes in all. A machine that stands still
-/// for a minute costs one of them, and not half of the time.
+/// How often [`polled`] waits for [`A_WHILE`] in vain: two minutes in all. A machine that stands
+/// still for a minute costs one of them, and not half of the time.
 const VAIN_MAX: u32 = 2400;
 
 /// The next event of a program that only polls descriptors.

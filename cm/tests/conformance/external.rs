@@ -317,8 +317,8 @@ pub(crate) fn up_as<F: Fabric>(
     }
 }
 
-/// A timeout of 67 milliseconds (4.096 us, doubled fourteen times): an acknowledgement comes sooner,
-/// even on an emulated machine.
+/// A timeout of 67 milliseconds (4.096 us, doubled fourteen times): an acknowledgement comes
+/// sooner, even on an emulated machine.
 const QUICK: u8 = 14;
 
 fn rc_02_timeouts_have_five_bits_and_retries_three<F: Fabric>(bed: &Bed<F>) {

@@ -140,7 +140,7 @@ fn sq_09_an_empty_message_takes_a_receive<F: Fabric>(bed: &Bed<F>) {
     let lengths: Vec<usize> = (0..3).map(|_| received(&mut two).len).collect();
     assert_eq!(lengths, [0, 0, 1]);
     let beyond = one.queues().post_send(bed.filled(8, 1), 9, SendOp::Send, SendFlags::SIGNALED);
-    assert_eq!(beyond.expect_err("past the buffer").cause, PostCause::Device(14));
+    assert_eq!(beyond.expect_err("past the buffer").cause, PostCause::BeyondBuffer);
 }
 
 fn sq_10_messages_of_every_size_arrive_whole<F: Fabric>(bed: &Bed<F>) {
@@ -210,8 +210,10 @@ fn pl_04_a_batch_that_cannot_be_built_posts_nothing<F: Fabric>(bed: &Bed<F>) {
     let window =
         Binding { window: 0, region: 0, rkey: 0, addr: 0, length: 0, access: Access::empty() };
     // One byte too long, and an operation that has another call.
-    let wrong =
-        [(2, SendOp::Send, PostCause::Device(14)), (1, SendOp::Bind(window), PostCause::Malformed)];
+    let wrong = [
+        (2, SendOp::Send, PostCause::BeyondBuffer),
+        (1, SendOp::Bind(window), PostCause::Malformed),
+    ];
     for (len, op, cause) in wrong {
         for at in 0..3 {
             let mut list: Vec<_> = (0..2).map(good).collect();

@@ -121,7 +121,7 @@ fn mw_01_binding_needs_rights_and_bounds_of_the_region<F: Fabric>(bed: &Bed<F>) 
     let closed = Exposed::new(&bed.fabric, 4096, WRITE).expect("memory without MW_BIND");
     let mut window = window(bed, WindowKind::Two);
     let beyond = two.queues().bind_window(&mut window, &memory(bed), 4095..4097, WRITE, SIGNALED);
-    assert_eq!(beyond.expect_err("past the end").cause, PostCause::Device(14));
+    assert_eq!(beyond.expect_err("past the end").cause, PostCause::BeyondBuffer);
     two.queues().bind_window(&mut window, &closed, 0..64, WRITE, SIGNALED).expect("post");
     let failed = sent(&mut two, &mut one);
     // Soft-RoCE has one status for all errors of a local request.

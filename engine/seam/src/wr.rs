@@ -409,6 +409,8 @@ pub enum PostCause {
     Malformed,
     /// The queue pair was made for other operations (QX-10). EINVAL.
     NotAsked,
+    /// The bytes reach beyond the end of the buffer. EFAULT.
+    BeyondBuffer,
     /// Another error of the device, as a positive errno.
     Device(i32),
 }
@@ -420,6 +422,7 @@ impl PostCause {
             PostCause::Full => 12,
             PostCause::State | PostCause::InlineTooLong => 22,
             PostCause::TooManyPieces | PostCause::Malformed | PostCause::NotAsked => 22,
+            PostCause::BeyondBuffer => 14,
             PostCause::Device(errno) => errno,
         }
     }
@@ -429,7 +432,9 @@ impl fmt::Display for PostCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PostCause::Full => f.write_str("the queue is full; poll completions and post again"),
-            PostCause::State => f.write_str("the queue pair is not in a state that takes it"),
+            PostCause::State => f.write_str(
+                "the queue pair is not in a state that takes it; connect or accept first",
+            ),
             PostCause::InlineTooLong => f.write_str("the payload is over the inline limit"),
             PostCause::TooManyPieces => f.write_str("more pieces than the queue pair allows"),
             PostCause::Malformed => f.write_str(
@@ -439,6 +444,7 @@ impl fmt::Display for PostCause {
             PostCause::NotAsked => {
                 f.write_str("the queue pair was made for other operations (send_ops_flags)")
             }
+            PostCause::BeyondBuffer => f.write_str("the bytes reach beyond the end of the buffer"),
             PostCause::Device(errno) => write!(f, "the device answered errno {errno}"),
         }
     }

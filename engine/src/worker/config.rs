@@ -45,7 +45,7 @@ pub const PIECES_MAX: usize = 4;
 /// **Windows.** Each peer may have as many messages under way as its window says. Every peer has
 /// `window_min` receives from the beginning to the end, which are set aside for `peers` peers when
 /// the queue is made: a worker admits all the peers it names. The receives beyond those are shared.
-/// A new peer gets a quarter of those that nobody has, for its first burst. Peers that use their
+/// A new peer also gets a quarter of the shared receives that nobody has. Peers that use their
 /// windows have equal parts, up to `window` each, whichever came first. A peer that falls idle
 /// loses its part when others are busy. With the defaults each of 256 peers has 2 receives, and 480
 /// are shared: each of 3 busy peers has a window of 128, each of 10 has 50, and each of 200 has 4.
@@ -55,12 +55,12 @@ pub const PIECES_MAX: usize = 4;
 /// receiving side. See [`Outbox::room`](super::Outbox::room).
 ///
 /// **Caches.** Receives are used in turn, so messages that fill their blocks go through all of
-/// `recv_blocks`. As long as the blocks of both sides fit the last cache of the cores, a message is
-/// copied within it. On soft, half a round trip of 64 KiB took 1.7 µs with 4 MiB of receives, and
+/// `recv_blocks`. If the blocks of both sides fit the last cache of the cores, messages are copied
+/// within that cache. On soft, half a round trip of 64 KiB took 1.7 µs with 4 MiB of receives, and
 /// 2.1 µs with 64 MiB; one of 1 MiB took 29 and 60 µs, and one way the rate was double.
 ///
-/// Memory that is written again soon is slow, too, if another core has read it: each line must be
-/// taken back from that core's own cache. So on soft the send blocks are used in turn as well, and
+/// It is also slow to write memory again that another core has just read: each line must be taken
+/// back from that core's own cache. So on soft the send blocks are used in turn as well, and
 /// are best as large together as that cache, or twice as large: on cores with 1 MiB each, half a
 /// round trip of 16 and of 64 KiB was shortest with 2 MiB. A stream of messages of 16 and of 64 KiB
 /// from 1 MiB of a program's own memory ([`Worker::adopt_own`](super::Worker::adopt_own)) was twice
@@ -112,9 +112,10 @@ pub struct Config {
     /// Receives promised to each peer all the time, at least 2: one for a message and one for a
     /// reply. With `window_min` equal to `window` all windows keep their length. Default: 2.
     pub window_min: u32,
-    /// How often each receive may be promised. With 1, every message finds a receive. More suits
-    /// thousands of peers that are mostly idle: no peer takes more than its window, but if too many
-    /// send at once, some wait for their devices' retries, as without credits. Default: 1.
+    /// How often each receive may be promised. With 1, every message finds a receive. Larger
+    /// numbers are for thousands of peers that are mostly idle: no peer takes more than its window,
+    /// but if too many send at once, some wait for their devices' retries, as without credits.
+    /// Default: 1.
     pub overcommit: u32,
     /// Messages that a handler may keep beyond its call, at a time; at most 65 536. Default: 64.
     pub keeps: u32,

@@ -34,8 +34,8 @@ pub trait Handler<P: Provider> {
     }
 
     /// A peer is gone. Called once for each peer that was up. Messages to it that it has not
-    /// answered may or may not have arrived. In this call you can read the messages of it that were
-    /// kept for the last time; after it their tokens name nothing.
+    /// answered may or may not have arrived. This call is the last chance to read messages of it
+    /// that you have kept: after it their tokens are invalid.
     fn on_peer_down(&mut self, peer: PeerId, why: DownReason, out: &mut Outbox<'_, P>) {
         let _ = (peer, why, out);
     }

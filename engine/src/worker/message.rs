@@ -102,7 +102,8 @@ impl Token {
 pub enum Verdict {
     /// The block is free again.
     Done,
-    /// The block's first `len` bytes go back to the sender, without a copy. A length beyond the
+    /// The block's first `len` bytes go back to the sender, without a copy: write the answer by
+    /// [`Message::block`] first. A length beyond the
     /// block means the whole block. If the send queue is full the reply waits; it is not lost. A
     /// reply longer than the peer's blocks ends the connection ([`DownReason::ReplyTooLong`]).
     /// After [`super::Outbox::finish_sending`] this means [`Verdict::Done`].
@@ -117,9 +118,10 @@ pub enum Verdict {
 }
 
 /// Why a peer is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DownReason {
-    /// The handler closed it.
+    /// This side closed it: its handler, [`super::Worker::drain`], or the end of a `Runtime`.
+    #[error("this side closed it")]
     Closed,
     /// The connection ended in order. Either the peer's worker ended it ([`super::Outbox::finish`],
     /// [`super::Worker::drain`]): everything that it had accepted for this side has arrived. This
@@ -127,16 +129,21 @@ pub enum DownReason {
     /// without an answer end with [`Status::Flushed`] or another error. Or both sides finished
     /// sending ([`super::Outbox::finish_sending`]): everything that either had accepted has
     /// arrived.
+    #[error("it ended in order")]
     Finished,
     /// The connection manager reports the end: the peer closed, or its process or worker ended.
+    #[error("the peer closed it, or its process or worker ended")]
     Disconnected,
     /// A request failed with this status.
+    #[error("a request to the peer failed: {0:?}")]
     Failed(Status),
     /// The handler's reply was longer than the peer's blocks: see
     /// [`PeerInfo::message_max`](super::PeerInfo::message_max). It was not sent, and this side
     /// closed the connection.
+    #[error("the reply was longer than the peer's blocks (PeerInfo::message_max)")]
     ReplyTooLong,
     /// The peer broke the rules of credit, and this side closed the connection. Other peers go on.
+    #[error("the peer broke the rules of credit: {0}")]
     BrokeProtocol(Breach),
 }
 

@@ -17,7 +17,8 @@ use crate::wr::{Remote, SendFlags};
 /// The sends of one worker. They gather per peer, and go out with one doorbell when
 /// [`SEND_BATCH`](super::SEND_BATCH) have gathered, or at the end of the turn. Where a doorbell is
 /// a store, messages that do not come in one list begin with a smaller batch of
-/// [`STORE_BATCH`](super::STORE_BATCH). The first send after a short poll may ring at once.
+/// [`STORE_BATCH`](super::STORE_BATCH). If the last poll found few messages, the first send may
+/// ring at once.
 pub struct Outbox<'a, P: Provider> {
     pub(super) core: &'a mut Core<P>,
 }
@@ -265,10 +266,11 @@ impl<P: Provider> Outbox<'_, P> {
     /// Messages that may be sent to that peer now: the send queue has slots and the peer has
     /// promised receives. 0 for a peer that is gone.
     ///
-    /// It comes back to the peer's [`Config::window_min`](super::Config::window_min) - 1 whenever
-    /// the peer has taken everything. For more, the peer's share of the receives counts: a program
-    /// that asks for room and sends nothing gets that share as a busy one does. If other peers are
-    /// busy the share may stay less than what there was room for when the peer came up.
+    /// When the peer has taken everything, there is room for at least its
+    /// [`Config::window_min`](super::Config::window_min) - 1. For more, the peer's share of the
+    /// receives counts: a program that asks for room and sends nothing gets that share as a busy
+    /// one does. If other peers are busy the share may stay less than what there was room for when
+    /// the peer came up.
     pub fn room(&mut self, peer: PeerId) -> u32 {
         self.core.sender.room(peer)
     }

@@ -42,7 +42,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// `Closed`, after every request of that peer has ended.
     ///
     /// `more` is called after every turn and says whether there is time: false closes at once what
-    /// is left. Without a clock it can count turns. Returns what had not ended by then.
+    /// is left. A program without a clock can count the calls. Returns what had not ended by then.
     ///
     /// ```
     /// # use doorbell_engine::worker::{Handler, Worker};

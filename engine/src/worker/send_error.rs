@@ -18,8 +18,9 @@ pub enum SendError {
     /// The peer has promised no receive for it (no credit): back-pressure. Try again after a turn.
     /// How many it promises follows from the peer's `Config::recv_blocks` and `Config::window`.
     #[error(
-        "the peer has no receive for another message (see its Config::recv_blocks and \
-         Config::window); try again after a turn"
+        "the peer has promised no receive for another message: it is busy, or nobody turns its \
+         worker; try again after a turn (its Config::recv_blocks and Config::window say how many \
+         messages may be under way)"
     )]
     NoCredit,
     /// All send blocks (`Config::send_blocks`) are in flight: back-pressure. Try again after a
@@ -56,12 +57,15 @@ pub enum SendError {
     /// Longer than a block (`Config::block_bytes`), or than the device allows.
     #[error(
         "the message is longer than Config::block_bytes (a datagram: Config::datagram_bytes), or \
-         than the device allows"
+         than the device allows; raise it on both sides, or send it by doorbell::large"
     )]
     TooLong,
     /// Longer than the peer's blocks, which are shorter than this side's: see
     /// [`PeerInfo::message_max`](super::PeerInfo::message_max).
-    #[error("the message is longer than the peer's blocks; PeerInfo::message_max is the limit")]
+    #[error(
+        "the message is longer than the peer's blocks (PeerInfo::message_max); raise the peer's \
+         Config::block_bytes, or send it by doorbell::large"
+    )]
     TooLongForPeer,
 }
 

@@ -7,8 +7,8 @@
 //! worker, or refuses with words that the other side's error repeats. The bytes come again with
 //! the peer: [`Outbox::peer_info`](crate::worker::Outbox::peer_info).
 //!
-//! What is dialed has a handle, which names the peer of the worker, says how the connection stands,
-//! and ends it.
+//! A dial returns a handle. It names the peer of the worker, says how the connection stands, and
+//! ends it.
 //!
 //! ```
 //! use std::sync::atomic::{AtomicBool, Ordering};

@@ -64,7 +64,9 @@ fn library() -> Result<PathBuf, String> {
 /// The value of `LD_PRELOAD`: the library, before what is there already.
 fn preload(library: &Path) -> OsString {
     let mut value = library.as_os_str().to_owned();
-    if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+    let others = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty());
+    // A shell that has taken `doorbell env` names it already.
+    if let Some(others) = others.filter(|others| others != library.as_os_str()) {
         value.push(":");
         value.push(others);
     }
@@ -87,6 +89,8 @@ fn run(program: &OsStr, args: &[OsString]) -> Result<(), String> {
     let mut command = Command::new(program);
     command.args(args);
     if names_a_real_device() {
+        let device = env::var_os(DEVICE).unwrap_or_default();
+        eprintln!("doorbell: {DEVICE}={}: this runs over rdma-core", device.display());
         let cause = command.exec();
         return Err(format!("cannot run {}: {cause}", program.display()));
     }

@@ -126,6 +126,13 @@ fn wire(device: &SoftDevice, qp: &QpControl, fields: &QpFields) -> Result<(), Cm
             return rendezvous.connect(qp, (route.gid, peer), &by_number(device, fields, peer));
         }
         let asked = "take a queue pair to RTR";
+        if route.is_none() {
+            let answer = "the address of the peer has no GID";
+            return Err(CmError::new(Code::Invalid, asked, answer).cure(
+                "this device needs one, as RoCE does: ah_attr.is_global and grh.dgid (programs of \
+                 rdma-core: -g 0)",
+            ));
+        }
         let answer = "the connection manager has not given out these fields, or for one only once";
         return Err(CmError::new(Code::NotSupported, asked, answer)
             .cure("on this device use what init_qp_attr says; it has no other way to a peer"));

@@ -158,8 +158,8 @@ impl Drop for SoftId {
     }
 }
 
-/// The error of a synchronous call that ended with a failure event (ID-10).
-fn failure(asked: &str, kind: EventKind, status: i32) -> CmError {
+/// The error of a call that ended with that failure event (ID-10): what it means, and what to do.
+pub fn failure(asked: &str, kind: EventKind, status: i32) -> CmError {
     const NO_LISTENER: i32 = Rejection::NoListener as i32;
     const DENIED: i32 = -libc::EACCES;
     match (kind, status) {
