@@ -31,7 +31,7 @@ has_controllers() {
 group_two() {
     local top=/sys/fs/cgroup
     echo 0 > "$one/doorbell/memory.force_empty"
-    rmdir "$one/doorbell" && umount "$one" && await 30 has_controllers &&
+    rmdir "$one/doorbell" && umount "$one" && await 300 has_controllers &&
         echo "+memory +hugetlb +cpuset" > $top/cgroup.subtree_control &&
         mkdir $top/doorbell &&
         export DOORBELL_GROUP=$top/doorbell
@@ -69,10 +69,10 @@ bench_by_plan() {
     local plan=$scratch/bench.toml bench
     # Two workers with one core for housekeeping: the second node has room for both.
     "$TUNE" plan --workers 2 --out "$plan" && cat "$plan" || return 1
-    "$DOORBELL_BENCH" latency --size 8 --duration 4 --plan "$plan" --json - \
+    "$DOORBELL_BENCH" latency --size 8 --duration 30 --plan "$plan" --json - \
         > "$scratch/bench.json" &
     bench=$!
-    await 30 serves_there && wait $bench &&
+    await 300 serves_there && wait $bench &&
         tr -d ' \n' < "$scratch/bench.json" | grep -q '"cores":\[2,3\]'
 }
 

@@ -40,7 +40,7 @@ disk() {
 
 # connect OPTION...: connects, and waits for the disk.
 connect() {
-    timeout 100 nvme connect "${where[@]}" -n $nqn --nr-io-queues=2 "$@" && await 30 disk &&
+    timeout 300 nvme connect "${where[@]}" -n $nqn --nr-io-queues=2 "$@" && await 300 disk &&
         grep -q '^3$' /sys/class/nvme/nvme0/queue_count
 }
 
