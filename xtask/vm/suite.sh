@@ -75,14 +75,13 @@ gid_index() {
     grep -l "ffff:$hex" "$folder"/* 2> /dev/null | head -n 1 | sed 's|.*/||'
 }
 
-# True if some program has an id on its way to the multicast group, or the receiver has ended already.
-# The sender waits three seconds more.
-towards_group() {
-    rdma resource show cm_id | grep -q "$group" || ! kill -0 "$receiver" 2> /dev/null
+# True if the receiver says that it has joined, or has ended already.
+has_joined() {
+    grep -q joined "$scratch/receiver" || ! kill -0 "$receiver" 2> /dev/null
 }
 
 # groupcast NAME TIMES RECEIVER... ::: SENDER...: passes if both end with 0 within $limit seconds. The
-# sender begins when the receiver is about to join $group.
+# sender begins when the receiver has joined.
 groupcast() {
     local name=$1 times=$2
     shift 2
@@ -94,9 +93,10 @@ groupcast() {
     shift
     local run ok receiver from_receiver from_sender
     for ((run = 1; run <= times; run++)); do
-        timeout -k 5 "$limit" "${first[@]}" > "$scratch/receiver" 2>&1 &
+        # A C program keeps what it prints until it ends, unless it is told otherwise.
+        timeout -k 5 "$limit" stdbuf -o L "${first[@]}" > "$scratch/receiver" 2>&1 &
         receiver=$!
-        await "$limit" towards_group
+        await "$limit" has_joined
         timeout -k 5 "$limit" "$@" > "$scratch/sender" 2>&1
         from_sender=$?
         wait "$receiver"
