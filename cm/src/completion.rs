@@ -1,6 +1,7 @@
 //! Send requests, and the completions that they return.
 
 use std::fmt;
+use std::time::Duration;
 
 use doorbell_fabric::{CmError, Fabric};
 use doorbell_seam::error::Code;
@@ -10,6 +11,13 @@ use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::buffer::Buffer;
 use crate::error::{PostFailed, Refused};
+
+/// The error of a wait for a completion that did not come in time.
+pub(crate) fn none_within(asked: impl Into<String>, limit: Duration) -> CmError {
+    CmError::new(Code::TimedOut, asked, format!("none came within {limit:?}")).cure(
+        "a receive needs a peer that sends; a send needs a receive there, and a peer that polls",
+    )
+}
 
 /// A send to be posted.
 pub struct SendRequest<F: Fabric> {

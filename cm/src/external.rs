@@ -9,7 +9,7 @@ use doorbell_seam::provider::{QpCaps, QpType};
 use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::buffer::Buffer;
-use crate::completion::{Completion, SendRequest};
+use crate::completion::{Completion, SendRequest, none_within};
 use crate::cq::CompletionQueue;
 use crate::error::{PostFailed, Refused};
 use crate::init::QpInit;
@@ -227,8 +227,7 @@ impl<F: Fabric> ExternalQp<F> {
             }
             if end.is_some_and(|end| Instant::now() >= end) {
                 let asked = format!("wait for the completion of {what}");
-                let answer = format!("none came within {limit:?}");
-                return Err(CmError::new(Code::TimedOut, asked, answer));
+                return Err(none_within(asked, limit));
             }
             std::thread::sleep(NAP);
         }

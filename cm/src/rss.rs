@@ -11,7 +11,7 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::{Wq, WqFlags, WqState};
 
 use crate::buffer::Buffer;
-use crate::completion::{Completion, completion};
+use crate::completion::{Completion, completion, none_within};
 use crate::cq::CompletionQueue;
 use crate::error::PostFailed;
 use crate::posted::{Posted, lock};
@@ -127,8 +127,7 @@ impl<F: Fabric> WorkQueue<F> {
             }
             if end.is_some_and(|end| Instant::now() >= end) {
                 let asked = "wait for the completion of a receive of a work queue";
-                let answer = format!("none came within {limit:?}");
-                return Err(CmError::new(Code::TimedOut, asked, answer));
+                return Err(none_within(asked, limit));
             }
             std::thread::sleep(NAP);
         }

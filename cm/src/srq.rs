@@ -12,7 +12,7 @@ use doorbell_seam::wc::Wc;
 use doorbell_seam::wr::PostCause;
 
 use crate::buffer::Buffer;
-use crate::completion::{Completion, completion};
+use crate::completion::{Completion, completion, none_within};
 use crate::cq::CompletionQueue;
 use crate::error::PostFailed;
 use crate::posted::{Posted, lock};
@@ -189,8 +189,7 @@ impl<F: Fabric> SharedReceive<F> {
                 return Ok(completion);
             }
             if end.is_some_and(|end| Instant::now() >= end) {
-                let answer = format!("none came within {limit:?}");
-                return Err(CmError::new(Code::TimedOut, asked, answer));
+                return Err(none_within(asked, limit));
             }
             std::thread::sleep(NAP);
         }

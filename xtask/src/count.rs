@@ -101,30 +101,62 @@ pub(crate) fn reasons(text: &str) -> BTreeMap<String, u32> {
 /// The lines shown of a failed test in the summary, at most.
 const CAUSE_LINES: usize = 12;
 
-/// The tests that failed, each by its name and the first lines of its output.
+/// The tests that failed, each by its name and the first lines of its output. Those lines are in a
+/// block with the name in its title, or right below the result, indented, as `xtask/vm/harness.sh`
+/// prints them.
 pub(crate) fn failures(text: &str) -> Vec<String> {
-    let failed = text.lines().enumerate().filter_map(|(number, line)| {
-        let name = line.trim_start().strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
-        Some((number, name))
-    });
-    failed.map(|(number, name)| format!("{name}\n{}", cause(text, number, name))).collect()
+    let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
+    // The failure whose lines are read, and whether they are indented.
+    let mut reading = None;
+    let mut part = Part::Other;
+    for line in text.lines() {
+        part = part.after(line);
+        let title = title(line).filter(|_| part != Part::Successes);
+        if let Some(name) = failed(line) {
+            found.push((name, Vec::new()));
+            reading = Some((found.len() - 1, true));
+        } else if let Some(name) = title {
+            let is_it = |(other, lines): &(&str, Vec<&str>)| *other == name && lines.is_empty();
+            let at = found.iter().rposition(is_it).unwrap_or(found.len());
+            if at == found.len() {
+                // The output of a child may have split the line with the result.
+                found.push((name, Vec::new()));
+            }
+            reading = Some((at, false));
+        } else if let Some((at, is_indented)) = reading {
+            let goes_on = match is_indented {
+                true => line.starts_with("    "),
+                false => !ends_block(line),
+            };
+            if !goes_on {
+                reading = None;
+            } else if !line.trim().is_empty() && found[at].1.len() < CAUSE_LINES {
+                found[at].1.push(line.trim());
+            }
+        }
+    }
+    let shown = |(name, lines): (&str, Vec<&str>)| {
+        lines.iter().fold(format!("{name}\n"), |all, line| all + "        " + line + "\n")
+    };
+    found.into_iter().map(shown).collect()
 }
 
-/// The output of the test `name`, whose result is in that line: in a block with its name in the
-/// title, or right below, indented, as `xtask/vm/harness.sh` does it.
-fn cause(text: &str, result: usize, name: &str) -> String {
-    let title = format!("---- {name} stdout ----");
-    let rest = || text.lines().skip(result + 1);
-    let block = rest().skip_while(|line| line.trim_end() != title).skip(1);
-    let mut block = block.take_while(|line| !line.starts_with("stack backtrace:")).peekable();
-    let lines: Vec<&str> = if block.peek().is_some() {
-        let is_next = |line: &&str| line.starts_with("---- ") || line.trim_end() == "failures:";
-        block.take_while(|line| !is_next(line)).collect()
-    } else {
-        rest().take_while(|line| line.starts_with("    ")).collect()
-    };
-    let lines = lines.into_iter().map(str::trim).filter(|line| !line.is_empty());
-    lines.take(CAUSE_LINES).fold(String::new(), |all, line| all + "        " + line + "\n")
+/// The test that failed, if the line says so. The harness may add how it was run.
+fn failed(line: &str) -> Option<&str> {
+    const MODES: [&str; 3] = [" - should panic", " - compile fail", " - compile"];
+    let name = line.trim_start().strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
+    Some(MODES.iter().find_map(|mode| name.strip_suffix(mode)).unwrap_or(name))
+}
+
+/// The test whose output follows, if the line is such a title.
+fn title(line: &str) -> Option<&str> {
+    line.strip_prefix("---- ")?.trim_end().strip_suffix(" stdout ----")
+}
+
+/// True for the first line behind what is shown of a test's output.
+fn ends_block(line: &str) -> bool {
+    let is_heading = ["stack backtrace:", "test result: "].iter().any(|it| line.starts_with(it));
+    is_heading || line.trim_end() == "failures:"
 }
 
 /// A text without the output of passed tests, to show when another test has failed.
@@ -167,8 +199,8 @@ fn outputs(text: &str) -> impl Iterator<Item = ((usize, &str), &str)> {
         part = part.after(line);
         if part != Part::Successes || line.trim_end() == "successes:" {
             test = None;
-        } else if let Some(title) = line.strip_prefix("---- ") {
-            test = title.trim_end().strip_suffix(" stdout ----").map(|name| (number, name));
+        } else if line.starts_with("---- ") {
+            test = title(line).map(|name| (number, name));
         }
         Some((test?, line))
     })
@@ -266,6 +298,11 @@ skipped: no test says this
         let script =
             "test e, run 1 of 2 ... FAILED\n    code 1\n      of x\ntest f ... ok\n    y\n";
         assert_eq!(failures(script), ["e, run 1 of 2\n        code 1\n        of x\n"]);
+        let doc = "test a - f (line 9) - compile ... FAILED\n\nfailures:\n\n\
+                   ---- a - f (line 9) stdout ----\nerror: no\nstack backtrace:\n  0: x\n";
+        assert_eq!(failures(doc), ["a - f (line 9)\n        error: no\n"]);
+        let split = "test h ... words of a child\nFAILED\nfailures:\n---- h stdout ----\nno\n";
+        assert_eq!(failures(split), ["h\n        no\n"]);
         let long = "test g ... FAILED\n".to_owned() + &"    more\n".repeat(100);
         assert_eq!(failures(&long)[0].lines().count(), 1 + CAUSE_LINES);
     }

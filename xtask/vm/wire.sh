@@ -73,7 +73,7 @@ lost() {
     tc -s qdisc show | grep -q 'dropped [1-9]'
 }
 
-if [ "$side" = client ] && ! await "$limit" test -e "$SHARED/all-listen"; then
+if [ "$side" = client ] && ! await 300 test -e "$SHARED/all-listen"; then
     echo "the servers do not listen"
 fi
 
@@ -106,7 +106,7 @@ if [ -n "${ECHO:-}" ]; then
         "$ECHO" client --device rxe0 --addr $address --port PORT --count 500
 fi
 
-if [ "$side" = server ] && await "$limit" all_listen; then
+if [ "$side" = server ] && await 240 all_listen; then
     : > "$SHARED/all-listen"
 fi
 # The pairings alone: a dismissal of a server that has ended still sleeps.

@@ -17,7 +17,7 @@ use crate::border::{
     zeroed,
 };
 use crate::context::context;
-use crate::progress::{Known, News, Progress, count_poll};
+use crate::progress::{Listed, News, Progress, count_poll};
 use crate::queue::{NONE, Queue, wait_by};
 use crate::reader::{Current, Reader};
 
@@ -213,7 +213,7 @@ pub(crate) unsafe fn create(
         acknowledged: Condvar::new(),
     };
     let given: *mut ibv_cq = Object::give(ibv_cq_ex { cq_base: base, ..zeroed() }, own).cast();
-    lock(&progress.cqs).insert(id, Known { at: given as usize, context: at as usize, tell });
+    lock(&progress.cqs).insert(id, Listed { at: given as usize, context: at as usize, tell });
     Ok(given)
 }
 

@@ -85,17 +85,17 @@ pub(crate) struct Progress {
     pub(crate) contexts: Mutex<HashMap<usize, Arc<AsyncQueue>>>,
     /// Objects of the program. Each leaves its list before it is destroyed, and is used only while
     /// the list is locked.
-    pub(crate) cqs: Mutex<HashMap<u64, Known>>,
-    pub(crate) qps: Mutex<HashMap<u32, Known>>,
-    pub(crate) srqs: Mutex<HashMap<u64, Known>>,
+    pub(crate) cqs: Mutex<HashMap<u64, Listed>>,
+    pub(crate) qps: Mutex<HashMap<u32, Listed>>,
+    pub(crate) srqs: Mutex<HashMap<u64, Listed>>,
     /// Receives of several pieces.
     pub(crate) scatter: Scatter,
     /// Its thread runs.
     started: Once,
 }
 
-/// An object of the program that there may be news of.
-pub(crate) struct Known {
+/// An object of the program in one of the lists of [`Progress`]: there may be news of it.
+pub(crate) struct Listed {
     pub(crate) at: usize,
     /// The address of its context.
     pub(crate) context: usize,
@@ -103,10 +103,10 @@ pub(crate) struct Known {
     pub(crate) tell: fn(at: usize, news: News),
 }
 
-impl Known {
+impl Listed {
     /// One that only events name.
-    pub(crate) fn silent(at: usize, context: *mut ibv_context) -> Known {
-        Known { at, context: context as usize, tell: |_, _| () }
+    pub(crate) fn silent(at: usize, context: *mut ibv_context) -> Listed {
+        Listed { at, context: context as usize, tell: |_, _| () }
     }
 }
 
@@ -422,7 +422,7 @@ impl Progress {
         }
     }
 
-    fn raise(&self, of: Option<&Known>, event_type: c_int) {
+    fn raise(&self, of: Option<&Listed>, event_type: c_int) {
         let Some(known) = of else { return };
         if let Some(events) = lock(&self.contexts).get(&known.context) {
             events.push(ibv_async_event { element: known.at, event_type });

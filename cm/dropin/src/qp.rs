@@ -19,7 +19,7 @@ use crate::border::{
 use crate::building::Building;
 use crate::cq::{self, cq_at};
 use crate::memory::Pd;
-use crate::progress::{Known, News, Progress};
+use crate::progress::{Listed, News, Progress};
 use crate::requests::Queue;
 use crate::scatter::{Owner, PIECES_MAX};
 use crate::srq::Srq;
@@ -310,7 +310,7 @@ pub(crate) fn give(base: ibv_qp, made: Made) -> *mut ibv_qp {
         _xrcd: xrcd,
     };
     let given = Object::give(c, own).cast::<ibv_qp>();
-    lock(&progress.qps).insert(num, Known { at: given as usize, context, tell });
+    lock(&progress.qps).insert(num, Listed { at: given as usize, context, tell });
     given
 }
 

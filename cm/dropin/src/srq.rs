@@ -14,7 +14,7 @@ use crate::border::{
 };
 use crate::context::context;
 use crate::memory::Pd;
-use crate::progress::{Known, Progress};
+use crate::progress::{Listed, Progress};
 use crate::requests::{Only, Queue, on_list};
 use crate::scatter::{Owner, PIECES_MAX};
 use crate::xrc::XrcPart;
@@ -67,7 +67,7 @@ unsafe fn create(
     };
     let (id, users, sge) = (srq.id(), AtomicU32::new(0), attr.max_sge);
     let made = Object::give(c, Srq { srq, users, sge, progress, _xrc: xrc });
-    lock(&progress.srqs).insert(id, Known::silent(made as usize, of));
+    lock(&progress.srqs).insert(id, Listed::silent(made as usize, of));
     Ok(made)
 }
 

@@ -9,7 +9,7 @@ use doorbell_seam::provider::Access;
 use doorbell_seam::wr::{Remote, SendFlags, SendOp};
 
 use crate::buffer::Buffer;
-use crate::completion::{Completion, SendRequest};
+use crate::completion::{Completion, SendRequest, none_within};
 use crate::error::{PostFailed, Refused};
 use crate::exposed::Exposed;
 use crate::qp::QueuePair;
@@ -268,10 +268,7 @@ impl<F: Fabric> Queues<'_, F> {
                 return Err(CmError::new(Code::Reset, asked(), answer));
             }
             if end.is_some_and(|end| Instant::now() >= end) {
-                let answer = format!("none came within {limit:?}");
-                let cure = "has the receiving side posted a receive, has the other sent, and do \
-                            both poll?";
-                return Err(CmError::new(Code::TimedOut, asked(), answer).cure(cure));
+                return Err(none_within(asked(), limit));
             }
             std::thread::sleep(NAP);
         }

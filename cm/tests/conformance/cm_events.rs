@@ -41,13 +41,16 @@ const VAIN_MAX: u32 = 2400;
 fn polled<F: Fabric>(channel: &F::Channel) -> Event<F> {
     let mut vain = 0;
     loop {
-        if !readable(channel, A_WHILE) {
-            vain += 1;
-            assert!(vain < VAIN_MAX, "the descriptor says nothing");
-            moves();
-        } else if let Some(event) = channel.next(Duration::ZERO).expect("no error") {
+        let is_readable = readable(channel, A_WHILE);
+        if is_readable && let Some(event) = channel.next(Duration::ZERO).expect("no error") {
             return event;
         }
+        vain += 1;
+        assert!(vain < VAIN_MAX, "no event, or the descriptor says nothing");
+        if is_readable {
+            std::thread::sleep(A_WHILE);
+        }
+        moves();
     }
 }
 

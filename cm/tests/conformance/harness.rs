@@ -12,9 +12,9 @@ use doorbell_cm::{Device, Fabric, Program};
 
 use crate::toy;
 
-/// A case hangs if nothing has moved in this process for this long, three times the longest wait.
+/// A case hangs if nothing has moved in this process for this long, longer than the longest wait.
 /// The total time of a case depends on the machine.
-const STILL: Duration = Duration::from_secs(720);
+const STILL: Duration = Duration::from_secs(420);
 
 /// The variable that puts the toy wire below the soft device.
 pub(crate) const TOY: &str = "DOORBELL_TEST_TOY";

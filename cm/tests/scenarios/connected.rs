@@ -290,7 +290,7 @@ fn trap_7_blocks_come_home_when_a_peer_goes<F: Fabric>(nic: &F) {
 fn trap_8_a_submission_wakes_a_resting_worker<F: Fabric>(nic: &F) {
     /// Far more than the other thread takes from one submission to the next. Only a lost wake-up
     /// takes this long.
-    const REST: Duration = Duration::from_secs(600);
+    const REST: Duration = Duration::from_secs(240);
     let mut pair = Logs::new(nic, &CONFIG, (Log::default(), Log::default()), 0);
     let handle = pair.one.worker.handle();
     let stop = std::sync::atomic::AtomicBool::new(false);
@@ -301,7 +301,7 @@ fn trap_8_a_submission_wakes_a_resting_worker<F: Fabric>(nic: &F) {
             worker.set_waker(Box::new(move || me.unpark()));
             let mut late = 0;
             let stopped = || stop.load(std::sync::atomic::Ordering::Relaxed);
-            while !stopped() {
+            while !stopped() && late == 0 {
                 worker.turn();
                 if let Ok(_armed) = worker.arm()
                     && !stopped()
@@ -314,7 +314,7 @@ fn trap_8_a_submission_wakes_a_resting_worker<F: Fabric>(nic: &F) {
             late
         });
         for key in 0..200 {
-            while !handle.submit(key) {
+            while !handle.submit(key) && !resting.is_finished() {
                 thread::yield_now();
             }
         }
@@ -336,7 +336,7 @@ fn trap_8_a_submission_wakes_a_resting_worker<F: Fabric>(nic: &F) {
 /// Without messages the worker does not turn. Work and the stop flag wake it too.
 fn a_worker_sleeps_until_something_comes<F: Fabric>(nic: &F) {
     /// Far more than an answer takes; a lost wake-up takes twice as long.
-    const LATE: Duration = Duration::from_secs(300);
+    const LATE: Duration = Duration::from_secs(120);
     let mut pair = Logs::new(nic, &CONFIG, (Log::default(), replies()), 1);
     let peer = pair.one.worker.handler().up[0];
     let handle = pair.two.worker.handle();

@@ -3,6 +3,7 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -64,13 +65,21 @@ fn library() -> Result<PathBuf, String> {
 /// The value of `LD_PRELOAD`: the library, before what is there already.
 fn preload(library: &Path) -> OsString {
     let mut value = library.as_os_str().to_owned();
-    let others = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty());
-    // A shell that has taken `doorbell env` names it already.
-    if let Some(others) = others.filter(|others| others != library.as_os_str()) {
+    if let Some(others) = others(library) {
         value.push(":");
         value.push(others);
     }
     value
+}
+
+/// What `LD_PRELOAD` names beside the library, which is there in a shell that has taken
+/// `doorbell env`.
+fn others(library: &Path) -> Option<OsString> {
+    let preloaded = env::var_os("LD_PRELOAD").unwrap_or_default();
+    let parts = preloaded.as_bytes().split(|byte| matches!(byte, b':' | b' '));
+    let own = library.as_os_str().as_bytes();
+    let kept: Vec<&[u8]> = parts.filter(|part| !part.is_empty() && *part != own).collect();
+    (!kept.is_empty()).then(|| OsString::from_vec(kept.join(&b':')))
 }
 
 /// UCX drops datagrams whose header is not that of its own vendor's NICs, unless this is said.
@@ -91,6 +100,11 @@ fn run(program: &OsStr, args: &[OsString]) -> Result<(), String> {
     if names_a_real_device() {
         let device = env::var_os(DEVICE).unwrap_or_default();
         eprintln!("doorbell: {DEVICE}={}: this runs over rdma-core", device.display());
+        match library().ok().map(|library| others(&library)) {
+            Some(Some(others)) => command.env("LD_PRELOAD", others),
+            Some(None) => command.env_remove("LD_PRELOAD"),
+            None => &mut command,
+        };
         let cause = command.exec();
         return Err(format!("cannot run {}: {cause}", program.display()));
     }

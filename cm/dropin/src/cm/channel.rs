@@ -37,13 +37,13 @@ const GONE: Errno = Errno(libc::EBADF);
 
 /// A thread that waits for an event keeps this of its channel, which another may destroy meanwhile.
 #[derive(Clone, Copy)]
-pub(crate) struct Known {
+pub(crate) struct ChannelName {
     number: u64,
     /// Readable while there is work. What is destroyed has no descriptor.
     pub(crate) fd: Option<c_int>,
 }
 
-impl Known {
+impl ChannelName {
     /// The channel, unless it is destroyed.
     pub(crate) fn channel(&mut self) -> Option<Arc<SoftChannel>> {
         let found = lock(&CHANNELS).get(&self.number).cloned();
@@ -62,8 +62,8 @@ pub(crate) unsafe fn channel_at<'a>(at: *mut rdma_event_channel) -> Result<&'a C
 }
 
 impl Channel {
-    pub(crate) fn known(&self) -> Known {
-        Known { number: self.number, fd: None }
+    pub(crate) fn name(&self) -> ChannelName {
+        ChannelName { number: self.number, fd: None }
     }
 }
 

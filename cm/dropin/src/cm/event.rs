@@ -13,7 +13,7 @@ use crate::border::{Errno, INVALID, explain, lock, may_end, number, put, take, w
 use crate::queue::NONE;
 
 use super::abi::*;
-use super::channel::{Known, LEAVES, channel_at};
+use super::channel::{ChannelName, LEAVES, channel_at};
 use super::id::{IDS, give, id_at, note_state, show_device};
 use super::told::{Taken, Told, tell};
 
@@ -57,8 +57,8 @@ fn translate(mut event: Event<SoftDevice>) -> Option<*mut rdma_cm_event> {
 ///
 /// # Safety
 /// There is room for a pointer.
-unsafe fn look(known: &mut Known, to: *mut *mut rdma_cm_event) -> Result<c_int, Errno> {
-    let Some(channel) = known.channel() else { return Ok(NONE) };
+unsafe fn look(name: &mut ChannelName, to: *mut *mut rdma_cm_event) -> Result<c_int, Errno> {
+    let Some(channel) = name.channel() else { return Ok(NONE) };
     let _leaves = lock(&LEAVES);
     while let Some(event) = channel.next(Duration::ZERO)? {
         if let Some(made) = translate(event) {
@@ -78,26 +78,26 @@ unsafe extern "C-unwind" fn rdma_get_cm_event(
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     may_end();
-    let mut known = None;
+    let mut name = None;
     loop {
         let answer = number(|| {
             if event.is_null() {
                 return Err(INVALID);
             }
-            let mut of = match known {
-                Some(known) => known,
+            let mut of = match name {
+                Some(name) => name,
                 // SAFETY: the program's channel.
-                None => unsafe { channel_at(channel) }?.known(),
+                None => unsafe { channel_at(channel) }?.name(),
             };
             // SAFETY: the program's room.
             let answer = unsafe { look(&mut of, event) };
-            known = Some(of);
+            name = Some(of);
             answer
         });
         if answer != NONE {
             return answer;
         }
-        wait_readable(known.and_then(|known| known.fd));
+        wait_readable(name.and_then(|name| name.fd));
     }
 }
 

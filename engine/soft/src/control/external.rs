@@ -129,8 +129,8 @@ fn wire(device: &SoftDevice, qp: &QpControl, fields: &QpFields) -> Result<(), Cm
         if route.is_none() {
             let answer = "the address of the peer has no GID";
             return Err(CmError::new(Code::Invalid, asked, answer).cure(
-                "this device needs one, as RoCE does: ah_attr.is_global and grh.dgid (programs of \
-                 rdma-core: -g 0)",
+                "this device needs one, as RoCE does: QpFields::av with a route; in C \
+                 ah_attr.is_global and grh.dgid (programs of rdma-core: -g 0)",
             ));
         }
         let answer = "the connection manager has not given out these fields, or for one only once";
