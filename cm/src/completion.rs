@@ -14,9 +14,8 @@ use crate::error::{PostFailed, Refused};
 
 /// The error of a wait for a completion that did not come in time.
 pub(crate) fn none_within(asked: impl Into<String>, limit: Duration) -> CmError {
-    CmError::new(Code::TimedOut, asked, format!("none came within {limit:?}")).cure(
-        "a receive needs a peer that sends; a send needs a receive there, and a peer that polls",
-    )
+    CmError::new(Code::TimedOut, asked, format!("none came within {limit:?}"))
+        .cure("a receive needs a peer that sends; a send may need a receive at the peer")
 }
 
 /// A send to be posted.

@@ -447,7 +447,7 @@ fn map<F: Fabric>(nic: &F, what: &str, bytes: usize) -> Result<Mapping, CmError>
 /// The first of the addresses that a name has.
 fn resolve(addr: impl ToSocketAddrs + fmt::Debug) -> Result<SocketAddr, CmError> {
     let asked = format!("find the address {addr:?}");
-    let cure = "check the name; one text has the form HOST:PORT";
+    let cure = "check the name; a text must have the form HOST:PORT";
     let found = addr.to_socket_addrs();
     let mut found = found.map_err(|error| CmError::from_io(asked.clone(), &error).cure(cure))?;
     found.next().ok_or_else(|| CmError::new(Code::Invalid, asked, "the name has none").cure(cure))

@@ -105,40 +105,67 @@ const CAUSE_LINES: usize = 12;
 /// block with the name in its title, or right below the result, indented, as `xtask/vm/harness.sh`
 /// prints them.
 pub(crate) fn failures(text: &str) -> Vec<String> {
-    let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
-    // The failure whose lines are read, and whether they are indented.
+    let mut found: Vec<Failure<'_>> = Vec::new();
+    // The failure whose lines are read.
     let mut reading = None;
+    // The first of the program whose output this is.
+    let mut first = 0;
     let mut part = Part::Other;
     for line in text.lines() {
         part = part.after(line);
         let title = title(line).filter(|_| part != Part::Successes);
+        if line.starts_with("running ") {
+            first = found.len();
+        }
         if let Some(name) = failed(line) {
-            found.push((name, Vec::new()));
-            reading = Some((found.len() - 1, true));
+            reading = Some(found.len());
+            found.push(Failure { name, lines: Vec::new(), has_block: false });
         } else if let Some(name) = title {
-            let is_it = |(other, lines): &(&str, Vec<&str>)| *other == name && lines.is_empty();
-            let at = found.iter().rposition(is_it).unwrap_or(found.len());
-            if at == found.len() {
+            let is_it = |failure: &Failure<'_>| failure.name == name && !failure.has_block;
+            let known = found[first..].iter().rposition(is_it).map(|at| first + at);
+            let at = known.unwrap_or(found.len());
+            reading = Some(at);
+            let failure = Failure { name, lines: Vec::new(), has_block: true };
+            match found.get_mut(at) {
+                Some(place) => *place = failure,
                 // The output of a child may have split the line with the result.
-                found.push((name, Vec::new()));
+                None => found.push(failure),
             }
-            reading = Some((at, false));
-        } else if let Some((at, is_indented)) = reading {
-            let goes_on = match is_indented {
-                true => line.starts_with("    "),
-                false => !ends_block(line),
-            };
-            if !goes_on {
+        } else if let Some(failure) = reading.and_then(|at| found.get_mut(at)) {
+            if !failure.goes_on(line) {
                 reading = None;
-            } else if !line.trim().is_empty() && found[at].1.len() < CAUSE_LINES {
-                found[at].1.push(line.trim());
+            } else if !line.trim().is_empty() && failure.lines.len() < CAUSE_LINES {
+                failure.lines.push(line.trim());
             }
         }
     }
-    let shown = |(name, lines): (&str, Vec<&str>)| {
-        lines.iter().fold(format!("{name}\n"), |all, line| all + "        " + line + "\n")
-    };
-    found.into_iter().map(shown).collect()
+    found.iter().map(Failure::shown).collect()
+}
+
+/// A test that failed.
+struct Failure<'a> {
+    name: &'a str,
+    /// The first lines of its output.
+    lines: Vec<&'a str>,
+    /// They are in a block of their own, not below the result.
+    has_block: bool,
+}
+
+impl Failure<'_> {
+    /// True if the line belongs to its output.
+    fn goes_on(&self, line: &str) -> bool {
+        if !self.has_block {
+            return line.starts_with("    ");
+        }
+        let is_heading =
+            ["stack backtrace:", "test result: "].iter().any(|it| line.starts_with(it));
+        !is_heading && line.trim_end() != "failures:"
+    }
+
+    fn shown(&self) -> String {
+        let name = format!("{}\n", self.name);
+        self.lines.iter().fold(name, |all, line| all + "        " + line + "\n")
+    }
 }
 
 /// The test that failed, if the line says so. The harness may add how it was run.
@@ -151,12 +178,6 @@ fn failed(line: &str) -> Option<&str> {
 /// The test whose output follows, if the line is such a title.
 fn title(line: &str) -> Option<&str> {
     line.strip_prefix("---- ")?.trim_end().strip_suffix(" stdout ----")
-}
-
-/// True for the first line behind what is shown of a test's output.
-fn ends_block(line: &str) -> bool {
-    let is_heading = ["stack backtrace:", "test result: "].iter().any(|it| line.starts_with(it));
-    is_heading || line.trim_end() == "failures:"
 }
 
 /// A text without the output of passed tests, to show when another test has failed.
@@ -303,6 +324,11 @@ skipped: no test says this
         assert_eq!(failures(doc), ["a - f (line 9)\n        error: no\n"]);
         let split = "test h ... words of a child\nFAILED\nfailures:\n---- h stdout ----\nno\n";
         assert_eq!(failures(split), ["h\n        no\n"]);
+        // Indented words of a child, and a test of the same name in the next program.
+        let two = "running 1 test\ntest a ... FAILED\n    at x\n\nfailures:\n\n\
+                   ---- a stdout ----\none\n\nfailures:\n    a\n\ntest result: FAILED.\n\
+                   running 1 test\ntest a ... FAILED\nfailures:\n---- a stdout ----\ntwo\n";
+        assert_eq!(failures(two), ["a\n        one\n", "a\n        two\n"]);
         let long = "test g ... FAILED\n".to_owned() + &"    more\n".repeat(100);
         assert_eq!(failures(&long)[0].lines().count(), 1 + CAUSE_LINES);
     }

@@ -104,15 +104,18 @@ fn one(step: &Step, choice: &Choice) -> Fate {
     }
     let time = since.elapsed();
     let seconds = time.as_secs_f32();
-    let mut details = Details { skips: reasons(&text), failures: failures(&text) };
+    let mut details = Details { skips: reasons(&text), failures: Vec::new() };
     if count.failed > 0 {
+        details.failures = failures(&text);
         let text = without_successes(&text);
         println!("{}\n      {name} FAILED in {seconds:.1} s: {count}", text.trim_end());
     } else {
         println!("      {name} ok in {seconds:.1} s: {count}");
     }
-    if details.failures.len() < count.failed as usize {
-        details.failures.push(format!("something that is no test; see {}\n", log.display()));
+    let more = (count.failed as usize).saturating_sub(details.failures.len());
+    if more > 0 {
+        let log = log.display();
+        details.failures.push(format!("{more} that the output does not name; see {log}\n"));
     }
     Fate::Ran(count, time, details)
 }
@@ -291,7 +294,7 @@ mod tests {
         let fate = one(&step(Work::Own(|| Err("no machine".to_owned()))), &Choice::default());
         let Fate::Ran(count, _, details) = fate else { panic!("it ran") };
         assert_eq!(count, Count::one(false));
-        assert!(details.failures[0].starts_with("something that is no test"));
+        assert!(details.failures[0].starts_with("1 that the output does not name"));
     }
 
     #[test]

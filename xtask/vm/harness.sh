@@ -32,7 +32,8 @@ tell() {
         ((passed++))
     else
         echo "test $name ... FAILED"
-        sed 's/^/    /' "$@"
+        # The last line may have no end.
+        sed -e 's/^/    /' -e '$a\' "$@"
         ((failed++))
     fi
     took "$name"

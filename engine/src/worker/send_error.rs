@@ -57,14 +57,15 @@ pub enum SendError {
     /// Longer than a block (`Config::block_bytes`), or than the device allows.
     #[error(
         "the message is longer than Config::block_bytes (a datagram: Config::datagram_bytes), or \
-         than the device allows; raise it on both sides (a message: or use doorbell::large)"
+         than the device allows; raise that value on both sides, or send a message by \
+         doorbell::large"
     )]
     TooLong,
     /// Longer than the peer's blocks, which are shorter than this side's: see
     /// [`PeerInfo::message_max`](super::PeerInfo::message_max).
     #[error(
         "the message is longer than the peer's blocks (PeerInfo::message_max); raise the peer's \
-         Config::block_bytes, or use doorbell::large"
+         Config::block_bytes, or send it by doorbell::large"
     )]
     TooLongForPeer,
 }

@@ -65,7 +65,7 @@ fn library() -> Result<PathBuf, String> {
 /// The value of `LD_PRELOAD`: the library, before what is there already.
 fn preload(library: &Path) -> OsString {
     let mut value = library.as_os_str().to_owned();
-    if let Some(others) = others(library) {
+    if let Some(others) = others() {
         value.push(":");
         value.push(others);
     }
@@ -74,11 +74,14 @@ fn preload(library: &Path) -> OsString {
 
 /// What `LD_PRELOAD` names beside the library, which is there in a shell that has taken
 /// `doorbell env`.
-fn others(library: &Path) -> Option<OsString> {
+fn others() -> Option<OsString> {
     let preloaded = env::var_os("LD_PRELOAD").unwrap_or_default();
     let parts = preloaded.as_bytes().split(|byte| matches!(byte, b':' | b' '));
-    let own = library.as_os_str().as_bytes();
-    let kept: Vec<&[u8]> = parts.filter(|part| !part.is_empty() && *part != own).collect();
+    let is_other = |part: &&[u8]| {
+        let path = Path::new(OsStr::from_bytes(part));
+        !part.is_empty() && path.file_name() != Some(OsStr::new(LIBRARY))
+    };
+    let kept: Vec<&[u8]> = parts.filter(is_other).collect();
     (!kept.is_empty()).then(|| OsString::from_vec(kept.join(&b':')))
 }
 
@@ -100,10 +103,9 @@ fn run(program: &OsStr, args: &[OsString]) -> Result<(), String> {
     if names_a_real_device() {
         let device = env::var_os(DEVICE).unwrap_or_default();
         eprintln!("doorbell: {DEVICE}={}: this runs over rdma-core", device.display());
-        match library().ok().map(|library| others(&library)) {
-            Some(Some(others)) => command.env("LD_PRELOAD", others),
-            Some(None) => command.env_remove("LD_PRELOAD"),
-            None => &mut command,
+        match others() {
+            Some(others) => command.env("LD_PRELOAD", others),
+            None => command.env_remove("LD_PRELOAD"),
         };
         let cause = command.exec();
         return Err(format!("cannot run {}: {cause}", program.display()));
