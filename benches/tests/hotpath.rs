@@ -168,9 +168,9 @@ const WORD_MESSAGES: u64 = 8;
 const PAUSE_TURNS: u64 = 1 << 14;
 
 /// Doorbells that a side may ring beside one for each batch. If a batch of a stream finds the ring
-/// full, the worker sends the rest from blocks, by another doorbell. A batch of messages of 1 KiB is
-/// longer than the ring, and either half of it may find the ring full. Shorter messages do not fill
-/// the ring before their credit ends.
+/// full, the worker sends the rest from blocks, by another doorbell. A batch of messages of 1 KiB
+/// is longer than the ring, and either half of it may find the ring full. Shorter messages do not
+/// fill the ring before their credit ends.
 fn rung_again(task: &Task, side: &str) -> u64 {
     match (task.path, side) {
         (Path::Stream, "caller") => 2 * task.counts()[1] / STREAM_BATCH,

@@ -433,8 +433,8 @@ impl fmt::Display for PostCause {
         match self {
             PostCause::Full => f.write_str("the queue is full; poll completions and post again"),
             PostCause::State => f.write_str(
-                "the queue pair does not take this request now: it is not connected, its connection \
-                 has ended, or its receives are shared",
+                "the queue pair does not take this request now: it is not connected, its \
+                 connection has ended, or its receives are shared",
             ),
             PostCause::InlineTooLong => f.write_str("the payload is over the inline limit"),
             PostCause::TooManyPieces => f.write_str("more pieces than the queue pair allows"),

@@ -64,7 +64,7 @@ pub(super) fn check_local(asked: &str, device: &str, ip: IpAddr) -> Result<(), C
     let answer = format!("{ip} is not an address of this host, and {device} has no others");
     Err(CmError::new(Code::AddrNotAvailable, asked, answer).cure(
         "use 127.0.0.1 or an address of a local interface; to reach another host set \
-         DOORBELL_DEVICE or pass --device, in Rust call Device::choose and enable the feature verbs",
+         DOORBELL_DEVICE or pass --device (in Rust: Device::choose, with the feature verbs)",
     ))
 }
 
