@@ -75,7 +75,10 @@ fn all<'a>(steps: &[&'a Step], choice: &Choice) -> Vec<(&'a Step, Fate)> {
             }
         }
     });
-    let lost = || Fate::Ran(Count::one(false), Duration::ZERO, Details::default());
+    let lost = || {
+        let details = Details { failures: vec!["it panicked\n".to_owned()], ..Details::default() };
+        Fate::Ran(Count::one(false), Duration::ZERO, details)
+    };
     steps.iter().copied().zip(fates.into_iter().map(|fate| fate.unwrap_or_else(lost))).collect()
 }
 

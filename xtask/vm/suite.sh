@@ -18,8 +18,9 @@ keep_in_memory rdma_server rdma_client rping ucmatose udaddy mckey rstream cmtim
 export DOORBELL_COMMIT=
 address=192.168.77.1
 port=7471
-# Seconds after which a program hangs. On an emulated machine each takes 20 at most.
-limit=300
+# Seconds after which a program hangs. On an emulated machine each takes 20 at most, and 60 if three
+# such machines run at once.
+limit=500
 
 listens() {
     rdma resource show cm_id | grep -q "LISTEN.*:$port " || ss -Hltn "sport = :$port" | grep -q .
@@ -30,8 +31,16 @@ server_has_begun() {
     listens || ! kill -0 "$server" 2> /dev/null
 }
 
+# True if the receiver of a multicast group says that it has joined, or has ended already.
+has_joined() {
+    grep -q joined "$scratch/server" || ! kill -0 "$server" 2> /dev/null
+}
+
+# The condition on which the client begins. The server has to listen on $port.
+begun=server_has_begun
+
 # pairing NAME TIMES SERVER... ::: CLIENT...: passes if both end with 0 within $limit seconds. The
-# server has to listen on $port. After three failures, or a hang, the other runs are skipped: it must
+# client begins when $begun holds. After three failures, or a hang, the other runs are skipped: it must
 # not take the time of all that follows.
 pairing() {
     local name=$1 times=$2
@@ -44,13 +53,14 @@ pairing() {
     shift
     local run ok bad=0 from_server from_client
     for ((run = 1; run <= times; run++)); do
+        : > "$scratch/server"
         timeout -k 5 "$limit" "${first[@]}" > "$scratch/server" 2>&1 &
         server=$!
-        if await $((limit - 10)) server_has_begun; then
+        if await $((limit - 10)) $begun; then
             timeout -k 5 "$limit" "$@" > "$scratch/client" 2>&1
             from_client=$?
         else
-            echo "the server does not listen" > "$scratch/client"
+            echo "the server does not begin" > "$scratch/client"
             from_client=1
         fi
         wait "$server"
@@ -81,45 +91,6 @@ gid_index() {
     local hex
     hex=$(printf '%02x%02x:%02x%02x' ${address//./ })
     grep -l "ffff:$hex" "$folder"/* 2> /dev/null | head -n 1 | sed 's|.*/||'
-}
-
-# True if the receiver says that it has joined, or has ended already.
-has_joined() {
-    grep -q joined "$scratch/receiver" || ! kill -0 "$receiver" 2> /dev/null
-}
-
-# groupcast NAME TIMES RECEIVER... ::: SENDER...: passes if both end with 0 within $limit seconds. The
-# sender begins when the receiver has joined.
-groupcast() {
-    local name=$1 times=$2
-    shift 2
-    local -a first=()
-    while [ "$1" != ::: ]; do
-        first+=("$1")
-        shift
-    done
-    shift
-    local run ok receiver from_receiver from_sender
-    for ((run = 1; run <= times; run++)); do
-        # A C program keeps what it prints until it ends, unless it is told otherwise.
-        : > "$scratch/receiver"
-        timeout -k 5 "$limit" stdbuf -o L "${first[@]}" > "$scratch/receiver" 2>&1 &
-        receiver=$!
-        if await $((limit - 10)) has_joined; then
-            timeout -k 5 "$limit" "$@" > "$scratch/sender" 2>&1
-            from_sender=$?
-        else
-            echo "the receiver does not join" > "$scratch/sender"
-            from_sender=1
-        fi
-        wait "$receiver"
-        from_receiver=$?
-        echo "exit code $from_receiver of: ${first[*]}" >> "$scratch/receiver"
-        echo "exit code $from_sender of: $*" >> "$scratch/sender"
-        ok=yes
-        [ "$from_receiver$from_sender" = 00 ] || ok=no
-        tell "$name, run $run of $times" "$ok" "$scratch/receiver" "$scratch/sender"
-    done
 }
 
 # Messages of a stream with batches of 32, and the write() calls of both sides together: on rxe a
@@ -259,11 +230,13 @@ if [ -n "${INTEROP:-}" ]; then
             "$INTEROP" srq-pingpong-client "${here[@]}" --qps $qps
     done
     group=239.255.1.1
-    groupcast "interop mckey-receiver with mckey -s" 2 \
+    begun=has_joined
+    pairing "interop mckey-receiver with mckey -s" 2 \
         "$INTEROP" mckey-receiver "${here[@]}" --group $group ::: \
         mckey -m $group -b $address -s
-    groupcast "mckey with interop mckey-sender" 2 \
-        mckey -m $group -b $address ::: \
+    # A C program keeps what it prints until it ends, unless it is told otherwise.
+    pairing "mckey with interop mckey-sender" 2 \
+        stdbuf -o L mckey -m $group -b $address ::: \
         "$INTEROP" mckey-sender "${here[@]}" --group $group
 fi
 
