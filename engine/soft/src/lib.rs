@@ -67,7 +67,7 @@ use doorbell_seam::{error, event, provider, wc, wr};
 #[cfg(feature = "std")]
 pub use self::control::{
     Carrier, CarrierEnd, Parting, SOFT_DEVICE, SoftChannel, SoftDevice, SoftId, Uncancelled,
-    failure,
+    event_failure,
 };
 pub use self::device::host::{Host, Member, Membership, Neighbours};
 pub use self::device::path::{SoftAh, has_room};

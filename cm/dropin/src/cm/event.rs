@@ -6,7 +6,7 @@ use std::ptr;
 use std::time::Duration;
 
 use doorbell_fabric::{Channel as _, Event, EventKind, QpState};
-use doorbell_soft::{SoftDevice, failure};
+use doorbell_soft::{SoftDevice, event_failure};
 use libc::c_int;
 
 use crate::border::{Errno, INVALID, explain, lock, may_end, number, put, take, wait_readable};
@@ -40,7 +40,7 @@ fn translate(mut event: Event<SoftDevice>) -> Option<*mut rdma_cm_event> {
             EventKind::Established => note_state(at, QpState::Rts),
             EventKind::Rejected | EventKind::Unreachable | EventKind::ConnectError => {
                 note_state(at, QpState::Err);
-                explain(&failure("connect", event.kind, event.status));
+                explain(&event_failure("connect", event.kind, event.status));
             }
             EventKind::MulticastJoin | EventKind::MulticastError => {
                 user = id_at(at).ok().map(|id| *lock(&id.own.joined));

@@ -146,7 +146,7 @@ impl SoftId {
                     let answer = "the peer ended the connection";
                     return Err(CmError::new(Code::Reset, asked, answer));
                 }
-                kind => return Err(failure(asked, kind, raised.status)),
+                kind => return Err(event_failure(asked, kind, raised.status)),
             }
         }
     }
@@ -159,7 +159,7 @@ impl Drop for SoftId {
 }
 
 /// The error of a call that ended with that failure event (ID-10): what it means, and what to do.
-pub fn failure(asked: &str, kind: EventKind, status: i32) -> CmError {
+pub fn event_failure(asked: &str, kind: EventKind, status: i32) -> CmError {
     const NO_LISTENER: i32 = Rejection::NoListener as i32;
     const DENIED: i32 = -libc::EACCES;
     match (kind, status) {

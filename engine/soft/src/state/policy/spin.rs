@@ -29,7 +29,7 @@
 //! (medians; 72 % and 17 % of two million messages). Rules with fewer such looks were measured and
 //! not kept: with 7, 15 and 30 steps, and messages that the second look does not find left out, the
 //! p50 of half a round trip was 70, 75 and 98 ns in place of 65, the p90 98, 95 and 120 in place of
-//! 100. Each side then waits for the other's longer spin.
+//! 100 (3 to 6 rounds), probably because each side then waits for the other's longer spin.
 //!
 //! Two changes were measured between two threads of one core and not kept. With seven steps in
 //! place of three, the mean of 8 bytes is 85 ns in place of 91, but the median grows by 8 percent.
