@@ -279,6 +279,7 @@ impl Large {
         if matches!(failure, Some(Some(_))) {
             *transfer = Transfer::Free;
         }
+        let arrived = failure.unwrap_or_else(|| self.finish(out, index));
         // Other messages may wait only for a turn that allows more. They come first, so that a long
         // message does not keep them waiting.
         for other in (index + 1..self.places.len()).chain(0..=index) {
@@ -287,7 +288,7 @@ impl Large {
             }
             self.ask(out, other);
         }
-        failure.unwrap_or_else(|| self.finish(out, index))
+        arrived
     }
 
     /// Continues transfers that found no room before. Returns a message that has arrived, if there

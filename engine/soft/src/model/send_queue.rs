@@ -157,9 +157,8 @@ impl SendQueue {
     #[inline(always)]
     pub(crate) fn entry(&mut self, index: u32) -> &mut SqEntry {
         debug_assert!(self.posted.wrapping_sub(index).wrapping_sub(1) < self.depth);
-        // SAFETY: requests retired..posted were all written by `push`, and every caller's index
-        // lies there (the device counts them itself). The queue has `mask + 1` slots, as `new`
-        // made it.
+        // SAFETY: every caller's index was pushed, and its slot was not taken again (the device
+        // counts them itself). The queue has `mask + 1` slots, as `new` made it.
         unsafe {
             let slot = (index & self.mask) as usize;
             self.slots.get_unchecked_mut(slot).assume_init_mut()

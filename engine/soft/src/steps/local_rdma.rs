@@ -25,8 +25,14 @@ use crate::steps::admission::{push, readable, writable};
 use crate::sync::pause;
 use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge};
 
-/// READs in the backlog of at least this many bytes wait until they can be carried out here. The
-/// copy takes longer than that wait.
+/// A copy of this many bytes takes a microsecond or more. A READ of that length in the backlog waits
+/// until it can be carried out here, which takes less. A request of that length lets nothing that
+/// was written before it wait for its copy, and looks behind the copy what the peer has taken
+/// meanwhile.
+///
+/// In messages of 256 KiB (`doorbell::large`) both ways at once, near cores, four under way each,
+/// the peer then hears of the end of one while this side copies the next: 311 000 messages a second
+/// in place of 283 000 (7 rounds in turn).
 const LONG: u32 = 16 << 10;
 /// A READ that is next looks this often whether the peer has taken everything before it. All looks
 /// together take a few microseconds at most.
@@ -63,14 +69,18 @@ pub(crate) fn carry_out(
     };
     let Ok(length) = u32::try_from(wr.length()) else { return false };
     let Some(record) = record_of(link, qp, wr, length) else { return false };
-    let Some(place) = place_of(link, qp, at, length, right) else { return false };
     if !pieces_allow(memory, qp.pd, wr, matches!(deed, Deed::Put)) {
         return false;
     }
+    if length >= LONG && link.tx.unpublished() > 0 {
+        let ack = link.ack();
+        link.tx.publish(ack);
+    }
+    let Some(place) = place_of(link, qp, at, length, right) else { return false };
     if !perform(&deed, place, wr) {
         return false;
     }
-    if let Some((header, imm)) = record {
+    if let Some((header, imm)) = record.filter(|record| is_needed(link, *record, length)) {
         publish(link, header, imm, length);
     }
     enter(link, qp, wr);
@@ -99,13 +109,7 @@ pub(crate) fn read_now(
     pending: &Pending,
     (map, at): (&RemoteMap, Remote),
 ) -> bool {
-    let before = qp.sq.entry(qp.sq.sent.wrapping_sub(1)).end;
-    let mut is_taken = || {
-        pause();
-        link.read_acks();
-        before <= link.acked()
-    };
-    if qp.reads.local_until != qp.sq.sent && !(0..PATIENCE).any(|_| is_taken()) {
+    if qp.reads.local_until != qp.sq.sent && !is_all_taken(link, qp) {
         return false;
     }
     let bytes = (at.rkey, at.addr, pending.length);
@@ -119,6 +123,21 @@ pub(crate) fn read_now(
     // As in `perform`.
     fence(Ordering::Acquire);
     true
+}
+
+/// True if the peer takes everything before the next request of the backlog within [`PATIENCE`]
+/// looks.
+fn is_all_taken(link: &mut Link, qp: &mut QpContext) -> bool {
+    if qp.sq.retired == qp.sq.sent {
+        // All of it is over, and the slots may hold newer requests.
+        return true;
+    }
+    let before = qp.sq.entry(qp.sq.sent.wrapping_sub(1)).end;
+    (0..PATIENCE).any(|_| {
+        pause();
+        link.read_acks();
+        before <= link.acked()
+    })
 }
 
 /// The record that goes along, if one must: immediate data, or a record that makes the peer say how
@@ -156,6 +175,16 @@ fn record_of(
         return None;
     }
     Some(record)
+}
+
+/// True if that record is still needed now that the request is carried out: not if the peer has
+/// taken everything during a long copy.
+fn is_needed(link: &mut Link, (header, _): (Header, u32), length: u32) -> bool {
+    if header.kind() != KIND_WRITE || length < LONG {
+        return true;
+    }
+    link.read_acks();
+    link.acked() != link.tx.at
 }
 
 /// True if the request may take effect now: the peer has taken all earlier requests of the queue

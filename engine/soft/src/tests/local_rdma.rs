@@ -3,6 +3,7 @@
 use std::string::ToString;
 
 use super::*;
+use crate::shm::layout::record_bytes;
 use crate::wc::{Status, WcOpcode};
 use crate::wr::Remote;
 
@@ -56,9 +57,17 @@ pub(super) fn mapped_pair() -> (End, End) {
 /// A connected pair of sides that `near` makes, each of which maps the other's memory; and the
 /// ends of its link.
 pub(super) fn mapped_pair_of(near: fn(Soft) -> End) -> ((End, End), [Arc<LinkShared>; 2]) {
+    mapped_pair_over(mapping(LINK_BYTES), [near, near])
+}
+
+/// The same over a link in that memory.
+fn mapped_pair_over(
+    link: Mapping,
+    [near_one, near_two]: [impl FnOnce(Soft) -> End; 2],
+) -> ((End, End), [Arc<LinkShared>; 2]) {
     let ((nic_one, map_one), (nic_two, map_two)) = (device(), device());
-    let (mut one, mut two) = (near(nic_one), near(nic_two));
-    let (maker, taker) = LinkShared::pair(mapping(LINK_BYTES)).unwrap();
+    let (mut one, mut two) = (near_one(nic_one), near_two(nic_two));
+    let (maker, taker) = LinkShared::pair(link).unwrap();
     let maker = Arc::new(maker.with_remote_map(Some(map_two)));
     let taker = Arc::new(taker.with_remote_map(Some(map_one)));
     one.qp.attach(&maker);
@@ -251,6 +260,82 @@ fn an_unordered_read_passes_messages_and_no_writes() {
     assert!(polled(&mut one).is_empty() && one.bytes(200, 8) != [6; 8], "behind the WRITE");
     let (sent, _) = settle(&mut one, &mut two);
     assert_eq!((sent.len(), sent[0].wr_id, one.bytes(200, 8)), (1, 4, std::vec![6; 8]));
+}
+
+/// The address of the word by which the peer of a side publishes records in the ring alone.
+fn tail_of_peer(end: &End) -> usize {
+    let state = unsafe { end.poller.cq.domain.alone() };
+    let link = state.links.table[0].as_ref().unwrap();
+    core::ptr::from_ref(link.rx.dir.tail()) as usize
+}
+
+/// A message in front of a long READ is published before the copy, which takes long. The bytes that
+/// are read here are those of the link, so they tell what was published by then.
+#[test]
+fn a_message_does_not_wait_for_the_copy_behind_it() {
+    let link = shared(LINK_BYTES);
+    let (base, file) = (link.as_ptr() as usize, name_file(&link).unwrap().fd);
+    let sides = [false, true].map(|reads_link| {
+        move |nic: Soft| {
+            let of_link = reads_link.then(|| again(file, LINK_BYTES).unwrap());
+            let memory = of_link.unwrap_or_else(|| shared(1 << 20));
+            let region = nic.register(memory, Access::all()).unwrap();
+            near_with(nic, region)
+        }
+    });
+    let ((mut one, two), _) = mapped_pair_over(link, sides);
+    let message =
+        SendWr { wr_id: 1, op: SendOp::Send, flags: SIGNALED, sge: one.sge(0, 8), more: &[] };
+    let read = SendWr {
+        wr_id: 2,
+        op: SendOp::Read(two.region.remote(0)),
+        flags: SIGNALED | SendFlags::UNORDERED,
+        sge: one.sge(64, LINK_BYTES),
+        ..message
+    };
+    one.post_list(&[message, read]).unwrap();
+    let tail = tail_of_peer(&two) - base;
+    let then = one.bytes(64 + tail, 4).try_into().map(u32::from_ne_bytes);
+    assert_eq!(then, Ok(record_bytes(8) as u32));
+}
+
+/// A long READ looks behind its copy whether the peer has taken everything, and then completes
+/// without it. A short one asks the peer, which has to poll again.
+#[test]
+fn a_long_read_sees_what_the_peer_took_during_the_copy() {
+    for (length, completions) in [(8, 1), (16 << 10, 2)] {
+        let (mut one, mut two) = mapped_pair();
+        two.recv(1, 0, 8);
+        one.send(1, 0, 8, SIGNALED).unwrap();
+        assert_eq!(polled(&mut two).len(), 1);
+        let read = SendOp::Read(two.region.remote(64));
+        one.post(2, read, one.sge(100, length), SIGNALED | SendFlags::UNORDERED).unwrap();
+        assert_eq!(polled(&mut one).len(), completions, "{length} bytes");
+        polled(&mut two);
+        assert_eq!(polled(&mut one).len(), 2 - completions, "{length} bytes");
+    }
+}
+
+/// Long READs that were posted while the queue pair paused are carried out when it goes on, also if
+/// they fill the send queue, so that it keeps nothing of the requests before them.
+#[test]
+fn sm_2_long_reads_that_waited_in_sqd_are_carried_out() {
+    for before in [0, 1, 70] {
+        let (mut one, mut two) = mapped_pair();
+        for n in 0..before {
+            two.recv(n, 0, 8);
+            one.send(n, 0, 8, SIGNALED).unwrap();
+            settle(&mut one, &mut two);
+        }
+        one.qp.pause(false);
+        two.fill(0, &pattern(3, 16 << 10));
+        let read = SendOp::Read(two.region.remote(0));
+        (0..64).for_each(|n| one.post(n, read, one.sge(64, 16 << 10), SIGNALED).unwrap());
+        assert!(polled(&mut one).is_empty(), "it pauses");
+        one.qp.resume();
+        assert_eq!(settle(&mut one, &mut two).0.len(), 64, "behind {before}");
+        assert_eq!(one.bytes(64, 16 << 10), pattern(3, 16 << 10));
+    }
 }
 
 /// A WRITE that may pass messages passes no earlier WRITE, although that one went through the ring,

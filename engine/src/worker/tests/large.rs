@@ -3,6 +3,7 @@
 use super::*;
 use crate::large::{Arrived, Large, Lost, Offer, Received};
 use crate::provider::Access;
+use crate::wr::SendOp;
 
 const TOKENS: u64 = 500;
 const BYTES: usize = 5 << 20;
@@ -18,6 +19,8 @@ struct Hands {
     /// Requests that have ended, and how many had when a message arrived or failed.
     ends: u32,
     ends_then: Vec<u32>,
+    /// When a message had arrived: the requests that wait for the doorbell.
+    waiting_then: Vec<Vec<SendOp>>,
     done: Vec<(u64, bool)>,
     lost: Vec<Lost>,
     declines: Vec<Offer>,
@@ -33,6 +36,7 @@ impl Default for Hands {
             taken: Vec::new(),
             ends: 0,
             ends_then: Vec::new(),
+            waiting_then: Vec::new(),
             done: Vec::new(),
             lost: Vec::new(),
             declines: Vec::new(),
@@ -64,7 +68,7 @@ impl<P: Provider> Handler<P> for Hands {
     }
     fn on_send_done(
         &mut self,
-        _: PeerId,
+        peer: PeerId,
         token: u64,
         result: Result<(), Status>,
         out: &mut Outbox<'_, P>,
@@ -73,6 +77,10 @@ impl<P: Provider> Handler<P> for Hands {
         if let Some(arrived) = self.large.read(out, token, result) {
             self.taken.push(arrived);
             self.ends_then.push(self.ends);
+            let sender = &mut out.core.sender;
+            let batch = sender.peers.at(peer.slot).and_then(|peer| sender.batches.get(peer.batch));
+            let waiting = batch.map(|batch| batch.list.iter().map(|wr| wr.op).collect());
+            self.waiting_then.push(waiting.unwrap_or_default());
         }
     }
     fn on_peer_down(&mut self, peer: PeerId, _: DownReason, _: &mut Outbox<'_, P>) {
@@ -196,6 +204,20 @@ fn a_turn_posts_few_reads() {
     }
     assert!((1..=2).contains(&most), "{most} in a turn");
     assert_eq!(one.worker.handler().done.len(), 3);
+}
+
+/// The peer is told that a message was taken before the next one is read: a device in software
+/// carries a READ out in the post, and what is posted behind it waits for the copy.
+#[test]
+fn the_answer_goes_before_the_next_read() {
+    let (mut one, mut two, _) = pair_of(16);
+    for key in 0..3 {
+        offer(&mut one, key << 10, 1 << 10, key as u64).unwrap();
+    }
+    turns(&mut one, &mut two, 300);
+    assert_eq!(one.worker.handler().done.len(), 3);
+    let waiting = &two.worker.handler().waiting_then;
+    assert!(matches!(waiting[0][..], [SendOp::Read(_)]), "the answer is written: {waiting:?}");
 }
 
 /// A message that fails is over when its last request has ended: until then the device may write
