@@ -54,8 +54,12 @@ impl Soft {
         let asked = || format!("a queue pair with {:?}", init.caps);
         let invalid = |answer: String| SetupError::new(Code::Invalid, asked(), answer);
         let (want, limit) = (init.caps, &self.nic.caps);
-        if want.send_wr == 0 || want.send_wr > limit.qp_wr_max || want.recv_wr > limit.qp_wr_max {
-            return Err(invalid(format!("each queue takes 1 to {} requests", limit.qp_wr_max)));
+        let most = limit.qp_wr_max;
+        // On a shared receive queue the number of receives counts for nothing (SRQ-11).
+        let receives = if init.srq.is_none() { want.recv_wr } else { 0 };
+        if want.send_wr == 0 || want.send_wr.max(receives) > most {
+            return Err(invalid(format!("it takes 1 to {most} sends and at most {most} receives"))
+                .cure("ask for fewer, or use more queue pairs"));
         }
         if want.send_sge > limit.send_sge_max || want.recv_sge > 1 {
             let text = format!("at most {} pieces a send, 1 a receive", limit.send_sge_max);

@@ -380,3 +380,31 @@ fn what_the_peer_has_taken_succeeds_in_a_queue_pair_that_fails() {
     let ends: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(ends, [(1, Status::Success)]);
 }
+
+/// SRQ-11: on a shared receive queue the number of receives counts for nothing. Without one, as
+/// with sends, the device's limit holds, and the error tells it.
+#[test]
+fn srq_11_a_queue_pair_on_a_shared_queue_may_ask_for_any_number_of_receives() {
+    let nic = Soft::new("soft0", Host::alone(clock), None);
+    let (cq, _poller) = nic.create_cq(4, Sharing::Exclusive).unwrap();
+    let srq = nic.create_srq(4).unwrap();
+    let most = nic.caps().qp_wr_max;
+    let made = |srq, send_wr, recv_wr| {
+        let caps = QpCaps { send_wr, recv_wr, ..CAPS };
+        let init = SoftQpInit {
+            kind: QpType::Rc,
+            send_cq: &cq,
+            recv_cq: &cq,
+            srq,
+            caps,
+            signal_all: false,
+            ex: SoftQpEx::default(),
+        };
+        nic.create_qp(&init).map(|_| ()).map_err(|error| error.to_string())
+    };
+    assert_eq!(made(Some(&srq), 8, most + 1), Ok(()));
+    for (srq, send_wr, recv_wr) in [(None, 8, most + 1), (None, 0, 8), (Some(&srq), most + 1, 8)] {
+        let text = made(srq, send_wr, recv_wr).unwrap_err();
+        assert!(text.contains("1 to 32768 sends and at most 32768 receives"), "{text}");
+    }
+}
