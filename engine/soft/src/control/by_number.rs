@@ -17,7 +17,7 @@ impl SoftDevice {
     /// queue pair of a device of the same name in a process of this user. The address is
     /// [`Ports::query_gid`](doorbell_seam::provider::Ports::query_gid).
     ///
-    /// Whoever uses this waits for [`SoftDevice::rendezvous_fd`] beside all else.
+    /// The program must then also wait for [`SoftDevice::rendezvous_fd`].
     ///
     /// # Errors
     /// `NotSupported` on a device with a carrier; `AddrInUse` if somebody else has the name under

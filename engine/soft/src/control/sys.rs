@@ -175,7 +175,7 @@ impl Socket {
     /// Takes an abstract name; `AddrInUse` if somebody has it.
     pub(super) fn bind(&self, name: &str) -> io::Result<()> {
         let (address, length) = abstract_name(name)?;
-        // SAFETY: `address` is a sockaddr_un of which `length` bytes are set.
+        // SAFETY: `address` is a sockaddr_un, and its first `length` bytes are set.
         answer(unsafe { libc::bind(self.fd(), (&raw const address).cast(), length) })?;
         Ok(())
     }

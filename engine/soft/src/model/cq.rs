@@ -407,7 +407,7 @@ pub(crate) struct Queued<'a> {
 }
 
 impl<'a> Queued<'a> {
-    /// A poll of one queue, of which as many entries go straight to `out` as there are places.
+    /// A poll of one queue. Its entries go straight to `out`, as many as there are places.
     #[inline(always)]
     pub(crate) fn polling(polled: usize, out: &'a mut [Wc]) -> Queued<'a> {
         Queued { budget: SHARED_BUDGET, polled, free: out.iter_mut(), taken: 0 }

@@ -35,7 +35,7 @@ pub(crate) struct PredictedReceive {
     wr_id: u64,
     /// The completion queue of its queue pair for receives.
     pub(crate) recv_cq: usize,
-    /// The prefetch of which that receive is the first.
+    /// The prefetch that begins with that receive.
     prefetch: Option<Pointer<Prefetch>>,
     /// Its receive queue in the domain.
     rq: usize,

@@ -205,8 +205,8 @@ impl DomainState {
         if let (true, Some(assembly)) = (qp.rq_shared, qp.assembly)
             && let Some(rq) = res.receives.get_mut(qp.rq)
         {
-            // A message had begun to fill this receive and would never complete it. There is room:
-            // the receive was taken from this queue.
+            // A message had begun to fill this receive and would never complete it. If the program
+            // has filled its place in the queue since, the receive ends without a completion.
             let _ = rq.queue.post(&[assembly.wr]);
         }
         res.receives.leave(qp.own_rq());

@@ -119,10 +119,10 @@ pub struct Port {
     silent_since: Option<u64>,
     /// The queue pairs of such records, and their connections.
     silent: Vec<(u32, usize)>,
-    /// Connections of which the domain refused a question, and where: it refuses a queue pair once,
+    /// Connections with a question that the domain refused, and where: it refuses a queue pair once,
     /// and takes what comes after that without a word.
     refused: Vec<(usize, Refusal)>,
-    /// Queue pairs of which a request or a response is written without its end.
+    /// Queue pairs with a request or a response that is written without its end.
     halves: Vec<u32>,
     /// The positions that the domain was last told: read, and done.
     told: (u64, u64),
