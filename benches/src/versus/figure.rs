@@ -4,9 +4,11 @@
 use serde_json::Value;
 
 /// What must be equal in two records for their figures to be compared.
-const SETTINGS: [&str; 15] = [
+const SETTINGS: [&str; 22] = [
     "test",
     "device",
+    "transport",
+    "no_srq",
     "row",
     "size",
     "op",
@@ -20,7 +22,21 @@ const SETTINGS: [&str; 15] = [
     "batching",
     "offered_per_second",
     "arrivals",
+    "pattern",
+    "ranks",
+    "sizes",
+    "weights",
+    "idle_links",
 ];
+
+/// The value of a setting. What a row of traffic offers is a part of the measured peak, so it is
+/// no setting: two runs never agree on it.
+fn setting<'a>(record: &'a Value, name: &str) -> &'a Value {
+    match name == "offered_per_second" && record["test"] == "traffic" {
+        true => &Value::Null,
+        false => &record[name],
+    }
+}
 
 /// One figure of a run.
 #[derive(Clone, Debug)]
@@ -54,7 +70,7 @@ impl Figure {
         let is_rate = unit == RATE;
         let values = values.into_iter().map(|of| if is_rate { 1.0 / of } else { of });
         Some(Figure {
-            settings: SETTINGS.iter().map(|setting| record[*setting].clone()).collect(),
+            settings: SETTINGS.iter().map(|name| setting(record, name).clone()).collect(),
             name: name(record),
             unit,
             values: values.collect(),
@@ -125,14 +141,15 @@ fn name(record: &Value) -> String {
     if let Some(size) = record["size"].as_u64().filter(|_| record["row"].is_null()) {
         name.push_str(&format!(" {size} B"));
     }
-    for (setting, words) in [
+    for (of, words) in [
         ("batch", "batch"),
         ("idle_qps", "idle"),
         ("depth", "in flight"),
         ("offered_per_second", "due/s"),
     ] {
-        if !record[setting].is_null() {
-            name.push_str(&format!(", {} {words}", record[setting]));
+        let value = setting(record, of);
+        if !value.is_null() {
+            name.push_str(&format!(", {value} {words}"));
         }
     }
     for (setting, words) in [("bare", "bare"), ("batching", "batching")] {

@@ -287,4 +287,42 @@ mod tests {
         let line = last_line(&one, &two).0;
         assert!(line.starts_with("no difference: 10 figures; 1 could not"), "{line}");
     }
+
+    /// A run with one row of traffic, whose `offered` messages a second follow from its peak.
+    fn traffic(row: &str, offered: u64) -> Value {
+        let round = json!({"doorbell": {"p50": 60.0}, "naive": {"p50": 50.0}});
+        let record = json!({
+            "test": "traffic", "row": row, "offered_per_second": offered,
+            "rounds": vec![round; 9],
+        });
+        json!({"results": [record]})
+    }
+
+    #[test]
+    fn rows_of_traffic_are_compared_whatever_rate_was_measured_as_their_peak() {
+        let (one, two) = (traffic("poisson-50", 1_000_000), traffic("poisson-50", 1_000_001));
+        let verdict = Verdict::of(&one, &two, 0.05);
+        assert_eq!(verdict.rows[0].before.name, "traffic poisson-50");
+        assert_eq!(last_line(&one, &two), ("no difference: 1 figures".to_owned(), None));
+    }
+
+    #[test]
+    fn figures_of_other_settings_are_not_compared() {
+        let others = [
+            ("transport", json!("ud")),
+            ("no_srq", json!(true)),
+            ("pattern", json!("ring")),
+            ("ranks", json!(4)),
+            ("sizes", json!([8, 64])),
+            ("weights", json!([3, 1])),
+            ("idle_links", json!(100)),
+            ("offered_per_second", json!(5)),
+        ];
+        for (setting, value) in others {
+            let (one, mut two) = (run(1, (1.0, 0.01), NEAR), run(2, (1.0, 0.01), NEAR));
+            two["results"][0][setting] = value;
+            let line = last_line(&one, &two).0;
+            assert_eq!(line, "no difference: 11 figures; 2 are of one run only", "{setting}");
+        }
+    }
 }
