@@ -11,7 +11,10 @@ fi
 # keep KIND NAME BEFORE: appends a line to STATE.
 keep() {
     [ -n "$STATE" ] || return 0
-    [ -d "${STATE%/*}" ] || mkdir -p "${STATE%/*}"
+    case ${STATE%/*} in
+    "$STATE" | "") ;; # a bare name is in this folder, /NAME in the root
+    *) [ -d "${STATE%/*}" ] || mkdir -p "${STATE%/*}" ;;
+    esac
     printf '%s\t%s\t%s\t%s\n' "$start" "$1" "$2" "$3" >> "$STATE"
 }
 

@@ -1,4 +1,5 @@
 use std::fs;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -195,6 +196,23 @@ fn the_state_file_may_be_elsewhere() {
     assert!(!machine.path(STATE).exists());
     assert_eq!(machine.tune(&["--undo"]).stdout, b"nothing to undo\n");
     assert!(machine.tune(&["--undo", "--state", state]).status.success());
+    assert_eq!(machine.contents(), before);
+}
+
+#[test]
+fn the_state_file_may_be_a_bare_name() {
+    let machine = two_wrong();
+    let before = machine.contents();
+    let here = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tune"));
+        command.arg("check").arg("--root").arg(machine.path("/")).args(args);
+        command.current_dir(machine.path("/etc")).output().unwrap()
+    };
+    let applied = here(&["--apply", "--state", "tune.state"]);
+    assert!(applied.status.success(), "{}", output_text(&applied));
+    assert!(machine.path("/etc/tune.state").is_file(), "{}", output_text(&applied));
+    let undone = here(&["--undo", "--state", "tune.state"]);
+    assert!(undone.status.success(), "{}", output_text(&undone));
     assert_eq!(machine.contents(), before);
 }
 
