@@ -316,6 +316,67 @@ fn version_1_groups_are_read_where_they_are_mounted() {
     assert_eq!(machine.no_pages(huge(1)), Reason::OverLimit { needed: 2 << 20, left: 0, limit });
 }
 
+/// The recorded machine's memory, and 8 GiB of free swap.
+fn with_swap() -> String {
+    let text = include_str!("machines/two-nodes.txt");
+    let (_, text) = text.split_once("== /proc/meminfo\n").unwrap();
+    let (text, _) = text.split_once("== ").unwrap();
+    let lines = text.lines().filter(|line| !line.starts_with("Swap"));
+    let lines: String = lines.map(|line| format!("{line}\n")).collect();
+    lines + "SwapTotal: 8388608 kB\nSwapFree: 8388608 kB\n"
+}
+
+#[test]
+fn a_version_2_group_swaps_out_no_more_than_it_may() {
+    let memory = with_swap();
+    let machine = Recorded::with(&[
+        ("/proc/meminfo", Some(&memory)),
+        ("/proc/self/cgroup", Some("0::/pod/one\n")),
+        ("/sys/fs/cgroup/pod/one/memory.max", Some("1073741824\n")),
+        ("/sys/fs/cgroup/pod/one/memory.current", Some("943718400\n")),
+    ]);
+    let one = |file: &str| format!("/sys/fs/cgroup/pod/one/memory.swap.{file}");
+    let limit = Limit::Group { file: "/sys/fs/cgroup/pod/one/memory.max".into(), bytes: 1 << 30 };
+    let left = |left| Reason::OverLimit { needed: 512 << 20, left, limit: limit.clone() };
+    // Without a limit of swap, the group may use all of the machine's.
+    assert!(machine.outlook(plain(512 * MIB)).is_ok());
+    machine.write(&one("max"), "max\n");
+    machine.write(&one("current"), "0\n");
+    assert!(machine.outlook(plain(512 * MIB)).is_ok());
+    machine.write(&one("max"), "0\n");
+    assert_eq!(machine.no_pages(plain(512 * MIB)), left(124 << 20));
+    // What it has swapped out already counts.
+    machine.write(&one("max"), "536870912\n");
+    assert!(machine.outlook(plain(512 * MIB)).is_ok());
+    machine.write(&one("current"), "268435456\n");
+    assert_eq!(machine.no_pages(plain(512 * MIB)), left(380 << 20));
+    // So does the limit of a group above.
+    machine.write(&one("max"), "max\n");
+    machine.write("/sys/fs/cgroup/pod/memory.swap.max", "1048576\n");
+    assert_eq!(machine.no_pages(plain(512 * MIB)), left(125 << 20));
+}
+
+#[test]
+fn a_version_1_group_has_a_limit_of_memory_and_swap_together() {
+    let memory = with_swap();
+    let mounts = "31 30 0:25 / /cg rw - cgroup cgroup rw,memory\n";
+    let machine = Recorded::with(&[
+        ("/proc/meminfo", Some(&memory)),
+        ("/proc/self/mountinfo", Some(mounts)),
+        ("/proc/self/cgroup", Some("5:memory:/\n")),
+        ("/cg/memory.limit_in_bytes", Some("1073741824\n")),
+        ("/cg/memory.usage_in_bytes", Some("943718400\n")),
+        ("/cg/memory.stat", Some("total_inactive_file 1048576\n")),
+    ]);
+    assert!(machine.outlook(plain(512 * MIB)).is_ok());
+    machine.write("/cg/memory.memsw.limit_in_bytes", "1342177280\n");
+    machine.write("/cg/memory.memsw.usage_in_bytes", "1006632960\n");
+    let limit = Limit::Group { file: "/cg/memory.memsw.limit_in_bytes".into(), bytes: 1280 << 20 };
+    let want = Reason::OverLimit { needed: 512 << 20, left: 321 << 20, limit };
+    assert_eq!(machine.no_pages(plain(512 * MIB)), want);
+    assert!(machine.outlook(plain(321 * MIB)).is_ok());
+}
+
 #[test]
 fn garbled_or_empty_files_set_no_limit_and_never_panic() {
     let nonsense = "18446744073709551616 \u{fffd} kB\n:::\n-\n\n";

@@ -35,26 +35,36 @@ pub(super) fn huge(machine: &Machine, page: usize, needed: u64) -> Result<(), Re
 }
 
 /// Checks that the groups leave `needed` bytes of memory. The kernel can drop cached files to make
-/// room, and swap out up to `swap` bytes.
+/// room. It can swap out up to `swap` bytes, as far as the groups may use swap.
 pub(super) fn memory(machine: &Machine, needed: u64, swap: u64) -> Result<(), Reason> {
     let Some(group) = Group::find(machine, "memory") else { return Ok(()) };
-    let (limit, used, names) = match group.version {
-        Version::One => (
-            "memory.limit_in_bytes",
-            "memory.usage_in_bytes",
-            &["total_inactive_file", "total_active_file"][..],
-        ),
-        Version::Two => (
-            "memory.max",
-            "memory.current",
-            &["inactive_file", "active_file", "slab_reclaimable"][..],
-        ),
-    };
-    let files = Files { limit: limit.into(), used: used.into() };
-    group.leaves(needed, &files, &|folder| {
-        let text = machine.text(&format!("{folder}/memory.stat")).unwrap_or_default();
-        names.iter().map(|name| statistic(&text, name)).sum::<u64>().saturating_add(swap)
-    })
+    match group.version {
+        Version::One => {
+            let cached = |folder: &str| cached(machine, folder, &ONE_CACHED);
+            let files = |name: &str| Files {
+                limit: format!("memory.{name}limit_in_bytes"),
+                used: format!("memory.{name}usage_in_bytes"),
+            };
+            group.leaves(needed, &files(""), &|folder| cached(folder).saturating_add(swap))?;
+            // The limit of memory and swap together.
+            group.leaves(needed, &files("memsw."), &cached)
+        }
+        Version::Two => {
+            let files = Files { limit: "memory.max".into(), used: "memory.current".into() };
+            group.leaves(needed, &files, &|folder| {
+                cached(machine, folder, &TWO_CACHED).saturating_add(group.swap(folder, swap))
+            })
+        }
+    }
+}
+
+const ONE_CACHED: [&str; 2] = ["total_inactive_file", "total_active_file"];
+const TWO_CACHED: [&str; 3] = ["inactive_file", "active_file", "slab_reclaimable"];
+
+/// Bytes of a group's memory that the kernel can drop: the sum of these statistics.
+fn cached(machine: &Machine, folder: &str, names: &[&str]) -> u64 {
+    let text = machine.text(&format!("{folder}/memory.stat")).unwrap_or_default();
+    names.iter().map(|name| statistic(&text, name)).sum()
 }
 
 /// The kernel's name for a page size: `2MB`, `1GB`, `64KB`.
@@ -138,6 +148,17 @@ impl<'a> Group<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The part of `swap` bytes that a group of version 2 may use: its own limit of swap and those
+    /// of the groups above it apply.
+    fn swap(&self, folder: &str, swap: u64) -> u64 {
+        let above = self.upwards().into_iter().filter(|above| above.len() <= folder.len());
+        above.fold(swap, |least, folder| {
+            let number = |name: &str| self.machine.number(&format!("{folder}/memory.swap.{name}"));
+            let used = || number("current").unwrap_or(0);
+            number("max").map_or(least, |most| least.min(most.saturating_sub(used())))
+        })
     }
 
     /// The folders from the group up to the mount.
