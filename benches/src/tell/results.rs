@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::fs;
 use std::io;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -11,6 +12,7 @@ use serde_json::Value;
 use crate::ask::cli::ResultsArgs;
 use crate::error::{self, Failure};
 use crate::machine::Machine;
+use crate::overhead::{callgrind, symbols};
 use crate::tell::aims::Aims;
 use crate::tell::grid::Grid;
 use crate::tell::peers;
@@ -23,7 +25,12 @@ pub(crate) const WITHOUT_LTO: &str = "CARGO_PROFILE_RELEASE_LTO=off \
     target/no-lto";
 
 /// Runs everything. Returns the page.
+///
+/// # Errors
+/// A command fails. If valgrind or nm is missing, that shows at once, before anything is timed.
 pub(crate) fn page(args: &ResultsArgs, machine: &Machine) -> Result<String, Failure> {
+    callgrind::version()?;
+    symbols::sizes(iter::empty())?;
     let [compare, perftest] = beside(args)?;
     let own = std::env::current_exe()
         .map_err(|error| Failure::system("find this program", &error, "start it by its path"))?;

@@ -35,6 +35,20 @@ fn a_wrong_word_is_answered_with_the_right_one() {
     refuses(&mut bench("latency --size 2g"), 1, &["2147483648"]);
 }
 
+/// A core that is not there would stop the first command that measures time.
+#[test]
+fn a_program_that_the_page_needs_is_missed_before_anything_is_timed() {
+    let folder = scratch("missing");
+    fs::create_dir_all(&folder).unwrap();
+    let line = format!("results --cores 4094,4095 --out {}/page.md", folder.display());
+    let mut results = bench(&line);
+    results.env("PATH", &folder);
+    refuses(&mut results, 1, &["start valgrind", "apt-get install valgrind"]);
+    std::os::unix::fs::symlink("/bin/true", folder.join("valgrind")).unwrap();
+    refuses(&mut results, 1, &["start nm", "apt-get install binutils"]);
+    fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn an_address_of_another_host_is_refused_with_one_that_does() {
     for line in ["latency --addr 192.0.2.1", "rate --listen 192.0.2.1"] {
