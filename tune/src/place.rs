@@ -105,18 +105,26 @@ pub fn take_memory(memory: Memory, nodes: &Ids) -> Result<(), PlaceError> {
         Ok(()) => return Ok(()),
         Err(source) => source,
     };
-    let fix = match source.raw_os_error() {
-        // A kernel without NUMA has one node with all memory.
-        Some(libc::ENOSYS) if !has_nodes() => return Ok(()),
+    match fix(source.raw_os_error(), has_nodes()) {
+        Some(fix) => Err(PlaceError::Memory { nodes, source, fix }),
+        None => Ok(()),
+    }
+}
+
+/// What to do about an error of set_mempolicy(2). `None`: nothing is wrong, because one node has
+/// all memory.
+fn fix(error: Option<i32>, has_nodes: bool) -> Option<&'static str> {
+    match error {
+        // A kernel without NUMA has no such call, and a container may forbid it.
+        Some(libc::ENOSYS | libc::EPERM) if !has_nodes => None,
         Some(libc::EPERM) => {
-            "give the container the capability SYS_NICE, or set memory = \"any\" in the plan"
+            Some("give the container the capability SYS_NICE, or set memory = \"any\" in the plan")
         }
-        _ => {
+        _ => Some(
             "the nodes must have memory and be in cpuset.mems: make a plan for this machine (tune \
-             plan)"
-        }
-    };
-    Err(PlaceError::Memory { nodes, source, fix })
+             plan)",
+        ),
+    }
 }
 
 /// From `include/uapi/linux/mempolicy.h`; newer than the C library's list.
@@ -137,4 +145,19 @@ fn set_policy(mode: libc::c_int, nodes: &Ids) -> io::Result<()> {
     // reads it.
     let answer = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, pointer, bits) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forbidden_call_is_no_error_where_it_would_change_nothing() {
+        for error in [libc::ENOSYS, libc::EPERM] {
+            assert_eq!(fix(Some(error), false), None);
+        }
+        assert!(fix(Some(libc::EPERM), true).unwrap().contains("SYS_NICE"));
+        assert!(fix(Some(libc::EINVAL), false).unwrap().contains("tune plan"));
+        assert!(fix(Some(libc::ENOSYS), true).unwrap().contains("tune plan"));
+    }
 }
