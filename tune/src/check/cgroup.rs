@@ -188,12 +188,12 @@ fn hugetlb(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
         "hugetlb.1GB.limit_in_bytes",
     ];
     let found = find(host, "hugetlb", &names, is_endless)?;
-    let wanted = host.hugepages << 21;
+    let wanted = super::memory::wanted(host)?;
     let (mut texts, mut few) = (Vec::new(), false);
     for limit in &found.limits {
         let bytes = bytes_of(limit)?;
         texts.push(format!(
-            "{} contains {bytes}; the pages wanted on one node are {wanted}",
+            "{} contains {bytes}; the pages wanted on all nodes are {wanted}",
             limit.file
         ));
         few |= bytes < wanted && limit.file.contains(".2MB.");

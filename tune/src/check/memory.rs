@@ -135,6 +135,12 @@ fn pools(host: &Host<'_>) -> Result<Vec<String>, Unread> {
     Ok(folders)
 }
 
+/// The bytes of the huge pages wanted on all nodes together.
+pub(super) fn wanted(host: &Host<'_>) -> Result<u64, Unread> {
+    let pools = pools(host)?.len().max(1);
+    Ok(host.hugepages.saturating_mul(2 << 20).saturating_mul(pools as u64))
+}
+
 fn hugepages(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
     let folders = pools(host)?;
     if folders.is_empty() {
@@ -183,8 +189,8 @@ fn memlock(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
     if u64::from_str_radix(&caps, 16).is_ok_and(|caps| caps & IPC_LOCK != 0) {
         return Ok(Verdict::fine(format!("{bytes} bytes, and CAP_IPC_LOCK lifts the limit")));
     }
-    let wanted = host.hugepages << 21;
-    let is = format!("{bytes} bytes; the huge pages of one node are {wanted}");
+    let wanted = wanted(host)?;
+    let is = format!("{bytes} bytes; the pages wanted on all nodes are {wanted}");
     let set = host.text(MEMLOCK.files)?.unwrap_or_default();
     let set = set.lines().any(|line| line == MEMLOCK.value);
     let mut steps = other_steps(host, check);

@@ -37,7 +37,12 @@ fn a_limit_on_memory_is_bad_when_it_is_near() {
 fn a_limit_below_the_wanted_huge_pages_is_bad() {
     let machine = Machine::healthy().with(&format!("{GROUP}/hugetlb.2MB.max"), "2097152");
     machine.fixes("cgroup_hugetlb", "bad");
-    machine.with(&format!("{GROUP}/hugetlb.2MB.max"), "134217728").says("cgroup_hugetlb", "note");
+    // The two nodes need 64 pages each, and the limit is for both.
+    let both = |bytes: &str| Machine::healthy().with(&format!("{GROUP}/hugetlb.2MB.max"), bytes);
+    both("268435456").says("cgroup_hugetlb", "note");
+    assert!(both("268435455").says("cgroup_hugetlb", "bad").contains("all nodes are 268435456"));
+    let one = both("134217728").without("/sys/devices/system/node/node1");
+    one.says("cgroup_hugetlb", "note");
     let reserved = Machine::healthy().with(&format!("{GROUP}/hugetlb.2MB.rsvd.max"), "0");
     reserved.says("cgroup_hugetlb", "bad");
     let giant = Machine::healthy().with(&format!("{GROUP}/hugetlb.1GB.max"), "0");

@@ -56,6 +56,13 @@ fn a_memlock_of_64_kib_is_fixed_for_the_next_login() {
 }
 
 #[test]
+fn a_memlock_has_room_for_the_pages_of_all_nodes() {
+    assert!(memlock("268435455").says("memlock", "bad").contains("all nodes are 268435456"));
+    memlock("268435456").says("memlock", "note");
+    memlock("134217728").without("/sys/devices/system/node/node1").says("memlock", "note");
+}
+
+#[test]
 fn a_large_memlock_is_a_note_and_root_needs_none() {
     memlock("999999999").fixes_to("memlock", "note", "note");
     memlock("65536").with("/proc/self/status", "CapEff:\t0000000000004000").says("memlock", "fine");
