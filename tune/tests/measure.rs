@@ -38,7 +38,7 @@ fn figures_are_there_for_every_pair_of_cores_and_nodes() {
 fn a_failed_measurement_says_why() {
     for (words, part) in [
         (&["--cpus", "5000", "--memory", "0"][..], "5000"),
-        (&["--memory", "1000000G"], "ask for at most half of that"),
+        (&["--memory", "1000000G"], "ask for at most half of that: use --memory"),
     ] {
         let output = measure(words);
         let text = String::from_utf8(output.stderr).unwrap();

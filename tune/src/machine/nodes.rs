@@ -99,10 +99,16 @@ fn memory(root: &Root, file: &str) -> u64 {
     meminfo(root, file, "MemTotal:").unwrap_or(0)
 }
 
-/// Free memory of a node, bytes; `None` if the machine does not say.
+/// Memory of a node that is free or that the kernel can free, because it only caches files, bytes;
+/// `None` if the machine does not say.
 pub(crate) fn free(root: &Root, node: usize) -> Option<u64> {
-    meminfo(root, &format!("{NODE}/node{node}/meminfo"), "MemFree:")
-        .or_else(|| meminfo(root, "/proc/meminfo", "MemFree:"))
+    let sum = |file: &str| {
+        let free = meminfo(root, file, "MemFree:")?;
+        let cached = ["Active(file):", "Inactive(file):", "SReclaimable:"];
+        let cached = cached.iter().filter_map(|key| meminfo(root, file, key));
+        Some(cached.fold(free, u64::saturating_add))
+    };
+    sum(&format!("{NODE}/node{node}/meminfo")).or_else(|| sum("/proc/meminfo"))
 }
 
 /// The figure in a line of `meminfo`, such as `[Node 0 ]MemTotal: 123 kB`, in bytes.
@@ -110,4 +116,31 @@ fn meminfo(root: &Root, file: &str, key: &str) -> Option<u64> {
     let text = root.text(file)?;
     let (_, rest) = text.lines().find_map(|line| line.split_once(key))?;
     rest.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn memory_that_caches_files_counts_as_free() {
+        let name = format!("doorbell-tune-free-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let root = Root::at(&folder);
+        assert_eq!(free(&root, 0), None);
+        let node = folder.join("sys/devices/system/node/node0");
+        fs::create_dir_all(&node).unwrap();
+        fs::create_dir_all(folder.join("proc")).unwrap();
+        fs::write(folder.join("proc/meminfo"), "MemFree: 1 kB\nActive(file): 2 kB\n").unwrap();
+        let text = "Node 0 MemTotal: 9 kB\nNode 0 MemFree: 1 kB\nNode 0 Active: 64 kB\n\
+                    Node 0 Active(file): 2 kB\nNode 0 Inactive(file): 4 kB\n\
+                    Node 0 SReclaimable: 8 kB\nNode 0 SUnreclaim: 16 kB\n";
+        fs::write(node.join("meminfo"), text).unwrap();
+        assert_eq!(free(&root, 0), Some(15 << 10));
+        // A kernel without nodes has the machine's figures alone.
+        assert_eq!(free(&root, 1), Some(3 << 10));
+        fs::remove_dir_all(folder).unwrap();
+    }
 }

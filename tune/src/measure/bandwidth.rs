@@ -27,8 +27,8 @@ pub(super) struct Pair {
     bytes: usize,
 }
 
-/// Refuses more than half of a node's free memory: the kernel cannot use other nodes here, and
-/// might kill programs.
+/// Refuses more than half of a node's free memory, cached files included: the kernel cannot use
+/// other nodes here, and might kill programs.
 pub(super) fn check(machine: &Machine, scope: &Scope) -> Result<(), MeasureError> {
     let bytes = scope.memory_bytes;
     for node in machine.memory_nodes.iter() {

@@ -64,15 +64,15 @@ pub enum MeasureError {
     },
     /// So much memory was asked for that the kernel might kill programs to make room.
     #[error(
-        "asked to read {bytes} bytes of node {node}, which has {free} bytes free; ask for at most \
-         half of that"
+        "asked to read {bytes} bytes of node {node}, which has {free} bytes free or used for \
+         cached files; ask for at most half of that: use --memory"
     )]
     TooMuch {
         /// The node.
         node: usize,
         /// Bytes asked for.
         bytes: u64,
-        /// Bytes free.
+        /// Bytes that are free, or that the kernel can free because they only cache files.
         free: u64,
     },
     /// The same core was named twice.
