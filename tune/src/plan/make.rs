@@ -312,8 +312,8 @@ fn notes(machine: &Machine, plan: &Plan) -> Vec<String> {
     for (node, bytes) in plan.memory_by_node() {
         let pages = bytes.div_ceil(HUGE_PAGE);
         notes.push(format!(
-            "memory of node {node}: {pages} huge pages of 2 MiB; echo {pages} > \
-             /sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages"
+            "memory of node {node}: {pages} huge pages of 2 MiB; `tune check --plan FILE --only \
+             hugepages --apply` reserves them if fewer are there"
         ));
     }
     notes
