@@ -3,6 +3,11 @@
 
 mod process;
 
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::thread;
+
+use doorbell::prelude::*;
 use process::{Running, program};
 
 /// Starts a server and its client. The client must print these words and end; then SIGTERM ends the
@@ -68,7 +73,71 @@ fn sleep_takes_few_turns() {
 #[test]
 fn plan_serves_each_connection_by_a_worker_in_its_place() {
     let path = env!("CARGO_BIN_EXE_plan");
-    meet(path, &[], &["--connections", "3"], &["0 answers are missing"], &[": 3 messages"]);
+    meet(path, &[], &["--connections", "3"], &["3 answers"], &[": 3 messages"]);
+}
+
+/// A server that answers nothing: it hangs up when a client is there, or at its first message.
+struct HangsUp {
+    at_once: bool,
+    listens: mpsc::Sender<SocketAddr>,
+}
+
+impl Program for HangsUp {
+    type Output = ();
+
+    fn run<F: Fabric>(self, nic: F) {
+        let mut runtime = Runtime::new(&nic, &Config::DEFAULT);
+        let stop = runtime.stopper();
+        runtime.add(HangUp { at_once: self.at_once, stop }).expect("a worker");
+        let addr = SocketAddr::from(([127, 0, 0, 1], 0));
+        self.listens.send(runtime.listen(addr).expect("a port")).expect("the test waits");
+        runtime.run().expect("it serves");
+    }
+}
+
+struct HangUp {
+    at_once: bool,
+    stop: Stop,
+}
+
+impl<P: Provider> Handler<P> for HangUp {
+    fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+        if self.at_once {
+            out.finish(peer);
+        }
+    }
+
+    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+        out.finish(message.peer());
+        Verdict::Done
+    }
+
+    fn on_peer_down(&mut self, _: PeerId, _why: DownReason, _out: &mut Outbox<'_, P>) {
+        self.stop.stop();
+    }
+}
+
+#[test]
+fn a_client_whose_server_hangs_up_fails() {
+    for (path, at_once, words) in [
+        (env!("CARGO_BIN_EXE_rpc"), false, "5 answers are missing"),
+        (env!("CARGO_BIN_EXE_large"), false, "the server has not read it"),
+        (env!("CARGO_BIN_EXE_sleep"), false, "20 answers are missing"),
+        (env!("CARGO_BIN_EXE_plan"), false, "1 answers are missing"),
+        (env!("CARGO_BIN_EXE_epoll"), false, "1000 answers are missing"),
+        (env!("CARGO_BIN_EXE_async_fd"), false, "1000 answers are missing"),
+        // It sends nothing before it hears from the server.
+        (env!("CARGO_BIN_EXE_onesided"), true, "before the READ has ended"),
+    ] {
+        let (listens, listening) = mpsc::channel();
+        let server = HangsUp { at_once, listens };
+        let soft = Device::choose(Some("soft0"), None).expect("the embedded device");
+        let server = thread::spawn(move || soft.run(server));
+        let port = listening.recv().expect("a port").port().to_string();
+        let client = Running::start(program(path).args(["client", "--port", &port]));
+        client.ends_with(1, words);
+        server.join().expect("it has not panicked");
+    }
 }
 
 /// A loop that forgets to arm its worker finds every message late, by its clock. One that arms it

@@ -51,8 +51,12 @@ impl Program for Example {
                 dialer.start(addr, &[], &intake, Duration::from_secs(20))?;
             }
             let late = serve(&mut worker, &mut listener, &mut dialer).await?;
-            println!("{} messages, {late} of them found late", worker.handler().messages);
-            Ok(())
+            let messages = worker.handler().messages;
+            println!("{messages} messages, {late} of them found late");
+            match is_server || messages == ROUNDS {
+                true => Ok(()),
+                false => Err(format!("{} answers are missing", ROUNDS - messages).into()),
+            }
         })
     }
 }

@@ -33,7 +33,8 @@ impl Program for Example {
     fn run<F: Fabric>(self, nic: F) -> Self::Output {
         let mut runtime = Runtime::new(&nic, &Config::DEFAULT);
         let (stop, large) = (runtime.stopper(), Large::new(4, 0)); // 4 in transit, tokens from 0 on
-        let worker = runtime.add(Transfer { large, offer: None, to: None, stop })?;
+        let worker =
+            runtime.add(Transfer { large, offer: None, to: None, is_read: false, stop })?;
         if self.0.side == Side::Server {
             // Only this worker touches its memory, so its bytes can be borrowed.
             let memory = worker.adopt_own(&nic, Mapping::huge(LENGTH as usize)?)?;
@@ -50,7 +51,10 @@ impl Program for Example {
             runtime.dial(self.0.place.addr())?;
         }
         runtime.run()?;
-        Ok(())
+        match self.0.side == Side::Server || runtime.workers()[0].handler().is_read {
+            true => Ok(()),
+            false => Err("the server has not read it".into()),
+        }
     }
 }
 
@@ -59,6 +63,8 @@ struct Transfer {
     large: Large,
     offer: Option<Piece>,
     to: Option<OwnPiece>,
+    /// True once the peer has read what was offered.
+    is_read: bool,
     stop: Stop,
 }
 
@@ -88,6 +94,7 @@ impl<P: Provider> Handler<P> for Transfer {
             }
             Received::Done { taken, .. } => {
                 println!("the server has read it: {taken}");
+                self.is_read = taken;
                 out.finish(message.peer()); // and on_peer_down stops
             }
             Received::Foreign => {}

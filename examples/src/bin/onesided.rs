@@ -50,12 +50,15 @@ impl Program for Example {
         }
         let mut runtime = Runtime::new(&nic, &Config::DEFAULT);
         let stop = runtime.stopper();
-        let worker = runtime.add(Client { there: None, memory: None, stop })?;
+        let worker = runtime.add(Client { there: None, memory: None, has_read: false, stop })?;
         worker.handler_mut().memory =
             Some(worker.adopt_own(&nic, Mapping::plain(EXPOSED as usize)?)?);
         runtime.dial(addr)?;
         runtime.run()?;
-        Ok(())
+        match runtime.workers()[0].handler().has_read {
+            true => Ok(()),
+            false => Err("the server is gone before the READ has ended".into()),
+        }
     }
 }
 
@@ -78,6 +81,8 @@ struct Client {
     there: Option<RemoteMemory>,
     /// The client's own.
     memory: Option<OwnRegion>,
+    /// True once the READ has brought the server's memory.
+    has_read: bool,
     stop: Stop,
 }
 
@@ -128,6 +133,7 @@ impl<P: Provider> Handler<P> for Client {
                 let counter = bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
                 let word = String::from_utf8_lossy(&bytes[WORD..WORD + 5]);
                 println!("read back: counter {counter}, word {word}");
+                self.has_read = true;
                 out.finish(peer); // and on_peer_down stops
             }
             (_, Ok(())) => {}

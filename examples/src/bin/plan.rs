@@ -97,7 +97,10 @@ fn client<F: Fabric>(nic: &F, place: &Place, connections: u64) -> Result<(), Fai
         runtime.dial(place.addr())?;
     }
     runtime.run()?;
-    println!("{} answers are missing", runtime.workers()[0].handler().left);
+    match runtime.workers()[0].handler().left {
+        0 => println!("{connections} answers"),
+        left => return Err(format!("{left} answers are missing").into()),
+    }
     Ok(())
 }
 

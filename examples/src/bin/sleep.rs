@@ -41,8 +41,12 @@ impl Program for Example {
         runtime.add(Client { peer: None, answers: 0, stop: runtime.stopper() })?;
         runtime.dial(addr)?;
         runtime.run()?;
-        println!("{} answers", runtime.workers()[0].handler().answers);
-        Ok(())
+        let answers = runtime.workers()[0].handler().answers;
+        println!("{answers} answers");
+        match answers {
+            COUNT => Ok(()),
+            _ => Err(format!("{} answers are missing", COUNT - answers).into()),
+        }
     }
 }
 
