@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::machine::floor::Floor;
+use crate::measure::piece;
 use crate::measure::record::{Document, Placement, round};
 use crate::measure::times::Times;
 use crate::tell::grid::Grid;
@@ -37,11 +38,9 @@ impl Percentiles {
     }
 }
 
-/// The middle one, or 0.
-pub(crate) fn median(numbers: impl Iterator<Item = f64>) -> f64 {
-    let mut numbers: Vec<f64> = numbers.collect();
-    numbers.sort_unstable_by(f64::total_cmp);
-    numbers.get(numbers.len() / 2).copied().unwrap_or_default()
+/// The median, or 0 if there are none.
+fn median(numbers: impl Iterator<Item = f64>) -> f64 {
+    piece::median(numbers).unwrap_or_default()
 }
 
 /// One round: both contestants in turn.
@@ -203,8 +202,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_the_middle_one() {
-        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
-        assert_eq!(median([].into_iter()), 0.0);
+    fn the_median_of_two_is_between_them() {
+        let of = |p50| Percentiles { p50, p90: p50, p99: 2.0 * p50 };
+        let median = Percentiles::median([of(3.0), of(2.0)].into_iter());
+        assert_eq!((median.p50, median.p90, median.p99), (2.5, 2.5, 5.0));
+        assert_eq!(Percentiles::median([].into_iter()).p50, 0.0);
     }
 }

@@ -44,7 +44,8 @@ fn write_summary(text: &mut String, machine: &Machine, measured: &Measured) {
     for (name, mut halves) in WAYS.into_iter().zip(found) {
         halves.sort_by(f64::total_cmp);
         let (Some(least), Some(most)) = (halves.first(), halves.last()) else { continue };
-        let median = halves[halves.len() / 2];
+        // Of an even count, the mean of the middle two.
+        let median = f64::midpoint(halves[(halves.len() - 1) / 2], halves[halves.len() / 2]);
         let _ = writeln!(
             text,
             "{name}: {least:.0} to {most:.0} ns, median {median:.0} ({} pairs)",
@@ -129,5 +130,24 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
+    }
+
+    #[test]
+    fn the_median_of_two_pairs_is_between_them() {
+        let cache = Cache { level: 3, bytes: 1, cpus: ids("0-2") };
+        let core = |cpus| Core { package: 0, node: 0, cpus: ids(cpus), slow: false };
+        let machine = Machine {
+            cores: vec![core("0"), core("1"), core("2")],
+            caches: vec![cache],
+            ..Machine::default()
+        };
+        let measured = Measured {
+            cpus: vec![0, 1, 2],
+            latency_ns: vec![vec![None, Some(40.0), Some(60.0)]],
+            bandwidth: Vec::new(),
+        };
+        let mut text = String::new();
+        write_summary(&mut text, &machine, &measured);
+        assert!(text.contains(": 40 to 60 ns, median 50 (2 pairs)\n"), "{text}");
     }
 }
