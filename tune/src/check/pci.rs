@@ -54,7 +54,8 @@ pub const CHECKS: &[Check] = &[
         cost: "about 0.1 to 0.2 us each way (remote less local latency; tune measure)",
         judge: node,
         fixes: &[Fix::Advice(
-            "use firmware that reports it, or set device_node in a plan by hand (tune plan)",
+            "use firmware that reports it, or edit `cpu`, `node` and `memory_node` of the workers \
+             in a plan (tune plan)",
         )],
     },
 ];
