@@ -13,8 +13,9 @@ use crate::{Cpus, Ids, Plan, ReadError, Root};
 pub struct Wants {
     /// The cores that they run on. Default: the isolated ones.
     pub cores: Option<Ids>,
-    /// Huge pages of 2 MiB on each node that they take memory from. Default: 64, which is 128 MiB,
-    /// enough for forty workers with default settings.
+    /// Huge pages of 2 MiB on each node that they take memory from. Default: 64, which is 128 MiB.
+    /// With the engine's default settings a receive queue takes 3 pages and each worker one for its
+    /// sends, so that is enough for 24 workers if every two share a queue, as in a plan.
     pub hugepages: u64,
     /// The nodes that they take memory from. Default: all nodes with memory.
     pub nodes: Option<Ids>,
