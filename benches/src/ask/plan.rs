@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use doorbell::worker::Config;
+
 use crate::ask::cli::{
     BandwidthArgs, Common, CrowdArgs, DeviceArgs, LatencyArgs, LoadArgs, RateArgs, ReportArgs,
     SweepArgs,
@@ -102,7 +104,7 @@ pub(crate) struct Plan {
     pub(crate) steps: Vec<Step>,
     /// The most workers that the serving side has.
     pub(crate) workers: u32,
-    /// Commands that measure the same figures again, one for each test.
+    /// For a report: commands that measure the same figures again, one for each test.
     pub(crate) commands: Vec<String>,
     /// Fail if a figure breaks its limit.
     pub(crate) check: bool,
@@ -132,8 +134,7 @@ pub(crate) fn latency(args: &LatencyArgs) -> Result<Plan, Failure> {
 fn latencies(common: &Common) -> Plan {
     let sizes = common.sizes(LATENCY_SIZES);
     let steps = sizes.iter().map(|&size| step(common, Test::Latency, size, 1)).collect();
-    let commands = vec![format!("doorbell-bench latency --size {}{}", list(&sizes), rest(common))];
-    Plan { steps, workers: 1, commands, check: false }
+    Plan { steps, workers: 1, commands: Vec::new(), check: false }
 }
 
 /// Compares idle connections with none, in turn.
@@ -196,14 +197,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<Plan, Failure> {
         })
     };
     let steps = sizes.iter().flat_map(each).collect();
-    let rates = wanted.iter().map(f64::to_string).collect::<Vec<_>>().join(",");
-    let (list, mut rest) = (list(&sizes), rest(common));
-    rest.push_str(&format!(" --arrivals {} --seed {seed}", arrivals.name()));
-    if let Some(Slo { percentile, limit_ns }) = slo {
-        rest.push_str(&format!(" --slo {percentile}={limit_ns}ns --tries {}", args.tries));
-    }
-    let commands = vec![format!("doorbell-bench load --size {list} --rate {rates}{rest}")];
-    Ok(Plan { steps, workers: 1, commands, check: false })
+    Ok(Plan { steps, workers: 1, commands: Vec::new(), check: false })
 }
 
 /// `sweep`.
@@ -222,10 +216,7 @@ pub(crate) fn sweep(args: &SweepArgs) -> Plan {
         step
     };
     let steps = sizes.iter().map(each).collect();
-    let (list, depths) = (list(&sizes), list(&depths));
-    let rest = rest(common);
-    let commands = vec![format!("doorbell-bench sweep --size {list} --depth {depths}{rest}")];
-    Plan { steps, workers: 1, commands, check: args.check }
+    Plan { steps, workers: 1, commands: Vec::new(), check: args.check }
 }
 
 /// `crowd`.
@@ -240,10 +231,7 @@ pub(crate) fn crowd(args: &CrowdArgs) -> Plan {
         step
     };
     let steps = sizes.iter().map(each).collect();
-    let (list, rest) = (list(&sizes), rest(common));
-    let of = format!("--qps {qps} --idle-qps {idle_qps} --receives {receives} --depth {depth}");
-    let commands = vec![format!("doorbell-bench crowd --size {list} {of}{rest}")];
-    Plan { steps, workers: 1, commands, check: false }
+    Plan { steps, workers: 1, commands: Vec::new(), check: false }
 }
 
 /// `bandwidth`.
@@ -276,8 +264,7 @@ pub(crate) fn bandwidth(args: &BandwidthArgs) -> Result<Plan, Failure> {
         })
     };
     let steps = sizes.iter().flat_map(each).collect();
-    let command = format!("doorbell-bench bandwidth --size {}{}", list(&sizes), rest(common));
-    Ok(Plan { steps, workers: 1, commands: vec![command], check: false })
+    Ok(Plan { steps, workers: 1, commands: Vec::new(), check: false })
 }
 
 /// Messages due each second in a report.
@@ -285,20 +272,23 @@ const REPORT_RATES: [f64; 6] = [10e3, 100e3, 500e3, 1e6, 2e6, 4e6];
 
 /// `report`: latencies, rates, and round trips under load.
 pub(crate) fn report(args: &ReportArgs) -> Plan {
-    let mut plan = latencies(&args.common);
-    let rates = rates(&args.common, REPORT_BATCHES);
-    plan.steps.extend(rates.steps);
-    plan.commands.extend(rates.commands);
     let common = &args.common;
+    let mut plan = latencies(common);
+    plan.steps.extend(rates(common, REPORT_BATCHES).steps);
     let size = LOAD_SIZES[0];
     let load = |rate| Step { rate, ..step(common, Test::Load, size, 1) };
     let poisson = |step| Step { arrivals: Arrivals::Poisson, ..step };
     plan.steps.extend(REPORT_RATES.map(load).map(poisson));
-    let list = REPORT_RATES.map(|rate| rate.to_string()).join(",");
-    plan.commands.push(format!(
-        "doorbell-bench load --size {size} --rate {list} --arrivals poisson{}",
-        rest(common)
-    ));
+    let due = REPORT_RATES.map(|rate| rate.to_string()).join(",");
+    let sizes = |usual| list(&common.sizes(usual));
+    let (latency, rate) = (sizes(LATENCY_SIZES), sizes(RATE_SIZES));
+    let tests = [
+        format!("latency --size {latency}"),
+        format!("rate --size {rate} --batch {}", list(REPORT_BATCHES)),
+        format!("load --size {size} --rate {due} --arrivals poisson"),
+    ];
+    let rest = rest(common);
+    plan.commands.extend(tests.map(|test| format!("doorbell-bench {test}{rest}")));
     plan
 }
 
@@ -306,10 +296,7 @@ fn rates(common: &Common, batches: &[u32]) -> Plan {
     let sizes = common.sizes(RATE_SIZES);
     let each = |&size| batches.iter().map(move |&batch| step(common, Test::Rate, size, batch));
     let steps = sizes.iter().flat_map(each).collect();
-    let (list, batches) = (list(&sizes), list(batches));
-    let commands =
-        vec![format!("doorbell-bench rate --size {list} --batch {batches}{}", rest(common))];
-    Plan { steps, workers: 1, commands, check: false }
+    Plan { steps, workers: 1, commands: Vec::new(), check: false }
 }
 
 fn step(common: &Common, test: Test, size: u32, batch: u32) -> Step {
@@ -334,9 +321,56 @@ fn rest(common: &Common) -> String {
     if let Some(addr) = common.connect {
         text.push_str(&format!(" --connect {addr}"));
     }
+    if let Some(addr) = common.addr {
+        text.push_str(&format!(" --addr {addr}"));
+    }
+    if common.signal_every != Config::DEFAULT.signal_every {
+        text.push_str(&format!(" --signal-every {}", common.signal_every));
+    }
     text
 }
 
 fn list(numbers: &[u32]) -> String {
     numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::ask::cli::{Cli, Cmd};
+
+    /// The steps of a command.
+    fn steps(line: &str) -> Vec<Step> {
+        match Cli::try_parse_from(line.split_whitespace()).unwrap().command {
+            Cmd::Latency(args) => latency(&args).unwrap().steps,
+            Cmd::Rate(args) => rate(&args).steps,
+            Cmd::Load(args) => load(&args).unwrap().steps,
+            _ => panic!("{line}"),
+        }
+    }
+
+    #[test]
+    fn the_commands_of_a_report_measure_its_figures_again() {
+        for options in ["", "--size 8,100 --signal-every 3 --duration 0.5", "--quick"] {
+            let options = format!("{options} --device soft0 --addr 127.0.0.2 --cores 0,1");
+            let words = format!("doorbell-bench report {options}");
+            let Cmd::Report(args) = Cli::parse_from(words.split_whitespace()).command else {
+                panic!("{words}")
+            };
+            let plan = report(&args);
+            let again: Vec<Step> = plan.commands.iter().flat_map(|line| steps(line)).collect();
+            let figures = |steps: &[Step]| -> Vec<_> {
+                let of = |step: &Step| (step.request, step.batch, step.rate.to_bits(), step.time);
+                steps.iter().map(of).collect()
+            };
+            assert_eq!(figures(&again), figures(&plan.steps));
+            for command in &plan.commands {
+                for part in ["--device soft0", "--addr 127.0.0.2", "--cores 0,1"] {
+                    assert!(command.contains(part), "{command}");
+                }
+            }
+        }
+    }
 }
