@@ -13,8 +13,16 @@ use crate::border::{Errno, lock, number, take_one};
 /// A queue whose descriptor is readable while there is an event. A program may poll it, and make it
 /// not block.
 pub(crate) struct Queue<T> {
+    /// A semaphore: its count, and the threads that have taken one and not come for their event
+    /// yet, are as many as `list.events` and `list.missing` together.
     fd: OwnedFd,
-    list: Mutex<VecDeque<T>>,
+    list: Mutex<List<T>>,
+}
+
+struct List<T> {
+    events: VecDeque<T>,
+    /// Forgotten events whose count could not be taken back. As many threads find nothing.
+    missing: usize,
 }
 
 /// The asynchronous events of a context.
@@ -58,7 +66,8 @@ pub(crate) fn wait_by(fd: c_int, look: impl Fn() -> Result<c_int, Errno> + Copy)
 
 impl<T> Queue<T> {
     pub(crate) fn new() -> Result<Queue<T>, Errno> {
-        Ok(Queue { fd: eventfd(libc::EFD_SEMAPHORE)?, list: Mutex::default() })
+        let list = Mutex::new(List { events: VecDeque::new(), missing: 0 });
+        Ok(Queue { fd: eventfd(libc::EFD_SEMAPHORE)?, list })
     }
 
     pub(crate) fn fd(&self) -> c_int {
@@ -66,13 +75,15 @@ impl<T> Queue<T> {
     }
 
     pub(crate) fn push(&self, event: T) {
-        lock(&self.list).push_back(event);
+        let mut list = lock(&self.list);
+        list.events.push_back(event);
+        // While the list is locked: `forget` counts on it.
         ring(self.fd());
     }
 
     /// The next event, after [`take_one`]. There is none if it was for an object that is gone.
     pub(crate) fn next(&self) -> Option<T> {
-        lock(&self.list).pop_front()
+        self.next_and(|_| Ok(())).ok().flatten()
     }
 
     /// The same, and does something with the event before [`Queue::forget`] can miss it.
@@ -81,15 +92,36 @@ impl<T> Queue<T> {
         note: impl FnOnce(&T) -> Result<(), Errno>,
     ) -> Result<Option<T>, Errno> {
         let mut list = lock(&self.list);
-        let next = list.pop_front();
+        if list.missing > 0 {
+            list.missing -= 1;
+            return Ok(None);
+        }
+        let next = list.events.pop_front();
         next.as_ref().map_or(Ok(()), note)?;
         Ok(next)
     }
 
-    /// Forgets the events of an object that goes.
+    /// Forgets the events of an object that goes. The descriptor is readable after that only if
+    /// there are others.
     pub(crate) fn forget(&self, is_of_it: impl Fn(&T) -> bool) {
-        lock(&self.list).retain(|event| !is_of_it(event));
+        let mut list = lock(&self.list);
+        let before = list.events.len();
+        list.events.retain(|event| !is_of_it(event));
+        for _ in list.events.len()..before {
+            if !take_back(self.fd()) {
+                list.missing += 1;
+            }
+        }
     }
+}
+
+/// Takes one from an eventfd, and does not wait. False if another thread has it, and on a kernel
+/// before 5.8, which cannot do so.
+fn take_back(fd: c_int) -> bool {
+    let mut count = 0_u64;
+    let room = libc::iovec { iov_base: (&raw mut count).cast(), iov_len: 8 };
+    // SAFETY: eight bytes of `count`.
+    unsafe { libc::preadv2(fd, &raw const room, 1, -1, libc::RWF_NOWAIT) == 8 }
 }
 
 /// Makes an eventfd readable. By number: `write` of the C library is a cancellation point.
@@ -122,5 +154,34 @@ mod tests {
             Ok(())
         });
         assert_eq!((event, locked), (Ok(Some(7)), Some(true)));
+    }
+
+    fn is_readable<T>(queue: &Queue<T>) -> bool {
+        let mut asked = libc::pollfd { fd: queue.fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one `pollfd`.
+        unsafe { libc::poll(&raw mut asked, 1, 0) == 1 }
+    }
+
+    #[test]
+    fn a_queue_is_readable_only_while_it_has_an_event() {
+        let queue = Queue::new().unwrap();
+        [1, 2, 1].into_iter().for_each(|event| queue.push(event));
+        queue.forget(|event| *event == 1);
+        assert!(is_readable(&queue), "the event 2 is left");
+        assert!(take_one(queue.fd()));
+        assert_eq!((queue.next(), is_readable(&queue)), (Some(2), false));
+    }
+
+    /// A thread has begun to take an event, which is forgotten before the thread comes for it.
+    #[test]
+    fn a_thread_whose_event_was_forgotten_leaves_the_next_one_its_count() {
+        let queue = Queue::new().unwrap();
+        queue.push(1);
+        assert!(take_one(queue.fd()));
+        queue.forget(|event| *event == 1);
+        queue.push(2);
+        assert_eq!((queue.next(), is_readable(&queue)), (None, true));
+        assert!(take_one(queue.fd()));
+        assert_eq!((queue.next(), is_readable(&queue)), (Some(2), false));
     }
 }
