@@ -248,7 +248,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(at: *mut ibv_cq) -> c_int {
             return Err(Errno(libc::EBUSY));
         }
         // From here on no event of it comes.
-        lock(&cq.own.progress.cqs).remove(&cq.own.id);
+        cq.own.progress.unlist(&cq.own.progress.cqs, &cq.own.id);
         // SAFETY: alive; the program does not change its channel.
         let channel = unsafe { (*at).channel };
         if !channel.is_null() {

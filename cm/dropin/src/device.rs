@@ -13,8 +13,8 @@ use doorbell_soft::SOFT_DEVICE;
 use libc::{c_int, c_uint};
 
 use crate::abi::*;
-use crate::border::{Errno, INVALID, code, number, put, text, zeroed};
-use crate::context::context;
+use crate::border::{Errno, INVALID, code, given, number, put, text, zeroed};
+use crate::context::{context, device as shared_device};
 use crate::paths::DEV_NAME;
 use crate::queue::{NONE, wait_by};
 use crate::scatter::PIECES_MAX;
@@ -79,7 +79,7 @@ extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn ibv_get_async_event(
+pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     at: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
@@ -87,16 +87,28 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
     wait_by(number(|| Ok(unsafe { context(at) }?.own.events.fd())), || {
         // SAFETY: the program's context, and room for an event.
         unsafe {
-            let Some(next) = context(at)?.own.events.next() else { return Ok(NONE) };
+            let own = &context(at)?.own;
+            let next = own.events.next_and(|next| {
+                own.progress.unacknowledged.add(next.element);
+                Ok(())
+            })?;
+            let Some(next) = next else { return Ok(NONE) };
             put(event, next)?;
         }
         Ok(0)
     })
 }
 
-/// An event holds nothing, and no destruction waits for it.
+/// The destruction of the object that an event names waits for this.
 #[unsafe(no_mangle)]
-extern "C" fn ibv_ack_async_event(_event: *mut ibv_async_event) {}
+pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    number(|| {
+        // SAFETY: the program's event.
+        let element = unsafe { given(event) }?.element;
+        shared_device()?.unacknowledged.remove(element);
+        Ok(0)
+    });
+}
 
 /// A limit, in C's type.
 fn limit(value: u32) -> c_int {

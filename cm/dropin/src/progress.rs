@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::hash::Hash;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once};
@@ -22,7 +23,7 @@ use libc::c_int;
 
 use crate::abi::{ibv_async_event, ibv_context};
 use crate::border::{Errno, lock, zeroed};
-use crate::queue::{AsyncQueue, clear, eventfd, last, ring};
+use crate::queue::{AsyncQueue, Unacknowledged, clear, eventfd, last, ring};
 use crate::scatter::Scatter;
 
 /// The polls of the program, all threads and queues; not exact, because to add is slow.
@@ -83,6 +84,8 @@ pub(crate) struct Progress {
     worked_posts: AtomicUsize,
     /// The events of each context, by its address.
     pub(crate) contexts: Mutex<HashMap<usize, Arc<AsyncQueue>>>,
+    /// Those that the program has got.
+    pub(crate) unacknowledged: Unacknowledged,
     /// Objects of the program. Each leaves its list before it is destroyed, and is used only while
     /// the list is locked.
     pub(crate) cqs: Mutex<HashMap<u64, Listed>>,
@@ -189,12 +192,26 @@ impl Progress {
             requests: AtomicUsize::new(0),
             worked_posts: AtomicUsize::new(0),
             contexts: Mutex::default(),
+            unacknowledged: Unacknowledged::default(),
             cqs: Mutex::default(),
             qps: Mutex::default(),
             srqs: Mutex::default(),
             scatter: Scatter::default(),
             started: Once::new(),
         })
+    }
+
+    /// An object is about to be destroyed: takes it out of its list, forgets its events, and waits
+    /// until the program has acknowledged those that it has got.
+    pub(crate) fn unlist<K: Eq + Hash>(&self, list: &Mutex<HashMap<K, Listed>>, key: &K) {
+        let known = lock(list).remove(key);
+        let Some(Listed { at, context, .. }) = known else { return };
+        // From here on no event names it.
+        let events = lock(&self.contexts).get(&context).cloned();
+        if let Some(events) = events {
+            events.forget(|event| event.element == at);
+        }
+        self.unacknowledged.wait(at);
     }
 
     /// Watches a completion queue with a channel.
@@ -474,9 +491,17 @@ pub(crate) fn start(progress: &'static Progress) {
 
 #[cfg(test)]
 mod tests {
+    use std::ptr::null_mut;
     use std::sync::mpsc;
 
     use super::*;
+    use crate::abi::*;
+    use crate::cq::{ibv_create_cq, ibv_destroy_cq};
+    use crate::device::{ibv_ack_async_event, ibv_get_async_event, ibv_get_device_list};
+    use crate::memory::ibv_alloc_pd;
+    use crate::open::ibv_open_device;
+    use crate::qp::{ibv_create_qp, ibv_destroy_qp};
+    use crate::srq::{ibv_create_srq, ibv_destroy_srq};
 
     /// A device whose thread runs, and whose program waits for an event.
     fn armed() -> &'static Progress {
@@ -541,6 +566,57 @@ mod tests {
             });
             let limit = Duration::from_secs(60);
             assert!(ended.recv_timeout(limit).is_ok(), "it goes on");
+        }
+    }
+
+    /// Events come for an object, of which the program gets one. Its destruction waits until that
+    /// one is acknowledged, and takes the others with it.
+    fn check_events_of(
+        context: *mut ibv_context,
+        raise: impl Fn(),
+        destroy: impl FnOnce() -> c_int + Send,
+    ) {
+        (0..2).for_each(|_| raise());
+        let mut event = ibv_async_event { element: 0, event_type: 0 };
+        // SAFETY: an open context, and room for an event.
+        assert_eq!(unsafe { ibv_get_async_event(context, &raw mut event) }, 0);
+        std::thread::scope(|scope| {
+            let destruction = scope.spawn(destroy);
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!destruction.is_finished(), "the event is not acknowledged");
+            // SAFETY: the event that came.
+            unsafe { ibv_ack_async_event(&raw mut event) };
+            assert_eq!(destruction.join().unwrap(), 0);
+        });
+        // SAFETY: an open context.
+        let fd = unsafe { (*context).async_fd };
+        let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one `pollfd`.
+        assert_eq!(unsafe { libc::poll(&raw mut asked, 1, 0) }, 0, "an event is left");
+    }
+
+    #[test]
+    fn no_event_names_an_object_that_is_gone() {
+        let progress = crate::context::device().unwrap();
+        // SAFETY: our own calls, with what they gave.
+        unsafe {
+            let context = ibv_open_device(*ibv_get_device_list(null_mut()));
+            let pd = ibv_alloc_pd(context);
+            let cq = ibv_create_cq(context, 4, null_mut(), null_mut(), 0);
+            let attr = ibv_srq_attr { max_wr: 4, max_sge: 1, srq_limit: 0 };
+            let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
+            let srq = ibv_create_srq(pd, &raw mut init);
+            let mut attr: ibv_qp_init_attr = std::mem::zeroed();
+            (attr.send_cq, attr.recv_cq, attr.srq, attr.qp_type) = (cq, cq, srq, 2);
+            let qp = ibv_create_qp(pd, &raw mut attr);
+            let (num, cq_id, srq_id) = ((*qp).handle, (*cq).handle.into(), (*srq).handle.into());
+            let (qp, srq, cq) = (qp as usize, srq as usize, cq as usize);
+            let raise = || progress.raise(lock(&progress.qps).get(&num), 1);
+            check_events_of(context, raise, move || ibv_destroy_qp(qp as *mut ibv_qp));
+            let raise = || progress.raise(lock(&progress.srqs).get(&srq_id), 15);
+            check_events_of(context, raise, move || ibv_destroy_srq(srq as *mut ibv_srq));
+            let raise = || progress.raise(lock(&progress.cqs).get(&cq_id), 0);
+            check_events_of(context, raise, move || ibv_destroy_cq(cq as *mut ibv_cq));
         }
     }
 }

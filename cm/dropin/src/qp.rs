@@ -350,7 +350,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(at: *mut ibv_qp) -> c_int {
             let qp = qp_at(at)?;
             let (num, progress) = (qp.own.num, qp.own.progress);
             progress.settle();
-            lock(&progress.qps).remove(&num);
+            progress.unlist(&progress.qps, &num);
             let (send_cq, recv_cq, srq) = ((*at).send_cq, (*at).recv_cq, (*at).srq);
             let parting = progress.device.part(num);
             drop(take::<Qp>(at.cast())?);

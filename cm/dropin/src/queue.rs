@@ -1,9 +1,9 @@
 //! Queues of events that programs wait for by descriptor.
 #![expect(unsafe_code, reason = "eventfd")]
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use libc::c_int;
 
@@ -27,6 +27,41 @@ struct List<T> {
 
 /// The asynchronous events of a context.
 pub(crate) type AsyncQueue = Queue<ibv_async_event>;
+
+/// The asynchronous events that a program has got and not yet acknowledged, by the address of the
+/// object that each names.
+#[derive(Default)]
+pub(crate) struct Unacknowledged {
+    counts: Mutex<HashMap<usize, u32>>,
+    fewer: Condvar,
+}
+
+impl Unacknowledged {
+    /// The program has got one more.
+    pub(crate) fn add(&self, element: usize) {
+        *lock(&self.counts).entry(element).or_default() += 1;
+    }
+
+    /// The program has acknowledged one.
+    pub(crate) fn remove(&self, element: usize) {
+        let mut counts = lock(&self.counts);
+        if let Some(count) = counts.get_mut(&element) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&element);
+                self.fewer.notify_all();
+            }
+        }
+    }
+
+    /// Waits until the program has acknowledged all that name that object.
+    pub(crate) fn wait(&self, element: usize) {
+        let mut counts = lock(&self.counts);
+        while counts.contains_key(&element) {
+            counts = self.fewer.wait(counts).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
 
 /// A new eventfd.
 pub(crate) fn eventfd(flags: c_int) -> Result<OwnedFd, Errno> {
@@ -81,12 +116,8 @@ impl<T> Queue<T> {
         ring(self.fd());
     }
 
-    /// The next event, after [`take_one`]. There is none if it was for an object that is gone.
-    pub(crate) fn next(&self) -> Option<T> {
-        self.next_and(|_| Ok(())).ok().flatten()
-    }
-
-    /// The same, and does something with the event before [`Queue::forget`] can miss it.
+    /// The next event, after [`take_one`]. There is none if it was for an object that is gone. Does
+    /// something with the event before [`Queue::forget`] can miss it.
     pub(crate) fn next_and(
         &self,
         note: impl FnOnce(&T) -> Result<(), Errno>,
@@ -162,6 +193,10 @@ mod tests {
         unsafe { libc::poll(&raw mut asked, 1, 0) == 1 }
     }
 
+    fn next<T>(queue: &Queue<T>) -> Option<T> {
+        queue.next_and(|_| Ok(())).unwrap()
+    }
+
     #[test]
     fn a_queue_is_readable_only_while_it_has_an_event() {
         let queue = Queue::new().unwrap();
@@ -169,7 +204,7 @@ mod tests {
         queue.forget(|event| *event == 1);
         assert!(is_readable(&queue), "the event 2 is left");
         assert!(take_one(queue.fd()));
-        assert_eq!((queue.next(), is_readable(&queue)), (Some(2), false));
+        assert_eq!((next(&queue), is_readable(&queue)), (Some(2), false));
     }
 
     /// A thread has begun to take an event, which is forgotten before the thread comes for it.
@@ -180,8 +215,8 @@ mod tests {
         assert!(take_one(queue.fd()));
         queue.forget(|event| *event == 1);
         queue.push(2);
-        assert_eq!((queue.next(), is_readable(&queue)), (None, true));
+        assert_eq!((next(&queue), is_readable(&queue)), (None, true));
         assert!(take_one(queue.fd()));
-        assert_eq!((queue.next(), is_readable(&queue)), (Some(2), false));
+        assert_eq!((next(&queue), is_readable(&queue)), (Some(2), false));
     }
 }

@@ -168,7 +168,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(at: *mut ibv_srq) -> c_int {
                 return Err(Errno(libc::EBUSY));
             }
             let (progress, id) = (srq.own.progress, srq.own.srq.id());
-            lock(&progress.srqs).remove(&id);
+            progress.unlist(&progress.srqs, &id);
             drop(take::<Srq>(at)?);
             progress.scatter.forget(Owner::Srq(id));
             Ok(())
