@@ -19,7 +19,7 @@ use crate::device::{ibv_get_device_list, ibv_query_gid};
 use crate::memory::{ibv_alloc_pd, ibv_reg_mr};
 use crate::open::ibv_open_device;
 use crate::post::{post_recv, post_send};
-use crate::qp::ibv_modify_qp;
+use crate::qp::{ibv_modify_qp, ibv_query_qp};
 
 const QKEY: u32 = 7;
 /// What lies before a datagram in its receive.
@@ -38,6 +38,13 @@ struct Own {
     num: u32,
     lkey: u32,
     room: usize,
+}
+
+/// Moves a queue pair to a state, by attributes of that mask.
+fn modify(qp: *mut ibv_qp, qp_state: i32, mask: i32) {
+    let (qkey, port_num) = (QKEY, 1);
+    let mut attr = ibv_qp_attr { qp_state, qkey, port_num, ..ibv_qp_attr::default() };
+    assert_eq!(unsafe { ibv_modify_qp(qp, &raw mut attr, mask) }, 0);
 }
 
 impl Own {
@@ -66,9 +73,7 @@ impl Own {
             let qp = create_qp_ex(context, &raw mut attr);
             assert!(!qp.is_null());
             for (qp_state, mask) in [(1, 1 | 16 | 32 | 64), (2, 1), (3, 1 | 1 << 16)] {
-                let (qkey, port_num) = (QKEY, 1);
-                let mut attr = ibv_qp_attr { qp_state, qkey, port_num, ..ibv_qp_attr::default() };
-                assert_eq!(ibv_modify_qp(qp, &raw mut attr, mask), 0);
+                modify(qp, qp_state, mask);
             }
             let mut gid = ibv_gid { raw: [0; 16] };
             assert_eq!(ibv_query_gid(context, 1, 0, &raw mut gid), 0);
@@ -125,6 +130,37 @@ impl Own {
         }
     }
 
+    /// Polls until there is a completion. Returns its number and status.
+    fn completion(&self) -> (u64, i32) {
+        let (mut wc, begun) = (ibv_wc::default(), Instant::now());
+        while unsafe { poll_cq(self.cq as *mut ibv_cq, 1, &raw mut wc) } == 0 {
+            assert!(begun.elapsed() < LIMIT);
+        }
+        (wc.wr_id, wc.status)
+    }
+
+    /// The state that a query shows.
+    fn state(&self) -> i32 {
+        unsafe {
+            let (mut attr, mut init) = (ibv_qp_attr::default(), zeroed::<ibv_qp_init_attr>());
+            assert_eq!(ibv_query_qp(self.qp(), &raw mut attr, 1, &raw mut init), 0);
+            attr.qp_state
+        }
+    }
+
+    /// Posts a datagram from memory without a key: it fails.
+    fn send_from_nowhere(&self, wr_id: u64) {
+        let mut sge = ibv_sge { addr: self.room as u64, length: 8, lkey: 0 };
+        unsafe {
+            let mut wr: ibv_send_wr = zeroed();
+            (wr.wr_id, wr.sg_list, wr.num_sge) = (wr_id, &raw mut sge, 1);
+            (wr.opcode, wr.send_flags) = (2, 2);
+            wr.wr.ud =
+                wr_ud { ah: self.ah as *mut ibv_ah, remote_qpn: self.num, remote_qkey: QKEY };
+            assert_eq!(post_send(self.qp(), &raw mut wr, null_mut()), 0);
+        }
+    }
+
     /// Polls once. Returns the numbers of the requests that have completed.
     fn poll(&self) -> Vec<u64> {
         let mut found = [(); 4].map(|()| ibv_wc::default());
@@ -178,4 +214,30 @@ fn two_threads_post_and_poll_the_same_queues() {
     });
     let once: HashSet<u64> = seen.iter().copied().collect();
     assert_eq!((seen.len(), once.len()), (ALL, ALL));
+}
+
+/// States of `ibv_qp_state`, and statuses of `ibv_wc_status`.
+const RTS: i32 = 3;
+const SQE: i32 = 5;
+const ERR: i32 = 6;
+const PROTECTION: i32 = 4;
+const FLUSHED: i32 = 5;
+
+#[test]
+fn a_flushed_receive_leaves_a_queue_pair_in_err() {
+    let own = Own::with_receives(1);
+    modify(own.qp(), ERR, 1);
+    assert_eq!(own.completion(), (RECEIVES, FLUSHED));
+    assert_eq!(own.state(), ERR);
+}
+
+#[test]
+fn a_failed_send_moves_a_queue_pair_to_sqe_until_the_program_recovers_it() {
+    let own = Own::with_receives(1);
+    own.send_from_nowhere(0);
+    assert!(own.send(1));
+    assert_eq!((own.completion(), own.state()), ((0, PROTECTION), SQE));
+    modify(own.qp(), RTS, 1);
+    // It was flushed before.
+    assert_eq!((own.completion(), own.state()), ((1, FLUSHED), RTS));
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use doorbell_fabric::{CmError, Fabric, QpAttr, QpAttrEx, QpFields, QpState};
 use doorbell_seam::provider::{Gid, Multicast, Qp as _, QpCaps, QpType};
-use doorbell_soft::{Biased, SharedSends, SoftDevice, SoftQp};
+use doorbell_soft::{Biased, Flushes, SharedSends, SoftDevice, SoftQp};
 use libc::c_int;
 
 use crate::abi::*;
@@ -91,10 +91,15 @@ impl Qp {
         self.takes_sends.store(takes_sends(state), Ordering::Relaxed);
     }
 
-    /// A request has failed.
+    /// A request has failed, now or before the program changed the state.
     fn has_failed(&self) {
-        let state = if self.kind.is_unreliable() { QpState::Sqe } else { QpState::Err };
-        self.set_state(&mut self.inner.lock(), state);
+        let mut inner = self.inner.lock();
+        let state = match inner.qp.flushes() {
+            Some(Flushes::Sends) => QpState::Sqe,
+            Some(Flushes::Everything) => QpState::Err,
+            None => return,
+        };
+        self.set_state(&mut inner, state);
     }
 
     /// The connection manager has moved it to another state, if one is given, with those fields.
@@ -397,7 +402,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_qp(
+pub(crate) unsafe extern "C" fn ibv_query_qp(
     at: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
     _mask: c_int,

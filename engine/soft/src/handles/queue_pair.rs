@@ -13,7 +13,7 @@ use crate::model::recvq::RecvQueue;
 use crate::provider::{QpCaps, QpType};
 use crate::state::link_shared::LinkShared;
 use crate::state::place::{Place, Pointer};
-use crate::state::qp::QpContext;
+use crate::state::qp::{QpContext, State};
 use crate::steps::command::Command;
 use crate::steps::domain::Domain;
 
@@ -41,6 +41,15 @@ pub struct SoftQp {
 pub struct SharedSends {
     pub(crate) domain: Arc<Domain>,
     pub(crate) context: Pointer<QpContext>,
+}
+
+/// What a queue pair flushes after a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flushes {
+    /// Its sends, until the owner recovers it (SQE).
+    Sends,
+    /// Its sends and receives (ERR).
+    Everything,
 }
 
 /// What a queue pair belongs to: completion queues and a protection domain, or an XRC domain.
@@ -112,6 +121,15 @@ impl SoftQp {
     /// [`crate::wc::Status::RetryExceeded`], the rest is flushed.
     pub fn fail_lost(&mut self) {
         self.control().fail_lost();
+    }
+
+    /// What it flushes now. `None`: nothing, or its domain belongs to one thread.
+    pub fn flushes(&self) -> Option<Flushes> {
+        self.domain.enter_shared(|state| match state.transport.qps.get(self.num)?.state {
+            State::Sqe => Some(Flushes::Sends),
+            State::Err => Some(Flushes::Everything),
+            State::Init | State::Rts | State::Unreliable => None,
+        })?
     }
 
     /// A handle by which the control plane can connect and fail the queue pair that a worker
