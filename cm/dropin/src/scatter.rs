@@ -2,6 +2,7 @@
 //! and its completion spreads the bytes over the pieces.
 #![expect(unsafe_code, reason = "writes where the program said")]
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::collections::HashMap;
 use std::ptr::{self, NonNull};
 use std::sync::Mutex;
@@ -12,7 +13,7 @@ use doorbell_seam::provider::{Access, Provider, Region};
 use doorbell_seam::wr::{RecvWr, Sge};
 use doorbell_soft::{SoftDevice, SoftRegion};
 
-use crate::border::{Errno, lock};
+use crate::border::{Errno, INVALID, lock};
 
 /// Pieces that a receive may have.
 pub(crate) const PIECES_MAX: u32 = 8;
@@ -43,10 +44,19 @@ pub(crate) struct Scatter {
     count: AtomicUsize,
 }
 
+/// Memory for a receive of that length, which is not zero.
+fn room(length: usize) -> Result<Mapping, Errno> {
+    let layout = Layout::array::<u8>(length).map_err(|_| INVALID)?;
+    // SAFETY: the length is not zero.
+    let at = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(Errno(libc::ENOMEM))?;
+    // SAFETY: new memory of that length, which `free` frees.
+    Ok(unsafe { Mapping::from_raw_parts(at, length, Pages::Plain, ptr::null_mut(), free) })
+}
+
 /// Frees the memory of a receive.
 ///
 /// # Safety
-/// It was a boxed slice of that length.
+/// It is from [`room`], with that length.
 unsafe fn free(_owner: *mut (), at: NonNull<u8>, length: usize) {
     // SAFETY: as the caller says.
     drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(at.as_ptr(), length)) });
@@ -61,16 +71,10 @@ impl Scatter {
         wr_id: u64,
         pieces: &[Sge],
     ) -> Result<RecvWr, Errno> {
-        let length: usize = pieces.iter().map(|piece| piece.length as usize).sum();
-        let bytes = Box::into_raw(vec![0_u8; length.max(1)].into_boxed_slice());
-        let room = NonNull::new(bytes.cast::<u8>()).ok_or(Errno(libc::ENOMEM))?;
-        // SAFETY: a boxed slice that nobody else has; `free` undoes the leak.
-        let memory = unsafe {
-            Mapping::from_raw_parts(room, length.max(1), Pages::Plain, ptr::null_mut(), free)
-        };
-        let region = device.register(memory, Access::LOCAL_WRITE)?;
+        let length = pieces.iter().map(|piece| u64::from(piece.length)).sum::<u64>();
+        let length = u32::try_from(length).map_err(|_| INVALID)?;
+        let region = device.register(room(length.max(1) as usize)?, Access::LOCAL_WRITE)?;
         let addr = region.as_ptr() as u64;
-        let length = u32::try_from(length).map_err(|_| Errno(libc::EINVAL))?;
         let sge = Sge { addr, length, lkey: region.lkey() };
         let mut waiting = lock(&self.waiting);
         let (made, list) = &mut *waiting;
@@ -157,5 +161,16 @@ mod tests {
         let gone = scatter.begin(&device, Owner::Srq(1), 9, &pieces).unwrap();
         scatter.forget(Owner::Srq(1));
         assert_eq!(scatter.end(gone.wr_id, None), gone.wr_id);
+    }
+
+    #[test]
+    fn a_receive_that_no_message_fills_is_refused() {
+        let device = SoftDevice::open().unwrap();
+        let scatter = Scatter::default();
+        let piece = Sge { addr: 0, length: u32::MAX, lkey: 0 };
+        for count in [2, PIECES_MAX as usize, 1 << 20] {
+            let posted = scatter.begin(&device, Owner::Qp(1), 7, &vec![piece; count]);
+            assert_eq!(posted.map(|_| ()), Err(INVALID), "{count}");
+        }
     }
 }
