@@ -68,7 +68,7 @@ impl Channel {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+pub(super) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     pointer(|| {
         let channel = Arc::new(device()?.device.open_channel()?);

@@ -80,7 +80,7 @@ unsafe extern "C" fn rdma_destroy_ep(at: *mut rdma_cm_id) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_get_request(
+pub(super) unsafe extern "C" fn rdma_get_request(
     listener: *mut rdma_cm_id,
     to: *mut *mut rdma_cm_id,
 ) -> c_int {

@@ -43,7 +43,7 @@ fn translate(mut event: Event<SoftDevice>) -> Option<*mut rdma_cm_event> {
                 explain(&event_failure("connect", event.kind, event.status));
             }
             EventKind::MulticastJoin | EventKind::MulticastError => {
-                user = id_at(at).ok().map(|id| *lock(&id.own.joined));
+                user = id_at(at).ok().and_then(|id| lock(&id.own.joined).pop_front());
             }
             _ => {}
         }
@@ -73,7 +73,7 @@ unsafe fn look(name: &mut ChannelName, to: *mut *mut rdma_cm_event) -> Result<c_
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn rdma_get_cm_event(
+pub(super) unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
@@ -102,7 +102,7 @@ unsafe extern "C-unwind" fn rdma_get_cm_event(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+pub(super) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     // SAFETY: the program's event, which it no longer uses.
     number(|| unsafe { take::<Taken>(event) }.map(|_| 0))
 }

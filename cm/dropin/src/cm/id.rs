@@ -1,7 +1,7 @@
 //! Communication identifiers.
 #![expect(unsafe_code, reason = "the C interface")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::os::fd::AsFd;
 use std::ptr;
@@ -40,8 +40,8 @@ pub(crate) struct Id {
     synchronous: AtomicBool,
     /// What an endpoint that listens gives its requests.
     pub(crate) saved: Mutex<Option<Saved>>,
-    /// The program's own pointer of its last join.
-    pub(crate) joined: Mutex<usize>,
+    /// The program's own pointers of its joins, in the order of their events.
+    pub(crate) joined: Mutex<VecDeque<usize>>,
     pub(crate) reports: Arc<Reports>,
 }
 
@@ -239,7 +239,7 @@ fn limit(millis: c_int) -> Duration {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_create_id(
+pub(super) unsafe extern "C" fn rdma_create_id(
     channel: *mut rdma_event_channel,
     to: *mut *mut rdma_cm_id,
     user: *mut c_void,
@@ -278,7 +278,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(at: *mut rdma_cm_id) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_bind_addr(at: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
+pub(super) unsafe extern "C" fn rdma_bind_addr(at: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
     // SAFETY: the program's id and address.
     number(|| unsafe {
         let addr = read(addr)?;
@@ -287,7 +287,7 @@ unsafe extern "C" fn rdma_bind_addr(at: *mut rdma_cm_id, addr: *mut sockaddr) ->
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_resolve_addr(
+pub(super) unsafe extern "C" fn rdma_resolve_addr(
     at: *mut rdma_cm_id,
     src: *mut sockaddr,
     dst: *mut sockaddr,
@@ -304,13 +304,16 @@ unsafe extern "C" fn rdma_resolve_addr(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_resolve_route(at: *mut rdma_cm_id, timeout_ms: c_int) -> c_int {
+pub(super) unsafe extern "C" fn rdma_resolve_route(
+    at: *mut rdma_cm_id,
+    timeout_ms: c_int,
+) -> c_int {
     // SAFETY: the program's id.
     number(|| unsafe { on_id(at, |id| id.resolve_route(limit(timeout_ms))).map(|()| 0) })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_listen(at: *mut rdma_cm_id, backlog: c_int) -> c_int {
+pub(super) unsafe extern "C" fn rdma_listen(at: *mut rdma_cm_id, backlog: c_int) -> c_int {
     let backlog = u32::try_from(backlog).unwrap_or_default();
     // SAFETY: the program's id.
     number(|| unsafe { on_id(at, |id| id.listen(backlog)).map(|()| 0) })
@@ -384,7 +387,10 @@ unsafe fn note_fields(at: *mut rdma_cm_id) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_connect(at: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
+pub(super) unsafe extern "C" fn rdma_connect(
+    at: *mut rdma_cm_id,
+    param: *mut rdma_conn_param,
+) -> c_int {
     // SAFETY: the program's id and parameters.
     number(|| unsafe {
         meet(at, param, SoftId::connect, SoftId::connect_with)?;
@@ -397,7 +403,10 @@ unsafe extern "C" fn rdma_connect(at: *mut rdma_cm_id, param: *mut rdma_conn_par
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_accept(at: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
+pub(super) unsafe extern "C" fn rdma_accept(
+    at: *mut rdma_cm_id,
+    param: *mut rdma_conn_param,
+) -> c_int {
     // SAFETY: the program's id and parameters.
     number(|| unsafe {
         // Its queue pair may send as soon as the peer knows, and another thread may hear of that.
@@ -409,7 +418,7 @@ unsafe extern "C" fn rdma_accept(at: *mut rdma_cm_id, param: *mut rdma_conn_para
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_reject(
+pub(super) unsafe extern "C" fn rdma_reject(
     at: *mut rdma_cm_id,
     private_data: *const c_void,
     length: u8,
@@ -471,7 +480,7 @@ unsafe extern "C" fn rdma_migrate_id(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_set_option(
+pub(super) unsafe extern "C" fn rdma_set_option(
     at: *mut rdma_cm_id,
     level: c_int,
     name: c_int,
@@ -518,13 +527,16 @@ unsafe fn join(at: *mut rdma_cm_id, addr: *const sockaddr, how: Join, user: *mut
     // SAFETY: the program's id and address.
     number(|| unsafe {
         let group = read(addr)?.ip();
-        *lock(&id_at(at)?.own.joined) = user as usize;
-        on_id(at, |id| id.join_multicast(group, how)).map(|()| 0)
+        // Locked until the pointer is there: another thread may take the event before.
+        let mut joined = lock(&id_at(at)?.own.joined);
+        on_id(at, |id| id.join_multicast(group, how))?;
+        joined.push_back(user as usize);
+        Ok(0)
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_join_multicast(
+pub(super) unsafe extern "C" fn rdma_join_multicast(
     at: *mut rdma_cm_id,
     addr: *mut sockaddr,
     user: *mut c_void,
@@ -568,7 +580,7 @@ unsafe fn port(at: *mut rdma_cm_id, of: fn(&SoftId) -> Option<std::net::SocketAd
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_get_src_port(at: *mut rdma_cm_id) -> u16 {
+pub(super) unsafe extern "C" fn rdma_get_src_port(at: *mut rdma_cm_id) -> u16 {
     // SAFETY: as the program vouches.
     unsafe { port(at, SoftId::local_addr) }
 }

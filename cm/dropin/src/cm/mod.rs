@@ -10,5 +10,7 @@ mod event;
 mod id;
 mod qp;
 mod srq;
+#[cfg(test)]
+mod tests;
 mod told;
 mod xrcd;

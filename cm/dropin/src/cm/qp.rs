@@ -150,7 +150,7 @@ pub(crate) unsafe fn create(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_create_qp(
+pub(super) unsafe extern "C" fn rdma_create_qp(
     at: *mut rdma_cm_id,
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
