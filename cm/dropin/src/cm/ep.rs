@@ -91,7 +91,7 @@ pub(super) unsafe extern "C" fn rdma_get_request(
         let saved = *lock(&own.own.saved);
         let at = give(request, ptr::null_mut(), (*listener).context);
         show_device(at);
-        keep_event(at, listener, EventKind::ConnectRequest)?;
+        keep_event(at, listener, (EventKind::ConnectRequest, 0), None)?;
         if let Some(Saved { pd, mut attr }) = saved
             && let Err(errno) = create(at, pd, &mut attr)
         {

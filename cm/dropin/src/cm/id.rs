@@ -188,13 +188,15 @@ pub(crate) unsafe fn id_at<'a>(at: *mut rdma_cm_id) -> Result<&'a Object<Id>, Er
 }
 
 /// Keeps the last event of a synchronous id in it, where programs look for the peer's private data.
+/// `user` is the program's own pointer, of a join.
 ///
 /// # Safety
 /// The id is alive.
 pub(crate) unsafe fn keep_event(
     at: *mut rdma_cm_id,
     listener: *mut rdma_cm_id,
-    kind: EventKind,
+    event: (EventKind, c_int),
+    user: Option<usize>,
 ) -> Result<(), Errno> {
     // SAFETY: as the caller says; the event before is ours.
     unsafe {
@@ -203,7 +205,7 @@ pub(crate) unsafe fn keep_event(
             Told { ud: id.ud(), depths: id.depths(), data: id.private_data().to_vec() }
         };
         drop_event(at);
-        (*at).event = tell((at, listener), (kind, 0), told, (None, None));
+        (*at).event = tell((at, listener), event, told, (user, None));
     }
     Ok(())
 }
@@ -373,6 +375,20 @@ pub(crate) unsafe fn note_state(at: *mut rdma_cm_id, state: QpState) {
     }
 }
 
+/// A call that changes the state of an id's queue pair has ended, and may have failed.
+///
+/// # Safety
+/// The id is alive.
+unsafe fn note_known_state(at: *mut rdma_cm_id) {
+    // SAFETY: as the caller says.
+    unsafe {
+        let known = id_at(at).ok().and_then(|id| lock(&id.own.id).query_qp().ok());
+        if let Some(state) = known.and_then(|fields| fields.state) {
+            note_state(at, state);
+        }
+    }
+}
+
 /// The queue pair of an id has its fields by now; another thread may have changed its state since.
 ///
 /// # Safety
@@ -393,12 +409,13 @@ pub(super) unsafe extern "C" fn rdma_connect(
 ) -> c_int {
     // SAFETY: the program's id and parameters.
     number(|| unsafe {
-        meet(at, param, SoftId::connect, SoftId::connect_with)?;
-        if id_at(at)?.own.synchronous.load(Ordering::Relaxed) {
-            note_state(at, QpState::Rts);
-            keep_event(at, ptr::null_mut(), EventKind::Established)?;
+        let done = meet(at, param, SoftId::connect, SoftId::connect_with);
+        let taken = lock(&id_at(at)?.own.id).taken_event();
+        if let Some(event) = taken {
+            note_known_state(at);
+            keep_event(at, ptr::null_mut(), event, None)?;
         }
-        Ok(0)
+        done.map(|()| 0)
     })
 }
 
@@ -528,9 +545,15 @@ unsafe fn join(at: *mut rdma_cm_id, addr: *const sockaddr, how: Join, user: *mut
     number(|| unsafe {
         let group = read(addr)?.ip();
         // Locked until the pointer is there: another thread may take the event before.
-        let mut joined = lock(&id_at(at)?.own.joined);
+        let own = &id_at(at)?.own;
+        let mut joined = lock(&own.joined);
         on_id(at, |id| id.join_multicast(group, how))?;
-        joined.push_back(user as usize);
+        if own.synchronous.load(Ordering::Relaxed) {
+            let event = (EventKind::MulticastJoin, 0);
+            keep_event(at, ptr::null_mut(), event, Some(user as usize))?;
+        } else {
+            joined.push_back(user as usize);
+        }
         Ok(0)
     })
 }

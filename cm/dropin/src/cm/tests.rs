@@ -5,16 +5,28 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ptr::{null_mut, without_provenance_mut};
 
+use std::mem::zeroed;
+use std::thread;
+
 use libc::{sockaddr, sockaddr_storage};
 
 use super::abi::*;
 use super::addr::storage;
 use super::channel::rdma_create_event_channel;
+use super::ep::rdma_get_request;
 use super::event::{rdma_ack_cm_event, rdma_get_cm_event};
 use super::id::*;
+use super::qp::rdma_create_qp;
+use crate::abi::{ibv_qp_attr, ibv_qp_init_attr};
 
+use crate::qp::ibv_query_qp;
+
+const TCP: i32 = 0x106;
 const UDP: i32 = 0x111;
+const REJECTED: i32 = 8;
 const MULTICAST_JOIN: i32 = 12;
+/// States of `ibv_qp_state`.
+const ERR: i32 = 6;
 
 /// An address, for calls.
 struct Addr(sockaddr_storage);
@@ -64,5 +76,81 @@ fn each_join_has_the_pointer_that_the_program_gave_to_it() {
             assert_eq!((*event).param.ud.private_data.addr(), user);
             assert_eq!(rdma_ack_cm_event(event), 0);
         }
+    }
+}
+
+#[test]
+fn a_synchronous_join_keeps_its_event() {
+    let id = bound(null_mut(), UDP);
+    for user in [7, 8] {
+        join(id, user as u8, user);
+        unsafe {
+            let event = (*id).event;
+            assert_eq!(((*event).event, (*event).status), (MULTICAST_JOIN, 0));
+            assert_eq!((*event).param.ud.private_data.addr(), user);
+            assert_eq!((*event).param.ud.qp_num, 0xff_ffff);
+        }
+    }
+}
+
+/// A synchronous id with a route to a listener.
+fn routed(to: *mut rdma_cm_id) -> *mut rdma_cm_id {
+    let id = bound(null_mut(), TCP);
+    unsafe {
+        let mut to = Addr::new(HERE, u16::from_be(rdma_get_src_port(to)));
+        assert_eq!(rdma_resolve_addr(id, null_mut(), to.at(), 1000), 0);
+        assert_eq!(rdma_resolve_route(id, 1000), 0);
+    }
+    id
+}
+
+/// A synchronous id that listens.
+fn listener() -> *mut rdma_cm_id {
+    let id = bound(null_mut(), TCP);
+    assert_eq!(unsafe { rdma_listen(id, 4) }, 0);
+    id
+}
+
+/// Takes a request, runs `before` and rejects it with these bytes.
+unsafe fn reject_one(listener: usize, bytes: &[u8], before: impl FnOnce(*mut rdma_cm_id)) {
+    let mut request = null_mut();
+    unsafe {
+        assert_eq!(rdma_get_request(listener as *mut rdma_cm_id, &raw mut request), 0);
+        before(request);
+        assert_eq!(rdma_reject(request, bytes.as_ptr().cast(), bytes.len() as u8), 0);
+    }
+}
+
+fn small_rc() -> ibv_qp_init_attr {
+    let mut attr: ibv_qp_init_attr = unsafe { zeroed() };
+    (attr.cap.max_send_wr, attr.cap.max_recv_wr, attr.qp_type) = (1, 1, 2);
+    attr
+}
+
+/// The state that a query of an id's queue pair shows.
+fn qp_state(id: *mut rdma_cm_id) -> i32 {
+    unsafe {
+        let (mut attr, mut init) = (ibv_qp_attr::default(), zeroed::<ibv_qp_init_attr>());
+        assert_eq!(ibv_query_qp((*id).qp, &raw mut attr, 1, &raw mut init), 0);
+        attr.qp_state
+    }
+}
+
+#[test]
+fn a_rejected_synchronous_connect_keeps_the_event_with_its_data() {
+    let listener = listener();
+    let id = routed(listener);
+    unsafe {
+        let mut attr = small_rc();
+        assert_eq!(rdma_create_qp(id, null_mut(), &raw mut attr), 0);
+        let at = listener as usize;
+        let rejecter = thread::spawn(move || reject_one(at, b"why", |_| ()));
+        assert_eq!(rdma_connect(id, null_mut()), -1);
+        assert_eq!(*libc::__errno_location(), libc::ECONNREFUSED);
+        rejecter.join().unwrap();
+        let event = &*(*id).event;
+        assert_eq!((event.event, event.status, qp_state(id)), (REJECTED, 28, ERR));
+        let data = event.param.conn.private_data.cast::<[u8; 3]>();
+        assert_eq!(&*data, b"why");
     }
 }

@@ -126,6 +126,8 @@ pub(super) struct Core {
     pub(super) kind: QpType,
     /// Where to send datagrams, by its last event.
     pub(super) ud: Option<UdParam>,
+    /// The event that the last call of a synchronous id took, and its status.
+    pub(super) taken: Option<(EventKind, i32)>,
     /// The multicast groups it has joined.
     pub(super) groups: Vec<(IpAddr, Join)>,
     pub(super) state: State,
@@ -190,6 +192,7 @@ impl End {
             space,
             kind,
             ud: None,
+            taken: None,
             groups: Vec::new(),
             state,
             socket: None,

@@ -136,10 +136,18 @@ impl SoftId {
         if self.synchronous { self.wait(asked, EventKind::Established) } else { Ok(()) }
     }
 
+    /// The event that the last call of this synchronous id waited for, and its raw status
+    /// ([`doorbell_fabric::Event::status`]): also that of a call that has failed. It is returned
+    /// once.
+    pub fn taken_event(&mut self) -> Option<(EventKind, i32)> {
+        self.end.lock().taken.take()
+    }
+
     /// Waits for that event, or for one that excludes it.
     fn wait(&self, asked: &str, wanted: EventKind) -> Result<(), CmError> {
         loop {
             let Some((_, raised)) = self.channel.next(None)? else { continue };
+            self.end.lock().taken = Some((raised.kind, raised.status));
             match raised.kind {
                 kind if kind == wanted => return Ok(()),
                 EventKind::Disconnected => {
