@@ -26,6 +26,7 @@ const UDP: i32 = 0x111;
 const REJECTED: i32 = 8;
 const MULTICAST_JOIN: i32 = 12;
 /// States of `ibv_qp_state`.
+const INIT: i32 = 1;
 const ERR: i32 = 6;
 
 /// An address, for calls.
@@ -152,5 +153,15 @@ fn a_rejected_synchronous_connect_keeps_the_event_with_its_data() {
         assert_eq!((event.event, event.status, qp_state(id)), (REJECTED, 28, ERR));
         let data = event.param.conn.private_data.cast::<[u8; 3]>();
         assert_eq!(&*data, b"why");
+    }
+}
+
+#[test]
+fn a_queue_pair_stays_in_init_if_there_is_nothing_to_accept() {
+    let id = bound(null_mut(), TCP);
+    unsafe {
+        let mut attr = small_rc();
+        assert_eq!(rdma_create_qp(id, null_mut(), &raw mut attr), 0);
+        assert_eq!((rdma_accept(id, null_mut()), qp_state(id)), (-1, INIT));
     }
 }
