@@ -42,7 +42,7 @@ pub(crate) unsafe fn read(at: *const sockaddr) -> Result<SocketAddr, Errno> {
                 let port = u16::from_be(sin.sin6_port);
                 Ok(SocketAddrV6::new(ip, port, 0, sin.sin6_scope_id).into())
             }
-            _ => Err(Errno(libc::EAFNOSUPPORT)),
+            _ => Err(INVALID),
         }
     }
 }
@@ -155,7 +155,7 @@ unsafe fn answer(
 
 /// Answers an error of `getaddrinfo`, as librdmacm does.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_getaddrinfo(
+pub(super) unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
     service: *const c_char,
     hints: *const rdma_addrinfo,
@@ -163,6 +163,9 @@ unsafe extern "C" fn rdma_getaddrinfo(
 ) -> c_int {
     let mut failed = 0;
     let done = number(|| {
+        if node.is_null() && service.is_null() && hints.is_null() {
+            return Err(INVALID);
+        }
         let none: rdma_addrinfo = zeroed();
         // SAFETY: the program's hints and names.
         let made = unsafe { answer(node, service, hints.as_ref().unwrap_or(&none)) };

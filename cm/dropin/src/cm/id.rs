@@ -18,7 +18,9 @@ use libc::{c_int, sockaddr};
 
 use crate::abi::{ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
 use crate::attr::attributes;
-use crate::border::{Errno, INVALID, Noun, Object, given, lock, number, object, put, take, zeroed};
+use crate::border::{
+    ABSENT, Errno, INVALID, Noun, Object, given, lock, number, object, put, take, zeroed,
+};
 use crate::context::device;
 use crate::device::ibv_get_device_list;
 use crate::memory::ibv_alloc_pd;
@@ -510,7 +512,10 @@ pub(super) unsafe extern "C" fn rdma_set_option(
 ) -> c_int {
     // SAFETY: the program's id and value.
     number(|| unsafe {
-        let byte = || Ok::<u8, Errno>(*given(value.cast::<u8>())?);
+        let byte = || match length {
+            1 => Ok(*given(value.cast::<u8>())?),
+            _ => Err(INVALID),
+        };
         let switch = || match length {
             4 => Ok(*given(value.cast::<c_int>())? != 0),
             _ => Err(INVALID),
@@ -573,7 +578,7 @@ pub(super) unsafe extern "C" fn rdma_join_multicast(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_join_multicast_ex(
+pub(super) unsafe extern "C" fn rdma_join_multicast_ex(
     at: *mut rdma_cm_id,
     attr: *mut rdma_cm_join_mc_attr_ex,
     user: *mut c_void,
@@ -584,6 +589,8 @@ unsafe extern "C" fn rdma_join_multicast_ex(
         let how = match (attr.comp_mask, attr.join_flags) {
             (3, 0) => Join::FullMember,
             (3, 1) => Join::SendOnly,
+            // A field of a later version.
+            (4.., _) => return number(|| Err(ABSENT)),
             _ => return number(|| Err(INVALID)),
         };
         join(at, attr.addr, how, user)

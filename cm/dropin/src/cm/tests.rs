@@ -3,7 +3,7 @@
 #![expect(clippy::undocumented_unsafe_blocks, reason = "our own calls, with what they gave")]
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::ptr::{null_mut, without_provenance_mut};
+use std::ptr::{null, null_mut, without_provenance_mut};
 
 use std::mem::zeroed;
 use std::thread;
@@ -11,7 +11,7 @@ use std::thread;
 use libc::{sockaddr, sockaddr_storage};
 
 use super::abi::*;
-use super::addr::storage;
+use super::addr::{rdma_getaddrinfo, storage};
 use super::channel::rdma_create_event_channel;
 use super::ep::rdma_get_request;
 use super::event::{rdma_ack_cm_event, rdma_get_cm_event};
@@ -163,5 +163,36 @@ fn a_queue_pair_stays_in_init_if_there_is_nothing_to_accept() {
         let mut attr = small_rc();
         assert_eq!(rdma_create_qp(id, null_mut(), &raw mut attr), 0);
         assert_eq!((rdma_accept(id, null_mut()), qp_state(id)), (-1, INIT));
+    }
+}
+
+/// The errno of a call that returns -1.
+fn errno(answer: i32) -> i32 {
+    assert_eq!(answer, -1);
+    unsafe { *libc::__errno_location() }
+}
+
+#[test]
+fn what_is_not_valid_has_the_errno_of_librdmacm() {
+    let id = bound(null_mut(), UDP);
+    let (mut value, mut group) = (8_u32, Addr::new([239, 9, 9, 9], 0));
+    unsafe {
+        let value = (&raw mut value).cast();
+        // TOS and ACK_TIMEOUT are one byte.
+        for name in [0, 3] {
+            assert_eq!(rdma_set_option(id, 0, name, value, 1), 0);
+            assert_eq!(errno(rdma_set_option(id, 0, name, value, 4)), libc::EINVAL);
+            assert_eq!(errno(rdma_set_option(id, 0, name, value, 0)), libc::EINVAL);
+        }
+        for (comp_mask, expected) in [(1, libc::EINVAL), (2, libc::EINVAL), (7, libc::ENOTSUP)] {
+            let mut attr = rdma_cm_join_mc_attr_ex { comp_mask, join_flags: 0, addr: group.at() };
+            let answer = rdma_join_multicast_ex(id, &raw mut attr, null_mut());
+            assert_eq!(errno(answer), expected, "{comp_mask}");
+        }
+        (*group.at()).sa_family = libc::AF_UNIX as libc::sa_family_t;
+        assert_eq!(errno(rdma_bind_addr(id, group.at())), libc::EINVAL);
+        let mut found = null_mut();
+        let answer = rdma_getaddrinfo(null(), null(), null(), &raw mut found);
+        assert_eq!(errno(answer), libc::EINVAL);
     }
 }
