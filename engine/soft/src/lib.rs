@@ -66,8 +66,8 @@ use doorbell_seam::{error, event, provider, wc, wr};
 
 #[cfg(feature = "std")]
 pub use self::control::{
-    Carrier, CarrierEnd, Parting, SOFT_DEVICE, SoftChannel, SoftDevice, SoftId, Uncancelled,
-    event_failure,
+    Carrier, CarrierEnd, Parting, Requests, SOFT_DEVICE, SoftChannel, SoftDevice, SoftId,
+    Uncancelled, Waiter, event_failure,
 };
 pub use self::device::host::{Host, Member, Membership, Neighbours};
 pub use self::device::path::{SoftAh, has_room};

@@ -3,7 +3,7 @@
 
 use std::ptr;
 
-use doorbell_fabric::{AddrInfo, CmId, EventKind, Fabric, Hints};
+use doorbell_fabric::{AddrInfo, EventKind, Fabric, Hints};
 use libc::c_int;
 
 use crate::abi::{ibv_pd, ibv_qp_init_attr};
@@ -87,7 +87,12 @@ pub(super) unsafe extern "C" fn rdma_get_request(
     // SAFETY: the program's listener, and room for a pointer.
     number(|| unsafe {
         let own = id_at(listener)?;
-        let request = lock(&own.own.id).get_request(None)?;
+        let request = {
+            let _asking = lock(&own.own.asking);
+            // Other threads may use the listener while this one waits.
+            let mut requests = lock(&own.own.id).requests()?;
+            requests.next(None)?
+        };
         let saved = *lock(&own.own.saved);
         let at = give(request, ptr::null_mut(), (*listener).context);
         show_device(at);

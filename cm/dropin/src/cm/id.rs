@@ -13,7 +13,7 @@ use doorbell_fabric::{
     CmError, CmId, ConnParam, EventKind, Fabric, IdKey, IdOption, Join, PortSpace, QpFields,
     QpState,
 };
-use doorbell_soft::{SoftChannel, SoftId, SoftQp};
+use doorbell_soft::{QpControl, SoftChannel, SoftId, Waiter};
 use libc::{c_int, sockaddr};
 
 use crate::abi::{ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
@@ -40,6 +40,8 @@ pub(crate) struct Id {
     pub(crate) key: IdKey,
     /// Its calls wait for what they bring about.
     synchronous: AtomicBool,
+    /// A thread waits for a request of this listener.
+    pub(crate) asking: Mutex<()>,
     /// What an endpoint that listens gives its requests.
     pub(crate) saved: Mutex<Option<Saved>>,
     /// The program's own pointers of its joins, in the order of their events.
@@ -130,10 +132,17 @@ pub(crate) fn give(
         qp_type: id.qp_type() as c_int,
         ..zeroed()
     };
-    let (id, saved, joined) = (Mutex::new(id), Mutex::default(), Mutex::default());
-    let reports = Arc::default();
+    let own = Id {
+        id: Mutex::new(id),
+        key,
+        synchronous,
+        asking: Mutex::default(),
+        saved: Mutex::default(),
+        joined: Mutex::default(),
+        reports: Arc::default(),
+    };
     let c = cma_id_private { id: c, none: [0; 32] };
-    let at = Object::give(c, Id { id, key, synchronous, saved, joined, reports }).cast();
+    let at = Object::give(c, own).cast();
     // SAFETY: new.
     unsafe { show_addresses(at, local, remote) };
     lock(&IDS).insert(key, at as usize);
@@ -345,20 +354,32 @@ unsafe fn param_of<'a>(param: *const rdma_conn_param) -> ConnParam<'a> {
 unsafe fn meet(
     at: *mut rdma_cm_id,
     param: *const rdma_conn_param,
-    own: fn(&mut SoftId, &ConnParam<'_>) -> Result<(), CmError>,
-    with: fn(&mut SoftId, &SoftQp, &ConnParam<'_>) -> Result<(), CmError>,
+    begin: Begin,
 ) -> Result<(), Errno> {
     // SAFETY: the program's id and parameters.
     let (id, param, has_qp) = unsafe { (id_at(at)?, param_of(param), !(*at).qp.is_null()) };
-    let mut id = lock(&id.own.id);
-    if has_qp || id.space().is_datagram() {
-        return Ok(own(&mut id, &param)?);
-    }
+    let waiter = {
+        let mut id = lock(&id.own.id);
+        let qp = match has_qp || id.space().is_datagram() {
+            true => None,
+            false => Some(control_of(param.qp_num)?),
+        };
+        begin(&mut id, &param, qp)?
+    };
+    // Nothing is locked: another thread may use the id, and make the queue pair of the other side.
+    waiter.map_or(Ok(()), |waiter| Ok(waiter.wait()?))
+}
+
+/// [`SoftId::begin_connect`] or [`SoftId::begin_accept`].
+type Begin = fn(&mut SoftId, &ConnParam<'_>, Option<QpControl>) -> Result<Option<Waiter>, CmError>;
+
+/// The handle of the queue pair of that number.
+fn control_of(num: u32) -> Result<QpControl, Errno> {
     let qps = lock(&progress()?.qps);
-    let found = qps.get(&param.qp_num).ok_or(INVALID)?;
+    let found = qps.get(&num).ok_or(INVALID)?;
     // SAFETY: in the list, which is locked, so it is alive.
     let qp = unsafe { qp_at(found.at as *mut ibv_qp) }?;
-    Ok(with(&mut id, &qp.own.inner.lock().qp, &param)?)
+    Ok(qp.own.inner.lock().qp.control())
 }
 
 /// The queue pair of an id has changed its state.
@@ -411,7 +432,7 @@ pub(super) unsafe extern "C" fn rdma_connect(
 ) -> c_int {
     // SAFETY: the program's id and parameters.
     number(|| unsafe {
-        let done = meet(at, param, SoftId::connect, SoftId::connect_with);
+        let done = meet(at, param, SoftId::begin_connect);
         let taken = lock(&id_at(at)?.own.id).taken_event();
         if let Some(event) = taken {
             note_known_state(at);
@@ -430,7 +451,7 @@ pub(super) unsafe extern "C" fn rdma_accept(
     number(|| unsafe {
         // Its queue pair may send as soon as the peer knows, and another thread may hear of that.
         note_state(at, QpState::Rts);
-        let done = meet(at, param, SoftId::accept, SoftId::accept_with);
+        let done = meet(at, param, SoftId::begin_accept);
         if done.is_ok() {
             note_fields(at)
         } else {

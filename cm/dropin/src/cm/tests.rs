@@ -6,7 +6,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::ptr::{null, null_mut, without_provenance_mut};
 
 use std::mem::zeroed;
+use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use libc::{sockaddr, sockaddr_storage};
 
@@ -17,17 +19,23 @@ use super::ep::rdma_get_request;
 use super::event::{rdma_ack_cm_event, rdma_get_cm_event};
 use super::id::*;
 use super::qp::rdma_create_qp;
-use crate::abi::{ibv_qp_attr, ibv_qp_init_attr};
+use crate::abi::{ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
 
-use crate::qp::ibv_query_qp;
+use crate::cq::ibv_create_cq;
+use crate::memory::ibv_alloc_pd;
+use crate::qp::{ibv_create_qp, ibv_query_qp};
 
 const TCP: i32 = 0x106;
 const UDP: i32 = 0x111;
+const CONNECT_RESPONSE: i32 = 5;
 const REJECTED: i32 = 8;
 const MULTICAST_JOIN: i32 = 12;
 /// States of `ibv_qp_state`.
 const INIT: i32 = 1;
 const ERR: i32 = 6;
+
+/// The longest wait, on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// An address, for calls.
 struct Addr(sockaddr_storage);
@@ -195,4 +203,75 @@ fn what_is_not_valid_has_the_errno_of_librdmacm() {
         let answer = rdma_getaddrinfo(null(), null(), null(), &raw mut found);
         assert_eq!(errno(answer), libc::EINVAL);
     }
+}
+
+/// A queue pair that belongs to no id.
+unsafe fn free_qp(id: *mut rdma_cm_id) -> *mut ibv_qp {
+    let mut attr = small_rc();
+    unsafe {
+        attr.send_cq = ibv_create_cq((*id).verbs, 4, null_mut(), null_mut(), 0);
+        attr.recv_cq = attr.send_cq;
+        let qp = ibv_create_qp(ibv_alloc_pd((*id).verbs), &raw mut attr);
+        assert!(!qp.is_null());
+        qp
+    }
+}
+
+/// One side connects a queue pair by number, and waits. The other side is a thread of the same
+/// process, and makes its queue pair meanwhile.
+#[test]
+fn both_sides_of_a_synchronous_connection_are_in_one_process() {
+    let listener = listener();
+    let id = routed(listener);
+    unsafe {
+        let mut param = rdma_conn_param { qp_num: (*free_qp(id)).qp_num, ..zeroed() };
+        let at = listener as usize;
+        let make = |id| {
+            free_qp(id);
+        };
+        let rejecter = thread::spawn(move || reject_one(at, b"", make));
+        assert_eq!(errno(rdma_connect(id, &raw mut param)), libc::ECONNREFUSED);
+        rejecter.join().unwrap();
+    }
+}
+
+#[test]
+fn a_synchronous_connect_by_number_keeps_the_response() {
+    let listener = listener();
+    let id = routed(listener);
+    unsafe {
+        let mut param = rdma_conn_param { qp_num: (*free_qp(id)).qp_num, ..zeroed() };
+        let at = listener as usize;
+        let accepter = thread::spawn(move || {
+            let mut request = null_mut();
+            assert_eq!(rdma_get_request(at as *mut rdma_cm_id, &raw mut request), 0);
+            let mut attr = small_rc();
+            assert_eq!(rdma_create_qp(request, null_mut(), &raw mut attr), 0);
+            // It waits until the connection is established, which never happens.
+            assert_eq!(rdma_accept(request, null_mut()), -1);
+        });
+        assert_eq!(rdma_connect(id, &raw mut param), 0);
+        assert_eq!(((*(*id).event).event, (*(*id).event).status), (CONNECT_RESPONSE, 0));
+        assert_eq!(rdma_destroy_id(id), 0);
+        accepter.join().unwrap();
+    }
+}
+
+#[test]
+fn a_listener_can_be_used_while_a_thread_waits_for_its_request() {
+    let listener = listener();
+    let at = listener as usize;
+    let rejecter = thread::spawn(move || unsafe { reject_one(at, b"", |_| ()) });
+    // It waits by then. If it does not, this test cannot fail.
+    thread::sleep(Duration::from_millis(100));
+    let (done, ended) = mpsc::channel();
+    thread::spawn(move || done.send(unsafe { rdma_get_src_port(at as *mut rdma_cm_id) }));
+    assert!(ended.recv_timeout(LIMIT).is_ok(), "it waits too");
+    let id = routed(listener);
+    unsafe {
+        let mut attr = small_rc();
+        assert_eq!(rdma_create_qp(id, null_mut(), &raw mut attr), 0);
+        assert_eq!(errno(rdma_connect(id, null_mut())), libc::ECONNREFUSED);
+    }
+    rejecter.join().unwrap();
 }

@@ -73,8 +73,16 @@ impl SoftId {
         Ok(())
     }
 
-    /// Connects, with `qp` in place of the id's queue pair if it is given.
-    fn request(&mut self, param: &ConnParam<'_>, qp: Option<QpControl>) -> Result<(), CmError> {
+    /// Does the part of a connect that waits for nothing: with `qp` that of [`CmId::connect_with`],
+    /// otherwise that of [`CmId::connect`]. A synchronous id has a waiter for the rest.
+    ///
+    /// # Errors
+    /// As for these calls.
+    pub fn begin_connect(
+        &mut self,
+        param: &ConnParam<'_>,
+        qp: Option<QpControl>,
+    ) -> Result<Option<Waiter>, CmError> {
         let mut core = self.end.lock();
         let to = core.remote.map_or_else(|| "nowhere".to_owned(), |to| to.to_string());
         let asked = format!("connect to {to}");
@@ -102,17 +110,26 @@ impl SoftId {
         raised: Option<Raised>,
         asked: &str,
         wanted: EventKind,
-    ) -> Result<(), CmError> {
+    ) -> Result<Option<Waiter>, CmError> {
         drop(core);
         if let Some(raised) = raised {
             self.channel.raise(self.end.key, raised);
         }
         self.channel.watch(&self.end)?;
-        if self.synchronous { self.wait(asked, wanted) } else { Ok(()) }
+        Ok(self.waiter(asked, wanted))
     }
 
-    /// Accepts, with `qp` in place of the id's queue pair if it is given.
-    fn reply(&mut self, param: &ConnParam<'_>, qp: Option<QpControl>) -> Result<(), CmError> {
+    /// Does the part of an accept that waits for nothing: with `qp` that of
+    /// [`CmId::accept_with`], otherwise that of [`CmId::accept`]. A synchronous id has a waiter for
+    /// the rest.
+    ///
+    /// # Errors
+    /// As for these calls.
+    pub fn begin_accept(
+        &mut self,
+        param: &ConnParam<'_>,
+        qp: Option<QpControl>,
+    ) -> Result<Option<Waiter>, CmError> {
         let asked = "accept a connection request";
         let mut core = self.end.lock();
         if core.state != State::Asked {
@@ -122,7 +139,7 @@ impl SoftId {
         if core.space.is_datagram() {
             // No event follows (CM-14).
             let qp_num = qp.map_or(param.qp_num, |qp| qp.num());
-            return core.answer_lookup(&ConnParam { qp_num, ..*param });
+            return core.answer_lookup(&ConnParam { qp_num, ..*param }).map(|()| None);
         }
         let joined = core.external.offered.as_ref().map(|(_, num)| *num);
         if joined != qp.as_ref().map(QpControl::num) {
@@ -133,7 +150,32 @@ impl SoftId {
         core.accept(param, &qp)?;
         drop(core);
         self.channel.watch(&self.end)?;
-        if self.synchronous { self.wait(asked, EventKind::Established) } else { Ok(()) }
+        Ok(self.waiter(asked, EventKind::Established))
+    }
+
+    /// What waits for that event; nothing does on an id with an event channel.
+    fn waiter(&self, asked: &str, wanted: EventKind) -> Option<Waiter> {
+        let (end, channel) = (self.end.clone(), self.channel.clone());
+        self.synchronous.then(|| Waiter { end, channel, asked: asked.to_owned(), wanted })
+    }
+
+    /// The requests of this synchronous listener, for [`CmId::get_request`] while other threads use
+    /// the id.
+    ///
+    /// # Errors
+    /// As for that call.
+    pub fn requests(&self) -> Result<Requests, CmError> {
+        let asked = "get a connection request";
+        if !self.synchronous {
+            let answer = "the id has an event channel (EP-11)";
+            return Err(CmError::new(Code::Invalid, asked, answer)
+                .cure("take ConnectRequest from the channel"));
+        }
+        let state = self.end.lock().state;
+        if state != State::Listening {
+            return Err(wrong_state(asked, state, "Listening"));
+        }
+        Ok(Requests { end: self.end.clone(), channel: self.channel.clone() })
     }
 
     /// The event that the last call of this synchronous id waited for, and its raw status
@@ -142,20 +184,69 @@ impl SoftId {
     pub fn taken_event(&mut self) -> Option<(EventKind, i32)> {
         self.end.lock().taken.take()
     }
+}
 
-    /// Waits for that event, or for one that excludes it.
-    fn wait(&self, asked: &str, wanted: EventKind) -> Result<(), CmError> {
+/// What a call on a synchronous id waits for. Other threads may use the id meanwhile.
+#[must_use = "the call has an outcome"]
+pub struct Waiter {
+    end: Arc<End>,
+    channel: Arc<Inner>,
+    asked: String,
+    wanted: EventKind,
+}
+
+impl Waiter {
+    /// Waits for the event that the call wants, or for one that excludes it.
+    ///
+    /// # Errors
+    /// Those of the call: see [`SoftId::begin_connect`] and [`SoftId::begin_accept`].
+    pub fn wait(self) -> Result<(), CmError> {
+        let Waiter { end, channel, asked, wanted } = self;
         loop {
-            let Some((_, raised)) = self.channel.next(None)? else { continue };
-            self.end.lock().taken = Some((raised.kind, raised.status));
+            let Some((_, raised)) = channel.next(None)? else { continue };
+            end.lock().taken = Some((raised.kind, raised.status));
             match raised.kind {
                 kind if kind == wanted => return Ok(()),
                 EventKind::Disconnected => {
                     let answer = "the peer ended the connection";
                     return Err(CmError::new(Code::Reset, asked, answer));
                 }
-                kind => return Err(event_failure(asked, kind, raised.status)),
+                kind => return Err(event_failure(&asked, kind, raised.status)),
             }
+        }
+    }
+}
+
+/// Waits for the rest of a call, if it has one.
+fn finish(begun: Option<Waiter>) -> Result<(), CmError> {
+    begun.map_or(Ok(()), Waiter::wait)
+}
+
+/// The requests of a synchronous listener. One thread at a time waits for one.
+pub struct Requests {
+    end: Arc<End>,
+    channel: Arc<Inner>,
+}
+
+impl Requests {
+    /// See [`CmId::get_request`].
+    ///
+    /// # Errors
+    /// As for that call.
+    pub fn next(&mut self, limit: Option<Duration>) -> Result<SoftId, CmError> {
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let Some((_, raised)) = self.channel.next(rest)? else {
+                let text = format!("none came within {:?}", limit.unwrap_or_default());
+                return Err(CmError::new(Code::TimedOut, "get a connection request", text));
+            };
+            let Some(end) = raised.request else { continue };
+            end.set_context(self.end.context());
+            // From here on it has a channel of its own (MG-5).
+            let channel = Arc::new(Inner::new(false)?);
+            self.channel.hand_over(&end, &channel)?;
+            return Ok(SoftId::over(end, channel, true));
         }
     }
 }
@@ -460,30 +551,7 @@ impl CmId<SoftDevice> for SoftId {
     }
 
     fn get_request(&mut self, limit: Option<Duration>) -> Result<SoftId, CmError> {
-        let asked = "get a connection request";
-        if !self.synchronous {
-            let answer = "the id has an event channel (EP-11)";
-            return Err(CmError::new(Code::Invalid, asked, answer)
-                .cure("take ConnectRequest from the channel"));
-        }
-        let state = self.end.lock().state;
-        if state != State::Listening {
-            return Err(wrong_state(asked, state, "Listening"));
-        }
-        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
-        loop {
-            let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let Some((_, raised)) = self.channel.next(rest)? else {
-                let text = format!("none came within {:?}", limit.unwrap_or_default());
-                return Err(CmError::new(Code::TimedOut, asked, text));
-            };
-            let Some(end) = raised.request else { continue };
-            end.set_context(self.end.context());
-            // From here on it has a channel of its own (MG-5).
-            let channel = Arc::new(Inner::new(false)?);
-            self.channel.hand_over(&end, &channel)?;
-            return Ok(SoftId::over(end, channel, true));
-        }
+        self.requests()?.next(limit)
     }
 
     fn private_data(&self) -> &[u8] {
@@ -512,19 +580,19 @@ impl CmId<SoftDevice> for SoftId {
     }
 
     fn connect(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
-        self.request(param, None)
+        finish(self.begin_connect(param, None)?)
     }
 
     fn accept(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
-        self.reply(param, None)
+        finish(self.begin_accept(param, None)?)
     }
 
     fn connect_with(&mut self, qp: &SoftQp, param: &ConnParam<'_>) -> Result<(), CmError> {
-        self.request(param, Some(qp.control()))
+        finish(self.begin_connect(param, Some(qp.control()))?)
     }
 
     fn accept_with(&mut self, qp: &SoftQp, param: &ConnParam<'_>) -> Result<(), CmError> {
-        self.reply(param, Some(qp.control()))
+        finish(self.begin_accept(param, Some(qp.control()))?)
     }
 
     fn init_qp_attr(&mut self, state: QpState) -> Result<QpFields, CmError> {
