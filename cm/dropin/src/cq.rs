@@ -21,7 +21,7 @@ use crate::progress::{Listed, News, Progress, count_poll};
 use crate::queue::{NONE, Queue, wait_by};
 use crate::reader::{Current, Reader};
 
-/// Polls in vain after which a poll begins to yield, and how often it does.
+/// After `PATIENCE` empty polls in a row, every `YIELD_EVERY`-th one yields.
 const PATIENCE: u32 = 1024;
 const YIELD_EVERY: u32 = 32;
 

@@ -28,7 +28,7 @@ const ALWAYS: WcFields = WcFields::BYTE_LEN
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS` and `IBV_CQ_INIT_ATTR_MASK_PD`.
 const MASK_FLAGS: u32 = 1;
 const MASK_PD: u32 = 2;
-/// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`: locks may be left out, and stay.
+/// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED` allows leaving out locks; this library keeps them.
 const SINGLE_THREADED: u32 = 1;
 
 /// `create_cq_ex` of a context.

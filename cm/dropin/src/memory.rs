@@ -14,7 +14,7 @@ use crate::abi::{ibv_context, ibv_mr, ibv_pd};
 use crate::attr::access_of;
 use crate::border::{ABSENT, Errno, INVALID, Noun, Object, code, object, pointer, take};
 use crate::context::context;
-use crate::shared::{Share, share};
+use crate::shared::{PAGE, Share, share};
 
 /// A protection domain: a handle on the device.
 pub(crate) struct Pd {
@@ -63,7 +63,6 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(at: *mut ibv_pd) -> c_int {
 
 /// True if all pages of that memory are mapped.
 fn is_mapped(start: usize, length: usize) -> bool {
-    const PAGE: usize = 4096;
     const STEP: usize = 1024;
     let Some(end) = start.checked_add(length) else { return false };
     let mut at = start & !(PAGE - 1);

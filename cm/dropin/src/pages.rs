@@ -1,4 +1,4 @@
-//! Pages of this process: new ones, and such that no thread may write to for a while.
+//! Pages of this process: allocates new ones, and blocks writes to a range for a while.
 #![expect(unsafe_code, reason = "moves pages")]
 
 use std::ffi::c_void;

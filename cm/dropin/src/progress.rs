@@ -40,10 +40,10 @@ pub(crate) fn count_poll() {
 /// no further event.
 const LOOK_MS: c_int = 1;
 const LOOK: Duration = Duration::from_millis(LOOK_MS as u64);
-/// Polls within that time that show that the program polls by itself.
+/// This many polls within `LOOK` show that the program polls by itself.
 const BUSY_LOOK: usize = 50;
-/// Looks without such polls in a row after which the thread takes over: on a busy machine a program
-/// that polls may be without a core for some time.
+/// The thread takes over after this many looks in a row without such polls. On a busy machine a
+/// polling program may be without a core for some time.
 const QUIET_LOOKS: u32 = 4;
 /// How often the thread lets others go first where somebody is in the device.
 const PATIENCE: u32 = 100;
@@ -280,12 +280,9 @@ impl Progress {
     }
 
     /// Tells peers how far this process has read, before a connection ends: what was taken from a
-    /// peer must not fail there. The second poll tells what no answer has told.
+    /// peer must not fail there.
     pub(crate) fn settle(&self) {
-        let mut own = lock(&self.own);
-        for _ in 0..2 {
-            own.poll(&mut []);
-        }
+        settle(lock(&self.own));
     }
 
     /// Runs until waiting is not possible any more. Until then somebody polls: this thread, as long
@@ -456,10 +453,15 @@ extern "C" fn finish() {
     let own = std::process::id();
     let running = RUNNING.try_lock().ok().and_then(|running| *running);
     let running = running.filter(|(of, _)| *of == own).map(|(_, progress)| progress);
-    if let Some(mut own) = running.and_then(|progress| progress.own.try_lock().ok()) {
-        for _ in 0..2 {
-            own.poll(&mut []);
-        }
+    if let Some(own) = running.and_then(|progress| progress.own.try_lock().ok()) {
+        settle(own);
+    }
+}
+
+/// See [`Progress::settle`]. The second poll tells what no answer has told.
+fn settle(mut own: MutexGuard<'_, SoftPoller>) {
+    for _ in 0..2 {
+        own.poll(&mut []);
     }
 }
 

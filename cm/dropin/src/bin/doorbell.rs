@@ -53,7 +53,8 @@ fn library() -> Result<PathBuf, String> {
             Err(format!("{WHERE} names {}, which is not a file", named.display()))
         };
     }
-    let own = env::current_exe().map_err(|cause| format!("where am I? {cause}"))?;
+    let own = env::current_exe()
+        .map_err(|cause| format!("cannot find this program's own path ({cause}); set {WHERE}"))?;
     let folder = own.parent().unwrap_or(Path::new("/"));
     let places = [folder.join(LIBRARY), folder.join("../lib").join(LIBRARY)];
     let found = places.iter().find(|place| place.is_file());

@@ -26,7 +26,6 @@ use crate::device::ibv_get_device_list;
 use crate::memory::ibv_alloc_pd;
 use crate::open::ibv_open_device;
 use crate::per_process::PerProcess;
-use crate::progress::Progress;
 use crate::qp::qp_at;
 
 use super::abi::*;
@@ -98,10 +97,6 @@ pub(crate) fn home() -> Result<&'static Home, Errno> {
         }
         Ok(Home { context: context as usize, pd: pd as usize })
     })
-}
-
-fn progress() -> Result<&'static Progress, Errno> {
-    device()
 }
 
 pub(crate) fn space_of(raw: c_int) -> Result<PortSpace, Errno> {
@@ -264,7 +259,7 @@ pub(super) unsafe extern "C" fn rdma_create_id(
             // SAFETY: the program's channel.
             false => Some(&unsafe { channel_at(channel) }?.channel),
         };
-        let id = progress()?.device.create_id(soft, space_of(space)?)?;
+        let id = device()?.device.create_id(soft, space_of(space)?)?;
         // SAFETY: room for a pointer.
         unsafe { put(to, give(id, channel, user)) }?;
         Ok(0)
@@ -375,7 +370,7 @@ type Begin = fn(&mut SoftId, &ConnParam<'_>, Option<QpControl>) -> Result<Option
 
 /// The handle of the queue pair of that number.
 fn control_of(num: u32) -> Result<QpControl, Errno> {
-    let qps = lock(&progress()?.qps);
+    let qps = lock(&device()?.qps);
     let found = qps.get(&num).ok_or(INVALID)?;
     // SAFETY: in the list, which is locked, so it is alive.
     let qp = unsafe { qp_at(found.at as *mut ibv_qp) }?;
@@ -485,7 +480,7 @@ unsafe extern "C" fn rdma_reject_ece(
 unsafe extern "C" fn rdma_disconnect(at: *mut rdma_cm_id) -> c_int {
     // SAFETY: the program's id.
     number(|| unsafe {
-        progress()?.settle();
+        device()?.settle();
         on_id(at, SoftId::disconnect)?;
         note_state(at, QpState::Err);
         Ok(0)

@@ -95,8 +95,8 @@ fn param(told: &Told) -> event_param {
     param
 }
 
-/// Makes an event for the program. `user` is its own pointer, of a join. What an id keeps by itself
-/// is no report.
+/// Makes an event for the program. `user`: the pointer that the program gave to its join. `report`:
+/// `None` for an event that the id keeps itself, which no destruction waits for.
 pub(crate) fn tell(
     (id, listen_id): (*mut rdma_cm_id, *mut rdma_cm_id),
     (kind, status): (EventKind, c_int),
