@@ -19,11 +19,11 @@ use crate::wq::{hash_of, table_at};
 use crate::xrc::xrcd_at;
 
 /// The extensions that are known, as bits of `enum ibv_qp_init_attr_mask`.
-const ATTR_PD: u32 = 1;
+pub(crate) const ATTR_PD: u32 = 1;
 const ATTR_CREATE_FLAGS: u32 = 1 << 2;
 const ATTR_TABLE: u32 = 1 << 4;
 const ATTR_RX_HASH: u32 = 1 << 5;
-const ATTR_SEND_OPS: u32 = 1 << 6;
+pub(crate) const ATTR_SEND_OPS: u32 = 1 << 6;
 const KNOWN: u32 = ATTR_PD | ATTR_CREATE_FLAGS | ATTR_TABLE | ATTR_RX_HASH | ATTR_SEND_OPS;
 
 /// `create_qp_ex` of a context.
@@ -42,9 +42,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             if mask & ATTR_PD == 0 {
                 return Err(INVALID);
             }
-            let extended = mask & ATTR_SEND_OPS != 0;
-            let beyond = extended && asked.send_ops_flags & !SendOps::of(kind).bits() != 0;
-            if mask & !KNOWN != 0 || beyond {
+            let extended = is_extended(asked, kind)?;
+            if mask & !KNOWN != 0 {
                 return Err(ABSENT);
             }
             let made = match mask & (ATTR_TABLE | ATTR_RX_HASH) {
@@ -58,6 +57,16 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             Ok(made)
         }
     })
+}
+
+/// True if the attributes ask for the extended post. Fails if they ask for an operation that it does
+/// not have.
+pub(crate) fn is_extended(asked: &ibv_qp_init_attr_ex, kind: QpType) -> Result<bool, Errno> {
+    let extended = asked.comp_mask & ATTR_SEND_OPS != 0;
+    if extended && asked.send_ops_flags & !SendOps::of(kind).bits() != 0 {
+        return Err(ABSENT);
+    }
+    Ok(extended)
 }
 
 /// A table of work queues, and how receives are spread over it.

@@ -10,8 +10,9 @@ use crate::abi::*;
 use crate::abi_context::*;
 use crate::border::{ABSENT, Errno, INVALID, given, lock, number};
 use crate::cq::{ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq};
-use crate::create_ex::create_recv;
-use crate::qp::{cap_of, create_by, ibv_destroy_qp, plain};
+use crate::create_ex::{ATTR_PD, ATTR_SEND_OPS, create_recv, is_extended};
+use crate::extended_post::set_functions;
+use crate::qp::{cap_of, create_by, ibv_destroy_qp, kind_of, plain};
 
 use super::abi::rdma_cm_id;
 use super::id::{home, id_at};
@@ -163,22 +164,26 @@ pub(super) unsafe extern "C" fn rdma_create_qp(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_create_qp_ex(
+pub(super) unsafe extern "C" fn rdma_create_qp_ex(
     at: *mut rdma_cm_id,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
     // SAFETY: the program's id and attributes.
     number(|| unsafe {
         let asked = given(attr)?;
-        if asked.comp_mask & !1 != 0 {
+        if asked.comp_mask & !(ATTR_PD | ATTR_SEND_OPS) != 0 {
             return Err(ABSENT);
         }
-        let pd = if asked.comp_mask & 1 == 0 { ptr::null_mut() } else { asked.pd };
+        let extended = is_extended(asked, kind_of(asked.qp_type)?)?;
+        let pd = if asked.comp_mask & ATTR_PD == 0 { ptr::null_mut() } else { asked.pd };
         let mut attributes = plain(asked);
         create(at, pd, &mut attributes)?;
+        if extended {
+            set_functions((*at).qp.cast());
+        }
         ((*attr).cap, (*attr).send_cq) = (attributes.cap, attributes.send_cq);
         ((*attr).recv_cq, (*attr).pd) = (attributes.recv_cq, (*at).pd);
-        (*attr).comp_mask |= 1;
+        (*attr).comp_mask |= ATTR_PD;
         Ok(0)
     })
 }

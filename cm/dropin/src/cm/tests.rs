@@ -18,9 +18,10 @@ use super::channel::rdma_create_event_channel;
 use super::ep::rdma_get_request;
 use super::event::{rdma_ack_cm_event, rdma_get_cm_event};
 use super::id::*;
-use super::qp::rdma_create_qp;
-use crate::abi::{ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
+use super::qp::{rdma_create_qp, rdma_create_qp_ex};
+use crate::abi::{ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr};
 
+use crate::abi_context::ibv_qp_init_attr_ex;
 use crate::cq::ibv_create_cq;
 use crate::memory::ibv_alloc_pd;
 use crate::qp::{ibv_create_qp, ibv_query_qp};
@@ -274,4 +275,25 @@ fn a_listener_can_be_used_while_a_thread_waits_for_its_request() {
         assert_eq!(errno(rdma_connect(id, null_mut())), libc::ECONNREFUSED);
     }
     rejecter.join().unwrap();
+}
+
+#[test]
+fn the_queue_pair_of_an_id_may_have_the_extended_post() {
+    // Send operations: sends; what RC does not have.
+    const SENDS: u64 = 1 << 2;
+    const BEYOND: u64 = 1 << 40;
+    let cap = small_rc().cap;
+    let attr = |comp_mask, send_ops_flags| unsafe {
+        ibv_qp_init_attr_ex { cap, qp_type: 2, comp_mask, send_ops_flags, ..zeroed() }
+    };
+    let id = bound(null_mut(), TCP);
+    unsafe {
+        // TSO, and an operation that there is not.
+        for mut attr in [attr(1 << 3, 0), attr(1 << 6, BEYOND)] {
+            assert_eq!(errno(rdma_create_qp_ex(id, &raw mut attr)), libc::EOPNOTSUPP);
+        }
+        let mut attr = attr(1 << 6, SENDS);
+        assert_eq!(rdma_create_qp_ex(id, &raw mut attr), 0);
+        assert!((*(*id).qp.cast::<ibv_qp_ex>()).wr_start.is_some());
+    }
 }
