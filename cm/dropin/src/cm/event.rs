@@ -25,8 +25,12 @@ fn translate(mut event: Event<SoftDevice>) -> Option<*mut rdma_cm_event> {
         // SAFETY: in the list, which is locked, so it is alive. From here on it waits for `report`.
         (at, unsafe { id_at(at) }.ok()?.own.reports.one())
     };
-    let told =
-        Told { ud: event.ud, depths: event.depths, data: std::mem::take(&mut event.private_data) };
+    let mut told = Told {
+        ud: event.ud,
+        depths: event.depths,
+        qp_num: None,
+        data: std::mem::take(&mut event.private_data),
+    };
     let mut user = None;
     let (mut id, mut listener) = (at, ptr::null_mut());
     // SAFETY: alive, see above.
@@ -46,6 +50,10 @@ fn translate(mut event: Event<SoftDevice>) -> Option<*mut rdma_cm_event> {
                 user = id_at(at).ok().and_then(|id| lock(&id.own.joined).pop_front());
             }
             _ => {}
+        }
+        if told.depths.is_some() {
+            // It has come with them.
+            told.qp_num = id_at(id).ok().and_then(|id| lock(&id.own.id).peer_qp());
         }
     }
     Some(tell((id, listener), (event.kind, event.status), told, (user, Some(report))))

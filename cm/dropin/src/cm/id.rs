@@ -208,7 +208,12 @@ pub(crate) unsafe fn keep_event(
     unsafe {
         let told = {
             let id = lock(&id_at(at)?.own.id);
-            Told { ud: id.ud(), depths: id.depths(), data: id.private_data().to_vec() }
+            Told {
+                ud: id.ud(),
+                depths: id.depths(),
+                qp_num: id.peer_qp(),
+                data: id.private_data().to_vec(),
+            }
         };
         drop_event(at);
         (*at).event = tell((at, listener), event, told, (user, None));

@@ -243,16 +243,22 @@ fn a_synchronous_connect_by_number_keeps_the_response() {
     unsafe {
         let mut param = rdma_conn_param { qp_num: (*free_qp(id)).qp_num, ..zeroed() };
         let at = listener as usize;
+        let (number, numbers) = mpsc::channel();
         let accepter = thread::spawn(move || {
             let mut request = null_mut();
             assert_eq!(rdma_get_request(at as *mut rdma_cm_id, &raw mut request), 0);
+            let asks = (*(*request).event).param.conn.qp_num;
             let mut attr = small_rc();
             assert_eq!(rdma_create_qp(request, null_mut(), &raw mut attr), 0);
+            let _ = number.send(((*(*request).qp).qp_num, asks));
             // It waits until the connection is established, which never happens.
             assert_eq!(rdma_accept(request, null_mut()), -1);
         });
         assert_eq!(rdma_connect(id, &raw mut param), 0);
         assert_eq!(((*(*id).event).event, (*(*id).event).status), (CONNECT_RESPONSE, 0));
+        // Each side has the number of the other's queue pair.
+        let told = ((*(*id).event).param.conn.qp_num, param.qp_num);
+        assert_eq!(numbers.recv(), Ok(told));
         assert_eq!(rdma_destroy_id(id), 0);
         accepter.join().unwrap();
     }
@@ -295,5 +301,24 @@ fn the_queue_pair_of_an_id_may_have_the_extended_post() {
         let mut attr = attr(1 << 6, SENDS);
         assert_eq!(rdma_create_qp_ex(id, &raw mut attr), 0);
         assert!((*(*id).qp.cast::<ibv_qp_ex>()).wr_start.is_some());
+    }
+}
+
+#[test]
+fn an_event_has_the_number_of_the_peers_queue_pair() {
+    let channel = rdma_create_event_channel();
+    let listener = bound(channel, TCP);
+    assert_eq!(unsafe { rdma_listen(listener, 4) }, 0);
+    let id = routed(listener);
+    unsafe {
+        let mut attr = small_rc();
+        assert_eq!(rdma_create_qp(id, null_mut(), &raw mut attr), 0);
+        let (at, num) = (id as usize, (*(*id).qp).qp_num);
+        let connecter = thread::spawn(move || rdma_connect(at as *mut rdma_cm_id, null_mut()));
+        let mut event = null_mut();
+        assert_eq!(rdma_get_cm_event(channel, &raw mut event), 0);
+        assert_eq!((*event).param.conn.qp_num, num);
+        assert_eq!(rdma_reject((*event).id, null(), 0), 0);
+        assert_eq!(connecter.join().unwrap(), -1);
     }
 }

@@ -60,6 +60,8 @@ impl Noun for Taken {
 pub(crate) struct Told {
     pub(crate) ud: Option<UdParam>,
     pub(crate) depths: Option<Depths>,
+    /// The number of its queue pair.
+    pub(crate) qp_num: Option<u32>,
     pub(crate) data: Vec<u8>,
 }
 
@@ -89,7 +91,7 @@ fn param(told: &Told) -> event_param {
             retry_count: 7,
             rnr_retry_count: 7,
             srq: 0,
-            qp_num: 0,
+            qp_num: told.qp_num.unwrap_or(0),
         };
     }
     param

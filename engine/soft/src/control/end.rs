@@ -114,6 +114,8 @@ pub(super) struct End {
     pub(super) data: OnceLock<Vec<u8>>,
     /// The depths that came with the peer's request or answer.
     pub(super) depths: OnceLock<Depths>,
+    /// The number of the peer's queue pair, which came with them.
+    pub(super) peer_qp: OnceLock<u32>,
     /// User data.
     context: AtomicU64,
 }
@@ -219,6 +221,7 @@ impl End {
             core: Mutex::new(core),
             data: OnceLock::new(),
             depths: OnceLock::new(),
+            peer_qp: OnceLock::new(),
             context: AtomicU64::new(0),
         }
     }
@@ -252,13 +255,19 @@ impl End {
             Ok(Received::Closed) | Err(_) => (None, Vec::new()),
         };
         let raised = match message {
-            Some(message) => core.receive(message, files),
+            Some(message) => {
+                if let Some(num) = message.qp() {
+                    // The first one counts: a second is refused.
+                    let _ = self.peer_qp.set(num);
+                }
+                core.receive(message, files)
+            }
             // Its process has ended, or it broke the protocol: there is nothing more to read.
             None => core.lose(),
         };
         let raised = raised?;
         if !raised.data.is_empty() {
-            // The first one counts: a second is refused.
+            // As above.
             let _ = self.data.set(raised.data.clone());
         }
         if let Some(depths) = raised.depths {

@@ -153,6 +153,11 @@ impl SoftId {
         Ok(self.waiter(asked, EventKind::Established))
     }
 
+    /// The number of the peer's queue pair, once its request or answer has come.
+    pub fn peer_qp(&self) -> Option<u32> {
+        self.end.peer_qp.get().copied()
+    }
+
     /// What waits for that event; nothing does on an id with an event channel.
     fn waiter(&self, asked: &str, wanted: EventKind) -> Option<Waiter> {
         let (end, channel) = (self.end.clone(), self.channel.clone());

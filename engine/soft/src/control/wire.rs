@@ -122,6 +122,15 @@ impl Message {
         Message::Reject { status: Rejection::Consumer as i32, data: Box::new(padded(data)) }
     }
 
+    /// The number of the sender's queue pair, in a request and in its answer.
+    pub(super) fn qp(&self) -> Option<u32> {
+        match self {
+            Message::Request(request) => Some(request.qp),
+            Message::Reply(reply) => Some(reply.qp),
+            _ => None,
+        }
+    }
+
     fn kind(&self) -> u16 {
         match self {
             Message::Request(_) => 1,
