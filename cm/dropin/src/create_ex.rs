@@ -59,8 +59,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     })
 }
 
-/// True if the attributes ask for the extended post. Fails if they ask for an operation that it does
-/// not have.
+/// True if the attributes ask for the extended post. Fails if they ask for an operation that it
+/// does not have.
 pub(crate) fn is_extended(asked: &ibv_qp_init_attr_ex, kind: QpType) -> Result<bool, Errno> {
     let extended = asked.comp_mask & ATTR_SEND_OPS != 0;
     if extended && asked.send_ops_flags & !SendOps::of(kind).bits() != 0 {
