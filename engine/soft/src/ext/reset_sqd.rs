@@ -122,7 +122,7 @@ impl QpContext {
     /// True if no send that has begun is under way.
     fn has_finished(&mut self, links: &mut Links) -> bool {
         if self.kind.is_unreliable() {
-            return self.sq.completed == self.sq.sent;
+            return self.sq.completed == self.sq.sent && self.sq.sent_bytes == 0;
         }
         let last = self.sq.sent.wrapping_sub(1);
         let end = if self.sq.sent == self.sq.retired { 0 } else { self.sq.entry(last).end };

@@ -93,7 +93,8 @@ impl Responses {
     #[must_use]
     pub(crate) fn reserve(&mut self, more: u8) -> bool {
         self.unsent_max += usize::from(more);
-        self.unsent.make_room(self.unsent_max)
+        // Those of queue pairs that are gone may still be in the list.
+        self.unsent.make_room(self.unsent.len() + self.unsent_max)
     }
 
     /// A queue pair gives its room back.

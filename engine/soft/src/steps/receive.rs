@@ -55,6 +55,9 @@ impl Transport {
             link.ack_now();
             if S::THOROUGH {
                 link.reply.note_vain();
+            } else {
+                // A peer that sends without a pause leaves no empty poll to look in.
+                self.look_around(link);
             }
         }
         let due = if S::THOROUGH { link.is_acked() } else { !link.signaled.is_empty() };

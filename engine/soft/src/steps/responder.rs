@@ -62,7 +62,9 @@ impl Resources {
         let fits = size <= MESSAGE_MAX
             && u64::from(written) + u64::from(length) <= u64::from(size)
             && (!flags.contains(RecordFlags::LAST) || written + length == size);
-        if !fits || !qp.rights.contains(Access::REMOTE_WRITE) {
+        // The peer's device writes nothing, nowhere, where it needs only the acknowledgement.
+        let asks_only = (addr, rest, length) == (0, 0, 0) && !flags.contains(RecordFlags::IMM);
+        if !fits || !(asks_only || qp.rights.contains(Access::REMOTE_WRITE)) {
             return self.refuse(link, header, qp, (None, Status::RemoteInvalidRequest), sink);
         }
         // Check the whole range with the first fragment, and each later fragment's own range: the

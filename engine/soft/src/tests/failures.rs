@@ -408,3 +408,77 @@ fn srq_11_a_queue_pair_on_a_shared_queue_may_ask_for_any_number_of_receives() {
         assert!(text.contains("1 to 32768 sends and at most 32768 receives"), "{text}");
     }
 }
+
+const SIGNALED: SendFlags = SendFlags::SIGNALED;
+
+/// One more queue pair of each side, over the same link.
+fn beside(
+    (one, two): (&End, &End),
+    (maker, taker): (&Arc<LinkShared>, &Arc<LinkShared>),
+) -> (SoftQp, SoftQp) {
+    let make = |end: &End| make_qp(&end.nic, &end.cq, end.srq.as_ref(), CAPS);
+    let (mut first, mut second) = (make(one), make(two));
+    wire(&mut first, &mut second, maker, taker, 7);
+    (first, second)
+}
+
+/// A queue pair goes with responses that are not written yet. The next one on the link answers as
+/// many READs as it may have.
+#[test]
+fn sq_7_responses_of_a_queue_pair_that_is_gone_take_no_room_of_others() {
+    let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
+    let (maker, taker) = join(&mut one.qp, &mut two.qp, 7);
+    two.fill(0, &pattern(1, 1 << 20));
+    let read = SendOp::Read(two.region.remote(0));
+    (0..4).for_each(|n| one.post(n, read, one.sge(1 << 20, 1 << 20), SIGNALED).unwrap());
+    two.poll();
+    let make = |end: &End| make_qp(&end.nic, &end.cq, end.srq.as_ref(), CAPS);
+    let (first, second) = (make(&one), make(&two));
+    drop(core::mem::replace(&mut two.qp, second));
+    let _old = core::mem::replace(&mut one.qp, first);
+    wire(&mut one.qp, &mut two.qp, &maker, &taker, 7);
+    (4..8).for_each(|n| one.post(n, read, one.sge(2 << 20, 1 << 20), SIGNALED).unwrap());
+    // It takes them in the poll in which the first queue pair goes.
+    two.poll();
+    let (sent, _) = settle(&mut one, &mut two);
+    let done = sent.iter().filter(|wc| wc.qp_num == one.qp.num()).map(|wc| (wc.wr_id, wc.status));
+    assert_eq!(done.collect::<Vec<_>>(), [4, 5, 6, 7].map(|n| (n, Status::Success)));
+    assert_eq!(one.bytes(2 << 20, 1 << 20), pattern(1, 1 << 20));
+}
+
+/// A peer that sends without a pause does not keep a side from the refusal of another queue
+/// pair, and of what waits behind it.
+#[test]
+fn a_refusal_is_seen_under_a_stream() {
+    let wide = QpCaps { send_wr: 64, ..CAPS };
+    let (mut one, mut two) = (end(CAPS, true), end(wide, true));
+    let (maker, taker) = join(&mut one.qp, &mut two.qp, 7);
+    let (mut other, mut failed) = beside((&one, &two), (&maker, &taker));
+    settle(&mut one, &mut two);
+    failed.fail();
+    two.poll();
+    two.recv(0, 0, 64);
+    let send =
+        SendWr { wr_id: 1, op: SendOp::Send, flags: SIGNALED, sge: one.sge(0, 8), more: &[] };
+    unsafe { other.post(&[send]) }.unwrap();
+    one.send(2, 0, 8, SIGNALED).unwrap();
+    (0..60).for_each(|_| one.recv(10, 0, 64));
+    let mut ends = Vec::new();
+    for wr_id in 10..10_000 {
+        one.recv(wr_id, 0, 64);
+        // There are always some left for the next poll.
+        while two.send(0, 0, 8, SIGNALED).is_ok() {}
+        let mut out = [Wc::default(); 1];
+        let taken = one.poller.poll(&mut out);
+        assert!(taken == 1 || !ends.is_empty(), "the stream does not pause");
+        if taken == 1 && out[0].wr_id < 10 {
+            ends.push((out[0].wr_id, out[0].status));
+        }
+        two.poll();
+        if ends.len() == 2 {
+            break;
+        }
+    }
+    ends.sort_unstable_by_key(|(wr_id, _)| *wr_id);
+    assert_eq!(ends, [(1, Status::RetryExceeded), (2, Status::Success)]);
+}

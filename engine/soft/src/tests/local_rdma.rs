@@ -316,6 +316,28 @@ fn a_long_read_sees_what_the_peer_took_during_the_copy() {
     }
 }
 
+/// SQ-5: behind a message that is not taken yet, the device asks for an acknowledgement of a READ by
+/// a WRITE of nothing. A peer that allows no WRITEs takes that one, and no other.
+#[test]
+fn sq_5_a_read_completes_at_a_peer_that_allows_only_reads() {
+    let readable = |nic: Soft| {
+        let end = near(nic);
+        end.qp.control().set_rights(Access::REMOTE_READ);
+        end
+    };
+    let ((mut one, mut two), _) = mapped_pair_of(readable);
+    two.fill(64, &[5; 8]);
+    one.send(1, 0, 8, SendFlags::empty()).unwrap();
+    let read = SendOp::Read(two.region.remote(64));
+    one.post(2, read, one.sge(100, 8), SIGNALED | SendFlags::UNORDERED).unwrap();
+    two.recv(1, 0, 8);
+    assert_eq!(polled(&mut two).len(), 1);
+    assert_eq!((done(&mut one).wr_id, one.bytes(100, 8)), (2, [5; 8].to_vec()));
+    one.post(3, SendOp::Write(two.region.remote(0)), one.sge(0, 0), SIGNALED).unwrap();
+    let (sent, _) = settle(&mut one, &mut two);
+    assert_eq!((sent.len(), sent[0].status), (1, Status::RemoteInvalidRequest));
+}
+
 /// Long READs that were posted while the queue pair paused are carried out when it goes on, also if
 /// they fill the send queue, so that it keeps nothing of the requests before them.
 #[test]

@@ -1,6 +1,7 @@
 //! UC over a link (UC-1): nothing is acknowledged, nothing waits, nobody is told.
 
 use super::*;
+use crate::provider::AsyncEvents;
 use crate::wc::{Status, WcFlags, WcOpcode};
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
@@ -48,6 +49,19 @@ fn uc_a_send_completes_when_it_is_on_its_way() {
     one.send(1, 0, 8, SendFlags::empty()).unwrap();
     one.send(2, 0, 8, SIGNALED).unwrap();
     assert_eq!(statuses(&one.poll()), [(2, Status::Success)]);
+}
+
+/// The queue pair has drained when the message that had begun is on its way as a whole, and
+/// not while a part of it waits for room.
+#[test]
+fn uc_has_drained_when_the_message_that_began_has_ended() {
+    let (mut one, mut two) = pair_of_uc();
+    two.recv(1, 0, 1 << 20);
+    one.send(1, 0, 1 << 20, SIGNALED).unwrap();
+    one.qp.pause(true);
+    assert!(one.poll().is_empty() && one.nic.next_async_event().is_none(), "it is too long");
+    assert_eq!(statuses(&settle(&mut one, &mut two).0), [(1, Status::Success)]);
+    assert!(one.nic.next_async_event().is_some());
 }
 
 /// SM-2: requests posted in ERR are flushed once, however often the queue pair is failed.
