@@ -7,3 +7,4 @@ mod connect;
 mod data;
 mod errors;
 mod rig;
+mod spare;

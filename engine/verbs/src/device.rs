@@ -9,7 +9,7 @@ use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
 use super::caps;
-use super::handles::{Context, Ops};
+use super::handles::{Context, Devices, Ops};
 use super::objects::{self, Pd};
 use super::parent::{self, VerbsTd};
 use super::rdma_core;
@@ -59,7 +59,7 @@ impl Verbs {
         if Verbs::load().is_err() {
             return Vec::new();
         }
-        Context::all().map(|all| names(&all)).unwrap_or_default()
+        Devices::list().map(|devices| devices.names()).unwrap_or_default()
     }
 
     /// Opens the device of that name (`rxe0`, `mlx5_0` …) and makes a protection domain on it.
@@ -70,10 +70,10 @@ impl Verbs {
     pub fn open(name: &str) -> Result<Verbs, SetupError> {
         let asked = format!("open the RDMA device {name}");
         rdma_core::load(&asked)?;
-        let contexts = Context::all().map_err(|errno| no_devices(&asked, errno))?;
-        let names = names(&contexts);
+        let devices = Devices::list().map_err(|errno| no_devices(&asked, errno))?;
+        let names = devices.names();
         let known = names.iter().position(|known| known == name);
-        let Some(context) = known.map(|index| contexts[index]) else {
+        let Some(context) = known.and_then(|index| devices.keep(index)) else {
             if names.is_empty() {
                 return Err(no_devices(&asked, libc::ENODEV));
             }
@@ -143,10 +143,6 @@ impl Verbs {
     pub(super) fn users(&self) -> usize {
         Arc::strong_count(&self.0)
     }
-}
-
-fn names(contexts: &[Context]) -> Vec<String> {
-    contexts.iter().map(|context| context.name()).collect()
 }
 
 /// The error of a machine without devices, with what to do.

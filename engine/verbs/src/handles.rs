@@ -10,6 +10,8 @@ use std_alloc::boxed::Box;
 use std_alloc::string::String;
 use std_alloc::vec::Vec;
 
+use spin::Mutex;
+
 use crate::event::{AsyncEvent, AsyncKind, Object};
 use crate::provider::{GRH_BYTES, Gid};
 use crate::rdma_core::*;
@@ -17,7 +19,7 @@ use crate::shim::{from_c, to_c};
 use crate::sys::errno;
 
 /// A context of librdmacm: an open device. librdmacm keeps it open as long as the process lives
-/// (G-4).
+/// (G-4), because [`Devices::keep`] holds it for ever.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Context(NonNull<ibv_context>);
 
@@ -46,27 +48,71 @@ pub(crate) type PostRecv =
 pub(crate) type PostSrqRecv =
     unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 
+/// librdmacm's list of the devices, each with an open context. While it is there, librdmacm closes
+/// none of them, even if its device goes away. Dropping it gives it back.
+pub(crate) struct Devices {
+    list: NonNull<*mut ibv_context>,
+    count: usize,
+}
+
+impl Devices {
+    /// All devices. librdmacm must be loaded. An errno if there are none.
+    pub(crate) fn list() -> Result<Devices, i32> {
+        let mut count = 0;
+        // SAFETY: the call writes a count and gives back an array of that length or NULL.
+        let list = unsafe { rdma_get_devices(&raw mut count) };
+        let list = NonNull::new(list).ok_or_else(errno)?;
+        Ok(Devices { list, count: from_c(count) as usize })
+    }
+
+    /// Their names, in order.
+    pub(crate) fn names(&self) -> Vec<String> {
+        // SAFETY: the contexts are open as long as this value.
+        self.raw().iter().map(|raw| unsafe { name_of(*raw) }).collect()
+    }
+
+    /// The context at that index, which stays open from now on. For that, the first list with it
+    /// is never given back.
+    pub(crate) fn keep(self, index: usize) -> Option<Context> {
+        static KEPT: Mutex<Vec<Context>> = Mutex::new(Vec::new());
+        // SAFETY: an open context. Either its list is forgotten below, or an earlier one was.
+        let context = unsafe { Context::new(*self.raw().get(index)?) }?;
+        let mut kept = KEPT.lock();
+        if !kept.contains(&context) {
+            kept.push(context);
+            mem::forget(self);
+        }
+        Some(context)
+    }
+
+    fn raw(&self) -> &[*mut ibv_context] {
+        // SAFETY: an array of that many contexts, which only `drop` frees.
+        unsafe { slice::from_raw_parts(self.list.as_ptr(), self.count) }
+    }
+}
+
+impl Drop for Devices {
+    fn drop(&mut self) {
+        // SAFETY: the list that the call gave, once.
+        unsafe { rdma_free_devices(self.list.as_ptr()) };
+    }
+}
+
+/// The name of a device.
+///
+/// # Safety
+/// The context is open.
+unsafe fn name_of(context: *mut ibv_context) -> String {
+    // SAFETY: the caller vouches for the context; the name lies in the device it points to.
+    let name = unsafe { CStr::from_ptr(ibv_get_device_name((*context).device)) };
+    name.to_string_lossy().into_owned()
+}
+
 impl Context {
     /// # Safety
     /// `raw` is NULL or an open context, and stays so as long as the process lives.
     pub(crate) unsafe fn new(raw: *mut ibv_context) -> Option<Context> {
         NonNull::new(raw).map(Context)
-    }
-
-    /// One for each device. librdmacm must be loaded. An errno if there are none.
-    pub(crate) fn all() -> Result<Vec<Context>, i32> {
-        let mut count = 0;
-        // SAFETY: the call writes a count and gives back an array of that length or NULL.
-        let list = unsafe { rdma_get_devices(&raw mut count) };
-        let list = NonNull::new(list).ok_or_else(errno)?.as_ptr();
-        // SAFETY: an array of that many contexts, which stay open when the array is freed. It is
-        // freed once, after it was read.
-        unsafe {
-            let all = slice::from_raw_parts(list, from_c(count) as usize);
-            let all = all.iter().filter_map(|raw| Context::new(*raw)).collect();
-            rdma_free_devices(list);
-            Ok(all)
-        }
     }
 
     pub(crate) fn as_ptr(self) -> *mut ibv_context {
@@ -75,9 +121,8 @@ impl Context {
 
     /// The device's name.
     pub(crate) fn name(self) -> String {
-        // SAFETY: the context is open; the name lies in the device it points to.
-        let name = unsafe { CStr::from_ptr(ibv_get_device_name((*self.as_ptr()).device)) };
-        name.to_string_lossy().into_owned()
+        // SAFETY: the context is open.
+        unsafe { name_of(self.as_ptr()) }
     }
 
     /// The driver's functions; `None` if it lacks one.
