@@ -3,7 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
 
-use doorbell_cm::{AddrInfo, CmError, CmId, ConnParam, Fabric, Hints, PortSpace, QpAttr};
+use doorbell_cm::{AddrInfo, CmError, CmId, ConnParam, Fabric, Hints, IdOption};
+use doorbell_cm::{PortSpace, QpAttr};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{Provider, QpCaps, Sharing};
 use doorbell_verbs::Verbs;
@@ -77,6 +78,17 @@ fn addresses_that_are_not_the_devices() {
     let mut id = device.create_id(None, PortSpace::Tcp).expect("an id");
     let error = id.resolve_addr(None, foreign, LIMIT).expect_err("no way there");
     says(&error, error.code(), &["203.0.113.7"]);
+}
+
+#[test]
+fn a_refused_call_on_an_active_endpoint_is_an_error() {
+    let Some((device, ip)) = device() else { return };
+    let (_listener, addr) = listener(&device, ip);
+    let active = AddrInfo::of(addr, &Hints::active());
+    let resolved = || device.create_endpoint(&active).expect("found");
+    assert!(resolved().listen(0).is_err(), "it is to connect");
+    assert!(resolved().bind(SocketAddr::new(ip, 0)).is_err(), "it is bound");
+    assert!(resolved().set_option(IdOption::AfOnly(true)).is_err(), "it is too late");
 }
 
 #[test]

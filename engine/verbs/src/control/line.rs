@@ -298,7 +298,11 @@ impl NewId {
         // SAFETY: the structure and the addresses it points to live through the call, which keeps
         // none of them; no domain and no queue pair attributes.
         let answer = unsafe { rdma_create_ep(&raw mut id, &raw mut raw, no_pd, no_qp) };
-        NewId::made(answer, id, None)
+        let new = NewId::made(answer, id, None)?;
+        // The call leaves ROUTE_RESOLVED there, and the next call would take it for its own event.
+        // SAFETY: the id is alive, and nobody else has it.
+        drop(unsafe { RawEvent::parked(new.id.as_ptr()) });
+        Ok(new)
     }
 
     /// What a call has made that answered so.
