@@ -23,6 +23,10 @@ use crate::handles::zero;
 use crate::rdma_core::{ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
 use crate::{Verbs, VerbsQp, VerbsXrcd};
 
+/// How much longer than its limit a synchronous id waits for the kernel to end an attempt. The
+/// kernel rounds the limit up, and until the attempt has ended it refuses another.
+const KERNEL_LATE: Duration = Duration::from_secs(1);
+
 /// How long connect and accept of a synchronous id wait. The kernel gives up earlier: after 15
 /// attempts, about 65 s on RoCE.
 const CONNECT_LIMIT: Duration = Duration::from_secs(90);
@@ -93,20 +97,24 @@ impl CmId<Verbs> for VerbsId {
         for addr in from.into_iter().chain([to]) {
             addr::check(&self.device, &asked, addr)?;
         }
+        self.note_earlier();
         let answer = self.core.resolve_addr(from, to, whole_ms(limit));
         let told = self.of_address(&asked, answer)?;
-        self.finish(&asked, told, EventKind::AddrResolved, limit)?;
+        let wait = limit.saturating_add(KERNEL_LATE);
+        self.finish(&asked, told, EventKind::AddrResolved, wait)?;
         self.check_device(&asked)
     }
 
     fn resolve_route(&mut self, limit: Duration) -> Result<(), CmError> {
+        self.note_earlier();
         let asked = format!("resolve the route to {}", self.peer());
         if self.core.context().is_none() {
             let error = CmError::new(Code::Invalid, asked, "the address is not resolved");
             return Err(error.cure("resolve_addr first"));
         }
         let told = self.of_address(&asked, self.core.resolve_route(whole_ms(limit)))?;
-        self.finish(&asked, told, EventKind::RouteResolved, limit)
+        let wait = limit.saturating_add(KERNEL_LATE);
+        self.finish(&asked, told, EventKind::RouteResolved, wait)
     }
 
     fn create_qp(&mut self, pd: &Verbs, attr: &QpAttr<'_, Verbs>) -> Result<VerbsQp, CmError> {
@@ -189,6 +197,7 @@ impl CmId<Verbs> for VerbsId {
             let answer = "that is not the address of a group";
             return Err(CmError::new(Code::Invalid, asked, answer));
         }
+        self.note_earlier();
         let told = groups::join(&self.core, &asked, group, how)?;
         self.finish(&asked, told, EventKind::MulticastJoin, JOIN_LIMIT)
     }

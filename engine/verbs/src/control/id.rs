@@ -114,6 +114,18 @@ impl VerbsId {
         }
     }
 
+    /// Before an attempt on a synchronous id: notes the events that are there already. Otherwise
+    /// the attempt would take one for its own. A listener's events stay: they are requests.
+    pub(super) fn note_earlier(&self) {
+        let now = Deadline::after(Some(Duration::ZERO));
+        while self.core.is_sync() && !self.listening {
+            // What goes wrong here goes wrong in the attempt too.
+            if !matches!(self.core.next(now), Ok(Some(_))) {
+                break;
+            }
+        }
+    }
+
     /// Fails if the id cannot have a queue pair of that type now.
     pub(super) fn check_new_qp(&self, asked: &str, kind: QpType) -> Result<(), CmError> {
         self.check_device(asked)?;
