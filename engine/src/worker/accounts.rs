@@ -85,6 +85,11 @@ impl Broken {
     pub(super) fn pop(&mut self) -> Option<u32> {
         self.slots.pop()
     }
+
+    /// The peer in a slot has ended: the next one there has done nothing.
+    pub(super) fn remove(&mut self, slot: u32) {
+        self.slots.retain(|broken| *broken != slot);
+    }
 }
 
 impl<P: Provider> Accounts<P> {

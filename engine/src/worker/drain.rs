@@ -51,6 +51,7 @@ pub(super) fn report_drained<P: Provider, H: Handler<P>>(core: &mut Core<P>, han
         core.drop_kept(id);
         core.replies.drop_of(&mut core.sender, id);
         core.sender.accounts.credit_due.retain(|due| *due != slot);
+        core.sender.accounts.broken.remove(slot);
         core.sender.peers.remove(slot);
     }
 }

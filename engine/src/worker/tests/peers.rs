@@ -54,6 +54,28 @@ fn a_closed_peer_drains_and_is_passed_to_the_control_plane() {
     assert_eq!(*down, [(back, DownReason::Failed(Status::RetryExceeded))]);
 }
 
+/// A peer that is about to be ended for what it did ends before the flush by another way. The next
+/// peer in its slot stays.
+#[test]
+fn a_peer_does_not_end_for_what_another_did_in_its_slot() {
+    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
+    let (num, _) = connect(&mut one, &mut two);
+    let first = one.only_peer();
+    one.worker.core.sender.accounts.broken.add(first.slot);
+    assert!(one.intake.gone(num));
+    admit::admit(&mut one.worker.core, &mut one.worker.handler);
+    one.worker.core.turn += u64::from(CONFIG.drain_turns);
+    drain::report_drained(&mut one.worker.core, &mut one.worker.handler);
+    assert_eq!(one.worker.handler().down, [(first, DownReason::Disconnected)]);
+    connect(&mut one, &mut two);
+    let second = one.only_peer();
+    assert_eq!(second.slot, first.slot);
+    one.worker.outbox().send(second, b"here").unwrap();
+    settle(&mut [&mut one, &mut two]);
+    assert_eq!(one.worker.handler().down.len(), 1);
+    assert_eq!(one.worker.handler().got.len(), 1);
+}
+
 /// More peers than the worker has slots: the extra one is refused before it is connected, the
 /// others stay, and when one goes there is a place again.
 #[test]
