@@ -55,7 +55,7 @@ impl<P: Provider, F: FnMut(&mut Core<P>)> Drop for Lent<'_, P, F> {
 
 /// Calls a handler that was lent something; `back` takes it back if the handler panics.
 #[inline(always)]
-fn lend<P: Provider, T>(
+pub(super) fn lend<P: Provider, T>(
     core: &mut Core<P>,
     back: impl FnMut(&mut Core<P>),
     call: impl FnOnce(&mut Outbox<'_, P>) -> T,

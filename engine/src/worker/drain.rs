@@ -2,6 +2,7 @@
 //! worker in order.
 
 use super::core::Core;
+use super::dispatch;
 use super::handler::Handler;
 use super::message::{DownReason, PeerId};
 use super::outbox::Outbox;
@@ -36,23 +37,21 @@ pub(super) fn report_drained<P: Provider, H: Handler<P>>(core: &mut Core<P>, han
             at += 1;
             continue;
         }
-        core.closing.take_at(at);
         let id = peer.id(slot);
         // The queue pair goes first, so that no device reads the blocks that come home.
         drop(peer.qp.take());
         core.sender.accounts.retire_all(slot, peer);
+        // It stays in the list meanwhile: if the handler panics, the next turn reports the rest.
         report_requests(core, handler);
+        core.closing.take_at(at);
         if known {
             probes::peer_down(slot);
             let why = core.sender.peers.conduct(slot).and_then(|(_, conduct)| conduct.why);
             let why = why.unwrap_or(DownReason::Closed);
-            handler.on_peer_down(id, why, &mut Outbox { core });
+            let back = |core: &mut Core<P>| core.free_slot(id);
+            dispatch::lend(core, back, |out| handler.on_peer_down(id, why, out));
         }
-        core.drop_kept(id);
-        core.replies.drop_of(&mut core.sender, id);
-        core.sender.accounts.credit_due.retain(|due| *due != slot);
-        core.sender.accounts.broken.remove(slot);
-        core.sender.peers.remove(slot);
+        core.free_slot(id);
     }
 }
 
@@ -69,7 +68,16 @@ pub struct Undone {
 }
 
 impl<P: Provider> Core<P> {
-    /// Says goodbye to every peer that is up, and gives up those that are not up yet.
+    /// Takes home everything of a peer that has ended, and frees its slot.
+    fn free_slot(&mut self, id: PeerId) {
+        self.drop_kept(id);
+        self.replies.drop_of(&mut self.sender, id);
+        self.sender.accounts.credit_due.retain(|due| *due != id.slot);
+        self.sender.accounts.broken.remove(id.slot);
+        self.sender.peers.remove(id.slot);
+    }
+
+    /// Says goodbye to every peer that is up. Those that are not up yet get theirs by a later call.
     #[cold]
     pub(super) fn finish_all(&mut self) {
         self.draining = true;

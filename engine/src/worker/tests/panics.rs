@@ -3,14 +3,19 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
+use crate::remote::RequestOp;
+use crate::wr::SendOp;
 
-/// Records what it is given, and panics at one message in three, and at some peers that come up.
+/// Records what it is given, and panics at one message in three, at some peers that come up, at the
+/// first request that ends and at the first peer that goes.
 #[derive(Default)]
 struct Shaky {
     up: Vec<PeerId>,
     got: Vec<Vec<u8>>,
     echo: bool,
     fails_up: bool,
+    ended: Vec<u64>,
+    down: Vec<PeerId>,
 }
 
 impl Handler<Soft> for Shaky {
@@ -23,6 +28,22 @@ impl Handler<Soft> for Shaky {
     fn on_peer_up(&mut self, peer: PeerId, _out: &mut Outbox<'_, Soft>) {
         self.up.push(peer);
         assert!(!self.fails_up, "planned");
+    }
+
+    fn on_send_done(
+        &mut self,
+        _: PeerId,
+        token: u64,
+        _: Result<(), Status>,
+        _: &mut Outbox<'_, Soft>,
+    ) {
+        self.ended.push(token);
+        assert!(self.ended.len() > 1, "planned");
+    }
+
+    fn on_peer_down(&mut self, peer: PeerId, _: DownReason, _: &mut Outbox<'_, Soft>) {
+        self.down.push(peer);
+        assert!(self.down.len() > 1, "planned");
     }
 }
 
@@ -92,4 +113,37 @@ fn a_panic_at_a_peer_that_comes_up_costs_no_block() {
     let (worker, want) = (&two.worker, (1..5).map(|n| payload(n, 24)).collect::<Vec<_>>());
     assert_eq!(worker.handler.got, want, "the first went with the panic");
     assert_eq!(worker.recv_blocks_home() as u64 + worker.stats().refilled, 5);
+}
+
+/// A panic at the end of a request or of a peer leaves nothing: the other requests are answered,
+/// the peer is reported once, and its slot is free again.
+#[test]
+fn a_panic_at_the_end_of_a_peer_leaves_no_half_closed_one() {
+    let mut one = side_of(&CONFIG, Shaky::default());
+    let mut two = side(&CONFIG, false);
+    connect(&mut one, &mut two);
+    let peer = one.worker.handler.up[0];
+    for token in 0..3 {
+        let op = RequestOp::unchecked(SendOp::Send);
+        let request = Request { op, pieces: &[], fence: false, token };
+        one.worker.outbox().request(peer, &request).unwrap();
+    }
+    // Without a queue pair it does not drain: its time passes.
+    one.worker.outbox().flush();
+    drop(one.worker.core.sender.peers.get(peer).unwrap().qp.take());
+    one.worker.outbox().close(peer);
+    let panics = (0..2 * CONFIG.drain_turns).filter(|_| turn(&mut one)).count();
+    let Shaky { ended, down, .. } = &one.worker.handler;
+    assert_eq!((panics, ended.as_slice(), down.as_slice()), (2, &[0, 1, 2][..], &[peer][..]));
+    assert_eq!((one.worker.peers(), one.worker.pending()), (0, 0));
+    assert_eq!(one.worker.outbox().send(peer, &[]), Err(SendError::NotConnected));
+    connect(&mut one, &mut two);
+    let next = one.worker.handler.up[1];
+    assert_eq!(next.slot, peer.slot);
+    one.worker.outbox().send(next, b"here").unwrap();
+    for _ in 0..50 {
+        turn(&mut one);
+        two.worker.turn();
+    }
+    assert_eq!(two.worker.handler().got.last().unwrap().1, b"here");
 }
