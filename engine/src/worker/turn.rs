@@ -15,6 +15,7 @@ use super::message::DownReason;
 use super::outbox::Outbox;
 use super::recv_blocks::Refill;
 use crate::provider::{Polled, Poller, Provider, Qp};
+use crate::room::{Grow, Room};
 use crate::wc::{Status, Wc};
 
 /// While idle, give free blocks back to the shared queue, however few, at this period in turns.
@@ -51,7 +52,8 @@ pub struct Worker<P: Provider, H: Handler<P>> {
     // The core first, so that its queue pairs are gone before the completion queue they report to.
     pub(super) core: Core<P>,
     pub(super) poller: P::Poller,
-    /// Places for the completions of one poll, `POLL_BATCH` of them.
+    /// Places for the completions of one poll: `POLL_BATCH`, and more after a handler's panic left
+    /// that many.
     pub(super) wcs: Vec<Wc>,
     /// Completions at the front of `wcs` that are not dispatched yet, because a handler panicked.
     pub(super) left: usize,
@@ -89,8 +91,7 @@ impl<P: Provider, H: Handler<P>> Drop for Round<'_, P, H> {
 }
 
 impl<P: Provider, H: Handler<P>> Worker<P, H> {
-    /// Does one bounded step, and returns the number of completions it handled. It returns 1 if a
-    /// handler's panic in the previous turn had left some.
+    /// Does one bounded step, and returns the number of completions it handled.
     ///
     /// Poll comes before admit: a peer is put in the mailbox before it may send, so every queue
     /// pair that a poll names is known after it. Flush comes before refill: no reply waits for
@@ -153,20 +154,17 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
 
     /// A turn with one completion. If that leaves nothing to do, the turn ends there.
     #[inline(always)]
-    fn turn_one(&mut self, wc: &Wc) -> usize {
+    pub(super) fn turn_one(&mut self, wc: &Wc) -> usize {
         if self.core.mailbox.has_mail() {
-            if self.left > 0 {
-                // It goes behind those left from the previous turn. Inlined: a function would need
-                // the completion in memory, in every turn.
-                if let Some(place) = self.wcs.get_mut(self.left) {
-                    *place = *wc;
-                    self.left += 1;
-                    self.work(0);
-                    return 1;
-                }
-                self.work(0);
+            // The mail comes first, and the handler may panic at it. So the completion goes behind
+            // those left from the previous turn. Inlined: a function would need the completion in
+            // memory, in every turn.
+            self.make_place();
+            if let Some(place) = self.wcs.get_mut(self.left) {
+                *place = *wc;
+                self.left += 1;
             }
-            admit::admit(&mut self.core, &mut self.handler);
+            return self.work(0);
         }
         self.core.sender.doorbells.polled_one();
         dispatch::dispatch(&mut self.core, &mut self.handler, wc);
@@ -181,6 +179,16 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
         (self.idle, self.settled) = (0, true);
         1
+    }
+
+    /// Makes a place behind the completions that are left.
+    #[cold]
+    #[inline(never)]
+    fn make_place(&mut self) {
+        let places = self.left + 1;
+        if self.wcs.len() < places && self.wcs.make_room(places) {
+            self.wcs.put(Wc::default());
+        }
     }
 
     /// The turn after a poll for a list.

@@ -1,9 +1,12 @@
 //! Handlers that panic, where the caller of the turn catches that.
 
+use std::iter::once;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
+use crate::provider::Poller;
 use crate::remote::RequestOp;
+use crate::wc::Wc;
 use crate::wr::SendOp;
 
 /// Records what it is given, and panics at one message in three, at some peers that come up, at the
@@ -50,6 +53,13 @@ impl Handler<Soft> for Shaky {
 /// Runs a turn; returns whether its handler panicked.
 fn turn(side: &mut Side<Shaky>) -> bool {
     catch_unwind(AssertUnwindSafe(|| side.worker.turn())).is_err()
+}
+
+/// A turn on a device that finds each completion alone.
+fn turn_alone(side: &mut Side<Shaky>) -> bool {
+    let mut wc = [Wc::default()];
+    assert_eq!(side.worker.poller.poll(&mut wc), 1);
+    catch_unwind(AssertUnwindSafe(|| side.worker.turn_one(&wc[0]))).is_err()
 }
 
 /// The messages behind one at which the handler panics come with the next turn, once and in order,
@@ -113,6 +123,41 @@ fn a_panic_at_a_peer_that_comes_up_costs_no_block() {
     let (worker, want) = (&two.worker, (1..5).map(|n| payload(n, 24)).collect::<Vec<_>>());
     assert_eq!(worker.handler.got, want, "the first went with the panic");
     assert_eq!(worker.recv_blocks_home() as u64 + worker.stats().refilled, 5);
+}
+
+/// A completion that is found together with mail is not lost if the handler panics at the mail,
+/// however many are left from turns before, and however often it panics.
+#[test]
+fn a_panic_at_another_peer_costs_no_message() {
+    let config = Config { peers: 128, send_queue: 256, recv_blocks: 256, ..CONFIG };
+    for first in [0, 1, POLL_BATCH] {
+        let mut one = side(&config, false);
+        let mut two = side_of(&config, Shaky::default());
+        connect(&mut one, &mut two);
+        let peer = one.only_peer();
+        two.worker.handler.fails_up = true;
+        let mut sent = 0;
+        for burst in once(first).chain([1; POLL_BATCH + 4]) {
+            for _ in 0..burst {
+                one.worker.outbox().send(peer, &payload(sent, 24)).unwrap();
+                sent += 1;
+            }
+            one.worker.turn();
+            let nums = admit(&mut one, &mut two);
+            assert!(two.intake.up(nums.two, Greeting::default()));
+            let panicked = match sent == first {
+                true => turn(&mut two),
+                false => turn_alone(&mut two),
+            };
+            assert!(panicked, "it hears of a peer");
+        }
+        for _ in 0..100 {
+            turn(&mut two);
+        }
+        let want = (0..sent).map(|n| payload(n, 24)).collect::<Vec<_>>();
+        assert_eq!(two.worker.handler.got, want, "{first}");
+        assert_eq!(two.worker.recv_blocks_home() as u64 + two.worker.stats().refilled, sent as u64);
+    }
 }
 
 /// A panic at the end of a request or of a peer leaves nothing: the other requests are answered,
