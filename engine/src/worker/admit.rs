@@ -15,6 +15,9 @@ use crate::provider::{Provider, Qp};
 #[cold]
 #[inline(never)]
 pub(super) fn admit<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H) {
+    if let Some(num) = core.early_due {
+        come_up(core, handler, num);
+    }
     while let Some(mail) = core.mailbox.take() {
         match mail {
             Mail::Admit(qp, grant, addr, greeting, closings) => {
@@ -37,8 +40,7 @@ pub(super) fn admit<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mu
             Mail::Up(num, greeting) => {
                 if let Some(slot) = core.sender.peers.find(num) {
                     set_greeting(core, slot, Some(greeting));
-                    bring_up(core, handler, slot);
-                    dispatch::early(core, handler, num);
+                    come_up(core, handler, num);
                 }
             }
             Mail::Gone(num) => {
@@ -57,12 +59,24 @@ fn set_greeting<P: Provider>(core: &mut Core<P>, slot: u32, greeting: Option<Gre
     }
 }
 
+/// Tells the handler of a new peer, and gives it the peer's early messages. If the handler panics,
+/// the next turn goes on with that, before it reads more mail.
+#[cold]
+#[inline(never)]
+fn come_up<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H, num: u32) {
+    core.early_due = Some(num);
+    core.mailbox.call();
+    bring_up(core, handler, num);
+    dispatch::early(core, handler, num);
+    core.early_due = None;
+}
+
 /// Tells the handler of a new peer, unless the peer's first message came before the control plane's
 /// notice and has done so.
 #[cold]
 #[inline(never)]
-fn bring_up<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H, slot: u32) {
-    let Some(peer) = core.sender.peers.at(slot) else { return };
+fn bring_up<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H, num: u32) {
+    let Some((slot, peer)) = core.sender.peers.of(num) else { return };
     if peer.state == PeerState::Admitted {
         peer.state = PeerState::Up;
         let id = peer.id(slot);

@@ -54,6 +54,8 @@ pub(super) struct Core<P: Provider> {
     pub(super) credit_returns: CreditReturns,
     pub(super) kept: Kept,
     pub(super) early: Early,
+    /// The queue pair whose peer comes up now, or next if the handler panicked at that.
+    pub(super) early_due: Option<u32>,
     pub(super) timers: Timers,
     /// Peers that are draining.
     pub(super) closing: Vec<u32>,
@@ -86,6 +88,7 @@ impl<P: Provider> Core<P> {
             credit_returns: CreditReturns::new(),
             kept: Kept::new(config.keeps),
             early: Early::new(blocks),
+            early_due: None,
             timers: Timers::new(config.timers),
             closing: Vec::with_capacity(config.peers as usize),
             finishing: Vec::with_capacity(2 * config.peers as usize),

@@ -160,6 +160,30 @@ fn a_panic_at_another_peer_costs_no_message() {
     }
 }
 
+/// The messages that came before a peer's handshake come to the handler after its panics, too.
+#[test]
+fn a_panic_at_a_peer_strands_no_early_message() {
+    let mut one = side_of(&CONFIG, Shaky { fails_up: true, ..Shaky::default() });
+    let mut two = side(&CONFIG, false);
+    let nums = admit(&mut one, &mut two);
+    assert!(two.intake.up(nums.two, Greeting::default()));
+    two.worker.turn();
+    let back = two.only_peer();
+    for n in 0..8 {
+        two.worker.outbox().send(back, &payload(n, 24)).unwrap();
+    }
+    for _ in 0..50 {
+        two.worker.turn();
+        assert!(!turn(&mut one), "it does not hear of the peer yet");
+    }
+    assert!(one.intake.up(nums.one, nums.greeting));
+    let panics = (0..50).filter(|_| turn(&mut one)).count();
+    let worker = &one.worker;
+    assert_eq!((panics, worker.handler.up.len()), (3, 1), "at the peer, and at two messages");
+    assert_eq!(worker.handler.got, (0..8).map(|n| payload(n, 24)).collect::<Vec<_>>());
+    assert_eq!(worker.recv_blocks_home() as u64 + worker.stats().refilled, 8);
+}
+
 /// A panic at the end of a request or of a peer leaves nothing: the other requests are answered,
 /// the peer is reported once, and its slot is free again.
 #[test]
