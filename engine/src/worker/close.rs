@@ -2,8 +2,8 @@
 //! and the end of sending to a peer that may still send.
 //!
 //! When both sides have finished sending, each waits until all its own sends are acknowledged, and
-//! then says goodbye. Whoever is through with its own and finds the other's goodbye closes. So no
-//! side closes before the other knows that its last sends have arrived.
+//! then says goodbye. The side whose own sends are through and that finds the other's goodbye
+//! closes. So no side closes before the other knows that its last sends have arrived.
 
 use super::batch::request;
 use super::core::{Core, Finish, Goal};
@@ -206,7 +206,8 @@ impl Finish {
             // It is no worker. An empty WRITE names no memory.
             None => (SendOp::Write(Remote::default()), Sge::default()),
         };
-        let posted = sender.post_one(slot, request(op, SendFlags::INLINE, sge), Held::NOTHING);
+        let wr = request(op, SendFlags::INLINE, sge);
+        let posted = sender.post_one(slot, wr, Held::NOTHING).is_ok();
         if posted && let Some(peer) = sender.peers.at(slot) {
             peer.sq.count_non_message();
             peer.credit.word_was_written();
@@ -235,7 +236,7 @@ impl Finish {
         let bytes = (peer.credit.word() | FINISHED).to_ne_bytes();
         let op = SendOp::WriteWithImm(word, FINISHED_IMM);
         let wr = request(op, SendFlags::INLINE, Sge::inline(&bytes));
-        let posted = sender.post_one(self.peer.slot, wr, Held::NOTHING);
+        let posted = sender.post_one(self.peer.slot, wr, Held::NOTHING).is_ok();
         if posted && let Some(peer) = sender.peers.at(self.peer.slot) {
             peer.credit.word_was_written();
             peer.credit.say_finished();

@@ -212,7 +212,7 @@ impl CreditReturns {
             }
             let Some(sge) = batch.stage(&bytes) else { return false };
             batch.add(peer, write(sge), Held::NOTHING);
-        } else if !sender.post_one(slot, write(Sge::inline(&bytes)), Held::NOTHING) {
+        } else if sender.post_one(slot, write(Sge::inline(&bytes)), Held::NOTHING).is_err() {
             return false;
         }
         let Some(peer) = sender.peers.at(slot) else { return true };

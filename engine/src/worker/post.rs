@@ -7,7 +7,7 @@ use super::peers::Peer;
 use super::send_error::SendError;
 use super::sender::Sender;
 use crate::provider::Provider;
-use crate::wr::{SendFlags, SendWr};
+use crate::wr::{PostCause, SendFlags, SendWr};
 
 /// Whether a peer takes one more request.
 pub(super) enum Admission<'a, P: Provider> {
@@ -20,27 +20,35 @@ pub(super) enum Admission<'a, P: Provider> {
 }
 
 impl<P: Provider> Sender<P> {
-    /// Posts one request alone. False: nothing was done, because requests of the peer wait in a
-    /// batch, the completion queue has no room, or the device refused it; the batches deal with
-    /// that.
+    /// Posts one request alone.
+    ///
+    /// # Errors
+    /// Nothing was done. `Full` if requests of the peer wait in a batch, or the completion queue
+    /// has no room; otherwise the refusal of the device. A batch deals with either.
     #[inline(always)]
-    pub(super) fn post_one(&mut self, slot: u32, mut wr: SendWr<'_>, held: Held) -> bool {
+    pub(super) fn post_one(
+        &mut self,
+        slot: u32,
+        mut wr: SendWr<'_>,
+        held: Held,
+    ) -> Result<(), PostCause> {
         self.end_reservation(slot);
-        let Some(peer) = self.peers.at(slot) else { return false };
+        let Some(peer) = self.peers.at(slot) else { return Err(PostCause::State) };
         if peer.sq.waiting > 0 || self.accounts.in_flight.exceeds_limit(1) {
-            return false;
+            return Err(PostCause::Full);
         }
         let before = peer.sq.mark();
         peer.sq.take(&mut wr);
         let reads = !wr.flags.contains(SendFlags::INLINE);
-        let posted = self.accounts.post(slot, peer, &mut [wr], &[held], reads).is_ok();
-        if !posted {
+        let posted = self.accounts.post(slot, peer, &mut [wr], &[held], reads);
+        posted.map_err(|error| {
             peer.sq.untake(before);
-        }
-        posted
+            error.cause
+        })
     }
 
-    /// Posts one message alone, as [`Sender::post_one`] does, if its peer is up and has room.
+    /// Posts one message alone, as [`Sender::post_one`] does, if its peer is up and has room. False:
+    /// nothing was done.
     #[inline(always)]
     pub(super) fn post_message<const FRESH: bool>(
         &mut self,
@@ -52,7 +60,7 @@ impl<P: Provider> Sender<P> {
             Some(peer) if peer.is_up() && peer.sq.has_room::<FRESH>() => {}
             _ => return false,
         }
-        self.post_one(slot, wr, held)
+        self.post_one(slot, wr, held).is_ok()
     }
 
     /// The peer in a slot and its batch, if it takes one more message. A `FRESH` message leaves the

@@ -8,9 +8,9 @@ use super::post::Admission;
 use super::requests::Request;
 use super::send_error::SendError;
 use super::sender::Sender;
-use crate::provider::Provider;
+use crate::provider::{Provider, QpType};
 use crate::remote::RESERVED_IMM;
-use crate::wr::{SendFlags, SendOp, SendWr, Sge};
+use crate::wr::{PostCause, SendFlags, SendOp, SendWr, Sge};
 
 impl<P: Provider> Core<P> {
     /// Takes the whole request, or nothing of it. Its `flags` are those beside the fence.
@@ -28,7 +28,7 @@ impl<P: Provider> Core<P> {
         flags.set(SendFlags::FENCE, request.fence);
         let op = request.op.op();
         let wr = SendWr { wr_id: 0, op, flags, sge: first, more };
-        if !wr.is_well_formed() {
+        if !wr.is_well_formed() || !op.fits(QpType::Rc) {
             return Err(SendError::Malformed);
         }
         if !request.op.is_for(wr.length()) {
@@ -104,11 +104,18 @@ impl<P: Provider> Sender<P> {
         Ok(())
     }
 
-    /// A request with more pieces goes alone, after the peer's batch.
+    /// A request with more pieces goes alone, after the peer's batch. A peer whose queue pair
+    /// refuses it for another reason than a full queue is closed at the next flush.
     fn request_alone(&mut self, slot: u32, wr: SendWr<'_>, held: Held) -> Result<(), SendError> {
         if self.peers.at(slot).is_some_and(|peer| peer.batch != NO_BATCH) {
             self.post_batch_of(slot);
         }
-        self.post_one(slot, wr, held).then_some(()).ok_or(SendError::Full)
+        self.post_one(slot, wr, held).map_err(|cause| match cause {
+            PostCause::Full => SendError::Full,
+            _ => {
+                self.accounts.broken.add(slot);
+                SendError::NotConnected
+            }
+        })
     }
 }

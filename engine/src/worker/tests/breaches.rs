@@ -67,7 +67,8 @@ impl Court {
 
     fn posts(&mut self, op: SendOp, bytes: &[u8]) {
         let wr = request(op, SendFlags::INLINE, Sge::inline(bytes));
-        assert!(self.liar.worker.core.sender.post_one(self.lying.slot, wr, Held::NOTHING));
+        let sender = &mut self.liar.worker.core.sender;
+        assert_eq!(sender.post_one(self.lying.slot, wr, Held::NOTHING), Ok(()));
     }
 
     /// The server reviews what its peers say.

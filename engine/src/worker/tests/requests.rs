@@ -4,7 +4,7 @@ use super::*;
 use crate::provider::Access;
 use crate::remote::{RESERVED_IMM, RemoteError, RemoteMemory, RequestOp};
 use crate::worker::credit::FINISHED_IMM;
-use crate::wr::{Remote, SendOp};
+use crate::wr::{AhName, Destination, Remote, Segmentation, SendOp, XrcOp};
 
 /// Records what it is told, in order.
 #[derive(Default)]
@@ -348,6 +348,45 @@ fn a_write_with_reserved_immediate_data_is_refused() {
     pair.request(RequestOp::send_with_imm(FINISHED_IMM), &[pair.piece(0, 8)], 1).unwrap();
     sent.push(Told::Got(vec![0; 8], Some(FINISHED_IMM), None));
     assert_eq!(pair.told(1), sent);
+}
+
+/// A request that connected queue pairs do not send is refused, with one piece or more, and the
+/// connection goes on.
+#[test]
+fn a_request_for_another_kind_of_queue_pair_is_malformed() {
+    let mut pair = Pair::new(&CONFIG);
+    let to = Destination { ah: AhName(0), qpn: 1, qkey: 1 };
+    let cut = Segmentation { header: 0, header_len: 14, mss: 512 };
+    let named = SendOp::Xrc { srq: 1, op: XrcOp::Send };
+    for op in [SendOp::SendTo(to), SendOp::SendToWithImm(to, 1), SendOp::Tso(cut), named] {
+        for pieces in [&[pair.piece(0, 8)][..], &[pair.piece(0, 8), pair.piece(8, 8)]] {
+            assert_eq!(pair.ask(op, pieces, 1), Err(SendError::Malformed), "{op:?}");
+        }
+    }
+    pair.ask(SendOp::Send, &[pair.piece(0, 8)], 2).unwrap();
+    assert_eq!(pair.told(1), [Told::Got(vec![0; 8], None, None)]);
+    assert_eq!(pair.told(0), [Told::Done(2, Ok(()))]);
+}
+
+/// A queue pair that refuses a request, though it has room, ends with its peer, however many pieces
+/// the request has: a caller that tried again would try for ever.
+#[test]
+fn a_request_that_the_device_refuses_ends_its_peer() {
+    for pieces in 1..3 {
+        let mut pair = Pair::new(&CONFIG);
+        let worker = &mut pair.sides[0].worker;
+        let peer = worker.handler().up[0];
+        drop(worker.core.sender.peers.get(peer).unwrap().qp.take());
+        let list = [pair.piece(0, 8), pair.piece(8, 8)];
+        let asked = pair.ask(SendOp::Send, &list[..pieces], 1);
+        let told = pair.told(0);
+        let mut want = vec![Told::Done(1, Err(Status::Flushed)), Told::Down];
+        if pieces > 1 {
+            assert_eq!(asked, Err(SendError::NotConnected));
+            want.remove(0);
+        }
+        assert_eq!(told, want, "{pieces}");
+    }
 }
 
 /// However a peer ends, each request is answered once, and before its peer is down.
