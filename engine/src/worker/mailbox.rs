@@ -98,12 +98,11 @@ impl<P: Provider> Mailbox<P> {
         }
         // Lowered before the last look: a later letter raises the flag again.
         self.flag.swap(false, Ordering::AcqRel);
-        if let Some(mail) = self.queue.pop() {
-            return Some(mail);
-        }
-        // These come behind the queue's: while there are any, nothing is put into the queue.
+        // The late letters come behind the queue's: while there are any, nothing is put into the
+        // queue. The lock is taken first: without it another thread could fill the queue after the
+        // look there, and leave a letter among the late ones.
         match self.late.try_lock() {
-            Some(mut late) => late.letters.pop_front(),
+            Some(mut late) => self.queue.pop().or_else(|| late.letters.pop_front()),
             None => {
                 // Another thread is putting a letter. The next turn looks again.
                 self.call();

@@ -23,6 +23,7 @@ pub(crate) const MODELS: &[Model] = &[
     ("connections to be ended", closings_are_taken),
     ("letters for a worker that ends", letters_end),
     ("letters beyond the room", late_letters_are_taken),
+    ("letters beyond the room of an empty queue", new_late_letters_are_taken),
     ("receives that are lent to a peer of another worker", promises_are_kept),
 ];
 
@@ -144,13 +145,15 @@ fn letters_end() {
 }
 
 /// The worker takes letters while another thread leaves more than the queue has room for: all come,
-/// in order.
-fn late_letters_are_taken() {
-    check(|| {
+/// in order. Of the three, `before` are there at the beginning.
+fn late_letters_come_in_order(before: u32) {
+    check(move || {
         let mailbox = Arc::new(Mailbox::<Soft>::small());
-        assert!(mailbox.put_always(Mail::Gone(0)) && mailbox.put_always(Mail::Gone(1)));
+        assert!((0..before).all(|number| mailbox.put_always(Mail::Gone(number))));
         let theirs = mailbox.clone();
-        let other = thread::spawn(move || assert!(theirs.put_always(Mail::Gone(2))));
+        let other = thread::spawn(move || {
+            assert!((before..3).all(|number| theirs.put_always(Mail::Gone(number))));
+        });
         let mut next = 0;
         let mut look = || {
             while mailbox.has_mail() {
@@ -166,6 +169,15 @@ fn late_letters_are_taken() {
         look();
         assert_eq!(next, 3, "something is left, and nobody knows");
     });
+}
+
+fn late_letters_are_taken() {
+    late_letters_come_in_order(2);
+}
+
+/// All of them come while the worker looks.
+fn new_late_letters_are_taken() {
+    late_letters_come_in_order(0);
 }
 
 /// A worker gives receives back that it has posted, and another lends them to a peer: they are
