@@ -328,7 +328,7 @@ impl<P: Provider> Datagrams<P> {
         posted
     }
 
-    fn post(
+    pub(super) fn post(
         &mut self,
         op: SendOp,
         bytes: &[u8],
@@ -351,8 +351,11 @@ impl<P: Provider> Datagrams<P> {
         let posted = unsafe { qp.post(&[SendWr { wr_id, op, flags, sge, more: &[] }]) };
         if let Err(error) = posted {
             accounts.release(held, Status::Flushed);
-            let full = error.cause == PostCause::Full;
-            return Err(if full { SendError::Full } else { SendError::Malformed });
+            return Err(match error.cause {
+                PostCause::Full => SendError::Full,
+                PostCause::Malformed => SendError::Malformed,
+                _ => SendError::NotConnected,
+            });
         }
         self.hold(index, (held, destination));
         self.pushed = index.wrapping_add(1);

@@ -96,7 +96,7 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.request(peer, request, SendFlags::UNORDERED)
     }
 
-    /// The turns so far, without the idle ones since the last other.
+    /// The turns so far, without the short ones that are not counted yet.
     pub(crate) fn turn(&self) -> u64 {
         self.core.turn
     }
@@ -243,7 +243,7 @@ impl<P: Provider> Outbox<'_, P> {
     ///
     /// # Errors
     /// See [`SendError`]; `NotConnected`: the destination was released, or the worker has no queue
-    /// pair for datagrams.
+    /// pair for datagrams that sends now.
     ///
     /// [`Config::datagram_bytes`]: super::Config::datagram_bytes
     pub fn send_to(

@@ -33,18 +33,22 @@ use crate::wc::Wc;
 
 /// Checks that the device can make this worker's queue pairs, so that it fails here and not at each
 /// connection.
-fn check_caps(caps: &Caps, config: &Config) -> Result<(), SetupError> {
+pub(super) fn check_caps(caps: &Caps, config: &Config) -> Result<(), SetupError> {
     let want = config.qp_caps();
     let over = if want.inline > caps.inline_max {
         ("inline_bytes", config.inline_bytes, caps.inline_max)
     } else if want.send_wr > caps.qp_wr_max {
-        ("send_queue", config.send_queue, caps.qp_wr_max - 1)
+        // A power of two, and the two slots more that `Config::qp_caps` asks for.
+        let log = caps.qp_wr_max.saturating_sub(2).checked_ilog2();
+        ("send_queue", config.send_queue, log.map_or(0, |log| 1 << log))
     } else {
         return Ok(());
     };
     let (name, value, max) = over;
     let asked = format!("a worker with {name} = {value} on {}", caps.device);
-    Err(SetupError::new(Code::Invalid, asked, format!("the device allows {max}")))
+    let answer = format!("the device allows {max}");
+    Err(SetupError::new(Code::Invalid, asked, answer)
+        .cure(format!("lower Config::{name} to {max}")))
 }
 
 impl<P: Provider, H: Handler<P>> Worker<P, H> {
@@ -68,7 +72,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
                 Code::Invalid,
                 format!("a worker with blocks of {} bytes", config.block_bytes),
                 format!("the shared receive queue has blocks of {} bytes", shared.block_bytes()),
-            ));
+            )
+            .cure("use one Config for SharedRecv::new and Worker::new"));
         }
         shared_recv::check_memory("send", &memory, config.send_bytes())?;
         check_caps(nic.caps(), config)?;

@@ -2,6 +2,7 @@
 
 mod breaches;
 mod credits;
+mod datagrams;
 mod doorbells;
 mod ends;
 mod finish;
@@ -426,4 +427,23 @@ fn set_up_errors_name_the_wrong_number() {
     let memory = Mapping::plain(1 << 20).unwrap();
     let result = Worker::new(&nic, &shared(&nic, &CONFIG), memory, Log::default(), &odd);
     assert!(result.is_err());
+}
+
+/// The error of a device with shorter send queues names the longest that it takes.
+#[test]
+fn a_send_queue_beyond_the_device_is_told_the_longest() {
+    let nic = Soft::new("soft0", Host::alone(clock), None);
+    let most = |qp_wr_max| {
+        let mut caps = nic.caps().clone();
+        caps.qp_wr_max = qp_wr_max;
+        let config = Config { send_queue: 1 << 16, ..CONFIG };
+        let error = setup::check_caps(&caps, &config).unwrap_err();
+        let text = std::string::ToString::to_string(&error);
+        let most = text.rsplit(' ').next().unwrap().parse::<u32>().unwrap();
+        assert!(text.contains("lower Config::send_queue to"), "{text}");
+        let fits = setup::check_caps(&caps, &Config { send_queue: most, ..CONFIG });
+        assert!(fits.is_ok() || most == 0);
+        most
+    };
+    assert_eq!([0, 2, 3, 6, 1023, 1024, 1026].map(most), [0, 0, 1, 4, 512, 512, 1024]);
 }
