@@ -143,7 +143,8 @@ impl ConfigBuilder {
         let count = |each: u32, more: u32| all.saturating_mul(each).saturating_add(more);
         let refills = plain.refill.saturating_mul(workers);
         // At least one busy peer gets the longest window, beside the base windows of all.
-        let want = count(4, refills).max(count(plain.window_min, refills + plain.window));
+        let want =
+            count(4, refills).max(count(plain.window_min, refills.saturating_add(plain.window)));
         let most = count(plain.window, refills);
         let Some(bytes) = self.memory else {
             let send_blocks = plain.send_blocks;
@@ -259,6 +260,22 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Counts beyond a word are refused, or cut, without an overflow.
+    #[test]
+    fn no_count_overflows() {
+        for workers in [1, 1 << 16, u32::MAX] {
+            for peers in [1, 1 << 16, u32::MAX] {
+                for memory in [None, Some(1 << 30), Some(u64::MAX)] {
+                    let builder = Config::builder().peers(peers).workers(workers);
+                    let builder = memory.map_or(builder, |bytes| builder.memory(bytes));
+                    if let Ok((config, _)) = builder.build() {
+                        assert_eq!(config.check(), Ok(()));
+                    }
+                }
+            }
+        }
+    }
 
     /// Whatever is asked, the numbers hold, as many peers as were asked for have receives, the
     /// memory is not exceeded; or the error says what would do.
