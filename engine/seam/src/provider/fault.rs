@@ -240,11 +240,12 @@ impl Hook for Faults {
         qp: &mut Q,
         call: Call<'_>,
     ) -> Result<usize, PostError> {
-        let (part, plants) = {
+        // A part of a list may be too short for the mistake that fits the whole list.
+        let (seen, plants) = {
             let mut dice = self.0.lock();
-            (dice.part(call), Plant::of(call).is_some_and(|plant| dice.plants(plant)))
+            let seen = call.first(dice.part(call));
+            (seen, Plant::of(seen).is_some_and(|plant| dice.plants(plant)))
         };
-        let seen = call.first(part);
         let taken = match plants {
             _ if seen.is_empty() && call.lane() != Lane::Doorbell => 0,
             // SAFETY: the caller's promise, passed on.
@@ -427,4 +428,53 @@ unsafe fn altered(sge: Sge) -> Vec<u8> {
         *last ^= 1;
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::QpCaps;
+    use crate::wr::SendWr;
+
+    /// Takes all lists of messages, and remembers them.
+    #[derive(Default)]
+    struct Taker(Vec<Vec<u8>>);
+
+    impl Qp for Taker {
+        fn num(&self) -> u32 {
+            1
+        }
+        fn caps(&self) -> QpCaps {
+            QpCaps::default()
+        }
+        unsafe fn post(&mut self, _: &[SendWr<'_>]) -> Result<(), PostError> {
+            Ok(())
+        }
+        unsafe fn post_inline_list(&mut self, _: u64, list: &[&[u8]]) -> usize {
+            self.0.push(list.concat());
+            list.len()
+        }
+        unsafe fn post_recv(&mut self, _: &[RecvWr]) -> Result<(), PostError> {
+            Ok(())
+        }
+        fn fail(&mut self) {}
+    }
+
+    /// The mistake that swaps two messages leaves a list alone of which only one message goes on.
+    #[test]
+    fn a_list_of_one_message_is_not_swapped() {
+        let odds = Odds { refuse: 512, ..Odds::default() };
+        let (prng, plant) = (Prng::new(7), Some(Plant::SwappedList));
+        let faults = Faults(Arc::new(Mutex::new(Dice { prng, odds, plant })));
+        let (queue, mut qp) = (Arc::default(), Taker::default());
+        for _ in 0..1000 {
+            let call = Call::InlineList(0, &[b"a", b"b"]);
+            // SAFETY: this queue pair reads the messages during the call only.
+            let taken = unsafe { faults.send(&queue, &mut qp, call) };
+            assert!(taken.is_ok_and(|taken| taken <= 2));
+        }
+        let seen = |bytes: &[u8]| qp.0.iter().any(|list| list == bytes);
+        assert_eq!([seen(b"ab"), seen(b"ba"), seen(b"a"), seen(b"b")], [true, true, true, false]);
+        assert_eq!(qp.0.iter().filter(|list| list.is_empty()).count(), 0);
+    }
 }
