@@ -436,15 +436,21 @@ impl fmt::Display for PostCause {
                 "the queue pair does not take this request now: it is not connected, its \
                  connection has ended, or its receives are shared",
             ),
-            PostCause::InlineTooLong => f.write_str("the payload is over the inline limit"),
-            PostCause::TooManyPieces => f.write_str("more pieces than the queue pair allows"),
+            PostCause::InlineTooLong => f.write_str(
+                "the payload is over the inline limit: post it from registered memory, or make the \
+                 queue pair with a higher one",
+            ),
+            PostCause::TooManyPieces => f.write_str(
+                "more pieces than the queue pair allows: make it with a higher send_sge",
+            ),
             PostCause::Malformed => f.write_str(
                 "the operation is not for this kind of queue pair, cannot be inline, or its pieces \
                  do not have the bytes it takes",
             ),
-            PostCause::NotAsked => {
-                f.write_str("the queue pair was made for other operations (send_ops_flags)")
-            }
+            PostCause::NotAsked => f.write_str(
+                "the queue pair was made for other operations (send_ops_flags): name this one when \
+                 you make it",
+            ),
             PostCause::BeyondBuffer => f.write_str("the bytes reach beyond the end of the buffer"),
             PostCause::Device(errno) => write!(f, "the device answered errno {errno}"),
         }

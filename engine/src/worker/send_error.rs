@@ -6,7 +6,7 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// The peer is gone, or not yet up.
-    #[error("the peer is not connected")]
+    #[error("the peer is not connected: send after on_peer_up and before on_peer_down")]
     NotConnected,
     /// This side has finished sending to the peer ([`super::Outbox::finish_sending`]). The peer may
     /// still send.
