@@ -108,8 +108,9 @@ impl Handle {
         self.0.wake();
     }
 
-    /// The worker's counters, as of its last idle turn or some hundred turns ago. The worker does
-    /// not stop for this, and the numbers are not all of the same moment.
+    /// The worker's counters, at most some 4096 turns old. After 64 idle turns in a row, and before
+    /// the worker sleeps, they are up to date. The worker does not stop for this, and the numbers
+    /// are not all of the same moment.
     pub fn stats(&self) -> Stats {
         self.0.published.read()
     }

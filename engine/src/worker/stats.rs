@@ -55,7 +55,7 @@ pub struct Stats {
     /// Doorbells by the requests they rang for: 1, 2 to 3, 4 to 7, 8 to 15, 16 to 31, 32 to 63, 64.
     pub batches: [u64; SEND_BATCH.ilog2() as usize + 1],
     /// Polls that found something, by the number of completions: 1, 2 to 3, 4 to 7, 8 to 15, 16 to
-    /// 31, 32.
+    /// 31, 32 to 63, 64.
     pub polls: [u64; POLL_BATCH.ilog2() as usize + 1],
     /// Completions with an error by status (`enum ibv_wc_status`): 12 is a peer that did not
     /// answer, 13 one that had no receive, each over all retries.

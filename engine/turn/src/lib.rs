@@ -3,8 +3,8 @@
 //! no panic can be reached. `cargo xtask test --only panics` links it, and names the culprits if it
 //! does not.
 //!
-//! Set-up is not in here: who makes a worker is told of failures by values where there can be some,
-//! and by the end of the process where memory for a small thing runs out.
+//! Set-up is not in here: it reports failures by values, and ends the process only if memory for a
+//! small thing runs out.
 #![no_std]
 #![expect(unsafe_code, reason = "an allocator, and functions that are found by their names")]
 
@@ -61,7 +61,7 @@ pub struct Everything {
     kept: Option<Token>,
     region: RegionId,
     /// Opened beforehand: that is no work for a turn.
-    way: DestinationId,
+    destination: DestinationId,
     large: Large,
     calls: Calls,
     call: Option<CallId>,
@@ -155,8 +155,8 @@ impl<P: Provider> Handler<P> for Everything {
     }
 
     fn on_datagram(&mut self, datagram: Datagram<'_>, out: &mut Outbox<'_, P>) {
-        if out.send_to(self.way, datagram.bytes(), datagram.imm()).is_err() {
-            out.release_destination(self.way);
+        if out.send_to(self.destination, datagram.bytes(), datagram.imm()).is_err() {
+            out.release_destination(self.destination);
         }
     }
 

@@ -339,7 +339,7 @@ unsafe extern "C" fn stay<T>(_: *mut T) -> c_int {
     0
 }
 
-/// A structure of C of which zeros are a valid value.
+/// A C structure for which all zeros are a valid value.
 ///
 /// # Safety
 /// It consists of numbers, pointers, functions that may be NULL, and unions of these.
