@@ -47,8 +47,8 @@ impl<P: Provider> Sender<P> {
         })
     }
 
-    /// Posts one message alone, as [`Sender::post_one`] does, if its peer is up and has room. False:
-    /// nothing was done.
+    /// Posts one message alone, as [`Sender::post_one`] does, if its peer is up and has room. If
+    /// not, nothing is done.
     #[inline(always)]
     pub(super) fn post_message<const FRESH: bool>(
         &mut self,

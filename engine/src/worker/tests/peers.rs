@@ -64,7 +64,7 @@ fn a_peer_does_not_end_for_what_another_did_in_its_slot() {
     one.worker.core.sender.accounts.broken.add(first.slot);
     assert!(one.intake.gone(num));
     admit::admit(&mut one.worker.core, &mut one.worker.handler);
-    one.worker.core.turn += u64::from(CONFIG.drain_turns);
+    one.worker.core.turn += CONFIG.drain_turns;
     drain::report_drained(&mut one.worker.core, &mut one.worker.handler);
     assert_eq!(one.worker.handler().down, [(first, DownReason::Disconnected)]);
     connect(&mut one, &mut two);
