@@ -3,6 +3,9 @@
 use core::ops::Deref;
 
 use core::net::SocketAddr;
+#[cfg(loom)]
+use loom::sync::{Mutex, MutexGuard};
+#[cfg(not(loom))]
 use spin::{Mutex, MutexGuard};
 use std_alloc::collections::VecDeque;
 
@@ -79,11 +82,11 @@ impl<P: Provider> Mailbox<P> {
         Mailbox { queue: ArrayQueue::new(1), ..Mailbox::new(1, 1, None) }
     }
 
-    /// True if there is mail. Acquire pairs with the Release in `put`: the letter is visible with
-    /// the flag.
+    /// True if there is mail. Relaxed, as all of the flag: `take` looks under the lock, which makes
+    /// the letter visible.
     #[inline(always)]
     pub(super) fn has_mail(&self) -> bool {
-        self.flag.load(Ordering::Acquire)
+        self.flag.load(Ordering::Relaxed)
     }
 
     /// Raises the flag without mail, so that the next turn is a full one.
@@ -96,12 +99,13 @@ impl<P: Provider> Mailbox<P> {
         if let Some(mail) = self.queue.pop() {
             return Some(mail);
         }
-        // Lowered before the last look: a later letter raises the flag again.
-        self.flag.swap(false, Ordering::AcqRel);
+        // Lowered before the look under the lock: a letter that is put after that look raises the
+        // flag again.
+        self.flag.store(false, Ordering::Relaxed);
         // The late letters come behind the queue's: while there are any, nothing is put into the
         // queue. The lock is taken first: without it another thread could fill the queue after the
         // look there, and leave a letter among the late ones.
-        match self.late.try_lock() {
+        match self.try_late() {
             Some(mut late) => self.queue.pop().or_else(|| late.letters.pop_front()),
             None => {
                 // Another thread is putting a letter. The next turn looks again.
@@ -111,10 +115,18 @@ impl<P: Provider> Mailbox<P> {
         }
     }
 
+    /// Takes the lock if it is free.
+    fn try_late(&self) -> Option<MutexGuard<'_, Late<P>>> {
+        let late = self.late.try_lock();
+        #[cfg(loom)]
+        let late = late.ok();
+        late
+    }
+
     /// Waits for the lock. The worker does not call this while it turns.
     fn lock_late(&self) -> MutexGuard<'_, Late<P>> {
         loop {
-            match self.late.try_lock() {
+            match self.try_late() {
                 Some(late) => return late,
                 None => pause(),
             }
@@ -153,7 +165,7 @@ impl<P: Provider> Mailbox<P> {
 
     /// A letter was left.
     fn announce(&self) {
-        self.flag.store(true, Ordering::Release);
+        self.flag.store(true, Ordering::Relaxed);
         self.state.wake();
     }
 
