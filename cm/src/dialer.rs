@@ -38,9 +38,16 @@ struct Dial<F: Fabric> {
     data: PeerData,
     intake: Intake<F>,
     limit: Duration,
-    until: Instant,
+    /// When it expires; `None`: never.
+    until: Option<Instant>,
     /// Until it is handed over with its queue pair.
     id: Option<F::Id>,
+}
+
+impl<F: Fabric> Dial<F> {
+    fn is_over(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| until <= now)
+    }
 }
 
 impl<F: Fabric> Dialer<F> {
@@ -156,7 +163,7 @@ impl<F: Fabric> Dialer<F> {
         intake: &Intake<F>,
         limit: Duration,
     ) -> Result<(), CmError> {
-        let until = Instant::now() + limit;
+        let until = Instant::now().checked_add(limit);
         trace::connecting(handle.addr());
         let mut id = self.fabric.create_id(Some(&self.connections.channel), PortSpace::Tcp)?;
         id.resolve_addr(None, handle.addr(), limit)?;
@@ -229,7 +236,7 @@ impl<F: Fabric> Dialer<F> {
     fn expire(&mut self) {
         let now = Instant::now();
         self.end_dials(|dial| dial.handle.is_ending(), || None);
-        while let Some(at) = self.dials.iter().position(|dial| dial.until <= now) {
+        while let Some(at) = self.dials.iter().position(|dial| dial.is_over(now)) {
             let asked = format!("connect to {}", self.dials[at].handle.addr());
             let error = CmError::new(Code::TimedOut, asked, "the peer did not answer in time")
                 .cure(
@@ -320,7 +327,7 @@ impl<F: Fabric> Dialer<F> {
 
     /// When the first dial expires, or the first kept connection is to be dialed.
     fn due(&self) -> Option<Instant> {
-        let dials = self.dials.iter().map(|dial| dial.until);
+        let dials = self.dials.iter().filter_map(|dial| dial.until);
         dials.chain(self.kept.iter().filter_map(Kept::due_at)).min()
     }
 

@@ -42,8 +42,8 @@ enum State {
     Dialing,
     /// It was up when last seen.
     Up(IdKey),
-    /// It is tried again at that time.
-    Due(Instant),
+    /// It is tried again at that time; `None`: never.
+    Due(Option<Instant>),
     /// It is no longer tried.
     GivenUp,
 }
@@ -67,7 +67,7 @@ impl<F: Fabric> Kept<F> {
         intake: Intake<F>,
         backoff: Backoff,
     ) -> Kept<F> {
-        let state = State::Due(Instant::now());
+        let state = State::Due(Some(Instant::now()));
         Kept { handle, data, intake, backoff, state, failures: 0, error: None }
     }
 
@@ -84,11 +84,11 @@ impl<F: Fabric> Kept<F> {
     pub(crate) fn is_due(&mut self, now: Instant, alive: impl Fn(IdKey) -> bool) -> bool {
         match self.state {
             State::Up(key) if !alive(key) => {
-                self.state = State::Due(now + self.backoff.wait(1));
+                self.state = State::Due(now.checked_add(self.backoff.wait(1)));
                 self.handle.is_connecting();
                 false
             }
-            State::Due(at) => at <= now,
+            State::Due(at) => at.is_some_and(|at| at <= now),
             State::Up(_) | State::Dialing | State::GivenUp => false,
         }
     }
@@ -114,7 +114,7 @@ impl<F: Fabric> Kept<F> {
                 self.error = Some(error.clone());
                 let often = self.backoff.tries > 0 && self.failures >= self.backoff.tries;
                 let enough = often || self.intake.has_ended();
-                let again = State::Due(now + self.backoff.wait(self.failures));
+                let again = State::Due(now.checked_add(self.backoff.wait(self.failures)));
                 self.state = if enough { State::GivenUp } else { again };
                 self.handle.is_down(Some(error));
                 if !enough {
@@ -127,7 +127,7 @@ impl<F: Fabric> Kept<F> {
     /// The time of the next try.
     pub(crate) fn due_at(&self) -> Option<Instant> {
         match self.state {
-            State::Due(at) => Some(at),
+            State::Due(at) => at,
             State::Up(_) | State::Dialing | State::GivenUp => None,
         }
     }

@@ -341,10 +341,10 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
                     end.guarded(&format!("worker {n}"), || {
                         core.map_or(Ok(()), pin)?;
                         turn(worker, end.stop, idle);
-                        let until = Instant::now() + drain;
+                        let until = Instant::now().checked_add(drain);
                         worker.drain(|| {
                             thread::yield_now();
-                            Instant::now() < until
+                            until.is_none_or(|until| Instant::now() < until)
                         });
                         Ok(())
                     });

@@ -108,6 +108,12 @@ impl Server {
     }
 }
 
+/// An address where nobody listens.
+fn nobody() -> SocketAddr {
+    let mut gone = Runtime::<_, Echo>::new(&SoftDevice::open().unwrap(), &CONFIG);
+    gone.listen(ANYWHERE).unwrap()
+}
+
 fn client(word: &'static [u8]) -> Runtime<SoftDevice, Client> {
     let mut runtime = Runtime::new(&SoftDevice::open().unwrap(), &CONFIG);
     let stop = runtime.stopper();
@@ -127,6 +133,25 @@ fn handlers_come_back_with_what_they_counted() {
             assert_eq!(clients.workers()[0].handler().answers, 1, "{idle:?}");
             assert_eq!(server.end(), (Ok(Why::Asked), 1));
         }
+    });
+}
+
+/// `Duration::MAX` is no limit: of a drain, of a try, and of the wait between tries.
+#[test]
+fn the_longest_limits_are_none() {
+    ends(|| {
+        let server = Server::start(1);
+        let most = Duration::MAX;
+        let never = Backoff { first: most, most, limit: most, tries: 0 };
+        for drain in [Duration::ZERO, most] {
+            let mut clients = client(b"hello");
+            clients.drain_within(drain);
+            clients.keep(nobody(), never).unwrap();
+            clients.keep(server.addr, never).unwrap();
+            assert_eq!(clients.run(), Ok(Why::Asked));
+            assert_eq!(clients.workers()[0].handler().answers, 1);
+        }
+        assert_eq!(server.end(), (Ok(Why::Asked), 2));
     });
 }
 
@@ -183,10 +208,7 @@ fn set_up_that_cannot_work_is_an_error() {
 #[test]
 fn failures_while_it_runs_end_it() {
     ends(|| {
-        let nobody = {
-            let mut gone = Runtime::<_, Echo>::new(&SoftDevice::open().unwrap(), &CONFIG);
-            gone.listen(ANYWHERE).unwrap()
-        };
+        let nobody = nobody();
         let mut refused = client(b"hello");
         refused.dial(nobody).unwrap();
         let error = refused.run().unwrap_err();

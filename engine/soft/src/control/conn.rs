@@ -80,7 +80,7 @@ impl Core {
     fn has_patience(&self) -> bool {
         let State::Connecting { until } = self.state else { return false };
         let patience = self.device.patience.get().copied().unwrap_or_default();
-        Instant::now() + ANSWER_LIMIT < until + patience
+        until.checked_add(patience).is_none_or(|until| Instant::now() + ANSWER_LIMIT < until)
     }
 
     /// The listener has room: checks that it is of this user, and sends the request.

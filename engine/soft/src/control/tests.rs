@@ -128,6 +128,32 @@ fn devices_of_different_names_do_not_see_each_other() {
     assert_eq!(error.code(), Code::Refused);
 }
 
+/// A wait of `Duration::MAX` for a listener does not end, and reaches one that comes later.
+#[test]
+fn a_connect_can_wait_for_a_listener_without_limit() {
+    let device = SoftDevice::open().unwrap();
+    device.wait_for_listeners(Duration::MAX);
+    let (here, there) = (device.open_channel().unwrap(), device.open_channel().unwrap());
+    let mut late = device.create_id(Some(&there), PortSpace::Tcp).unwrap();
+    late.bind(loopback(0)).unwrap();
+    let mut id = device.create_id(Some(&here), PortSpace::Tcp).unwrap();
+    id.resolve_addr(None, late.local_addr().unwrap(), SOON).unwrap();
+    id.resolve_route(SOON).unwrap();
+    let _qp = with_qp(&device, &mut id);
+    id.connect(&ConnParam::default()).unwrap();
+    let kinds = [next(&here).kind, next(&here).kind];
+    assert_eq!(kinds, [EventKind::AddrResolved, EventKind::RouteResolved]);
+    late.listen(0).unwrap();
+    let begin = Instant::now();
+    let request = std::iter::repeat_with(|| {
+        // The connecting side tries again while it waits for its answer.
+        assert!(here.next(Duration::from_millis(5)).unwrap().is_none());
+        there.next(Duration::ZERO).unwrap()
+    });
+    let request = request.take_while(|_| begin.elapsed() < SOON).flatten().next();
+    assert_eq!(request.expect("a request").kind, EventKind::ConnectRequest);
+}
+
 /// A peer that says nothing, sends nonsense, sends the wrong message or is of an older version
 /// loses only its own connection: no request comes of it, and the next peer is served.
 #[test]
