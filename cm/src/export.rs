@@ -70,7 +70,7 @@ impl Export {
     pub fn step(&mut self, gather: impl FnOnce() -> Metrics) {
         if self.answers.len() < READERS
             && let Ok((stream, _)) = self.listener.accept()
-            && is_same_user(&stream)
+            && peer_user(&stream).is_some_and(|reader| may_read(own_user(), reader))
             && stream.set_nonblocking(true).is_ok()
         {
             let text = gather().to_string().into_bytes();
@@ -120,7 +120,7 @@ pub fn exporting_processes() -> io::Result<Vec<u32>> {
 /// `WouldBlock`: it did not answer within two seconds, because it does not step.
 pub fn read_metrics(process: u32) -> io::Result<String> {
     let stream = UnixStream::connect_addr(&name(process)?)?;
-    if !is_same_user(&stream) {
+    if !peer_user(&stream).is_some_and(|server| may_ask(own_user(), server)) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -136,8 +136,24 @@ fn name(process: u32) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("{PREFIX}{process}"))
 }
 
-/// True if the other end is of this user or of root, or if we are root.
-fn is_same_user(stream: &UnixStream) -> bool {
+/// True if a process of user `own` shows its metrics to one of user `reader`.
+fn may_read(own: libc::uid_t, reader: libc::uid_t) -> bool {
+    reader == own || reader == 0
+}
+
+/// True if a process of user `own` believes what one of user `server` shows. Root asks everybody.
+fn may_ask(own: libc::uid_t, server: libc::uid_t) -> bool {
+    own == server || own == 0
+}
+
+/// The user of this process.
+fn own_user() -> libc::uid_t {
+    // SAFETY: it only reads a number.
+    unsafe { libc::geteuid() }
+}
+
+/// The user at the other end.
+fn peer_user(stream: &UnixStream) -> Option<libc::uid_t> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the call writes at most `len` bytes into a structure of that size, and only numbers;
@@ -147,7 +163,26 @@ fn is_same_user(stream: &UnixStream) -> bool {
         let to = (&raw mut peer).cast();
         libc::getsockopt(stream.as_raw_fd(), option.0, option.1, to, &raw mut len)
     };
-    // SAFETY: it only reads a number.
-    let user = unsafe { libc::geteuid() };
-    answer == 0 && (user == 0 || peer.uid == 0 || peer.uid == user)
+    (answer == 0).then_some(peer.uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{may_ask, may_read};
+
+    #[test]
+    fn only_the_same_user_and_root_read() {
+        const ROOT: u32 = 0;
+        let (one, other) = (1000, 1001);
+        for (server, reader, reads) in [
+            (one, one, true),
+            (one, ROOT, true),
+            (ROOT, ROOT, true),
+            (one, other, false),
+            (ROOT, one, false),
+        ] {
+            assert_eq!(may_read(server, reader), reads, "{reader} reads {server}");
+            assert_eq!(may_ask(reader, server), reads, "{reader} asks {server}");
+        }
+    }
 }
