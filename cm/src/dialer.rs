@@ -151,7 +151,7 @@ impl<F: Fabric> Dialer<F> {
         limit: Duration,
     ) -> Result<PeerHandle, CmError> {
         let data = peer_data(addr, data)?;
-        let handle = PeerHandle::new(addr, &self.connections.called);
+        let handle = PeerHandle::new(addr, false, &self.connections.called);
         self.connect(&handle, data, intake, limit)?;
         Ok(handle)
     }
@@ -200,7 +200,7 @@ impl<F: Fabric> Dialer<F> {
         intake: &Intake<F>,
         backoff: Backoff,
     ) -> PeerHandle {
-        let handle = PeerHandle::new(addr, &self.connections.called);
+        let handle = PeerHandle::new(addr, true, &self.connections.called);
         self.kept.push(Kept::new(handle.clone(), data, intake.clone(), backoff));
         handle
     }

@@ -26,6 +26,8 @@ pub struct PeerHandle(Arc<Shared>);
 
 struct Shared {
     addr: SocketAddr,
+    /// It is dialed again when it has ended.
+    kept: bool,
     ending: AtomicBool,
     /// Of the dialer: some handle has asked for the end.
     called: Arc<AtomicBool>,
@@ -40,10 +42,10 @@ struct Now {
 }
 
 impl PeerHandle {
-    pub(crate) fn new(addr: SocketAddr, called: &Arc<AtomicBool>) -> PeerHandle {
+    pub(crate) fn new(addr: SocketAddr, kept: bool, called: &Arc<AtomicBool>) -> PeerHandle {
         let (state, ending) = (PeerState::Connecting, AtomicBool::new(false));
         let now = Mutex::new(Now { state, watch: None, error: None, refusal: None });
-        PeerHandle(Arc::new(Shared { addr, ending, called: called.clone(), now }))
+        PeerHandle(Arc::new(Shared { addr, kept, ending, called: called.clone(), now }))
     }
 
     fn now(&self) -> MutexGuard<'_, Now> {
@@ -113,19 +115,23 @@ impl PeerHandle {
     /// It has ended, or never came up.
     pub(crate) fn is_down(&self, error: Option<CmError>) {
         let mut now = self.now();
-        (now.state, now.watch) = (PeerState::Ended, None);
+        now.watch = None;
+        now.state = match self.0.kept && !self.is_ending() {
+            true => PeerState::Connecting,
+            false => PeerState::Ended,
+        };
         if error.is_some() {
             now.error = error;
         }
     }
 
+    /// It is not dialed again.
+    pub(crate) fn is_over(&self) {
+        self.now().state = PeerState::Ended;
+    }
+
     /// The peer has refused it.
     pub(crate) fn is_refused(&self, refusal: Option<Refusal>) {
         self.now().refusal = refusal;
-    }
-
-    /// It is dialed, or will be.
-    pub(crate) fn is_connecting(&self) {
-        self.now().state = PeerState::Connecting;
     }
 }

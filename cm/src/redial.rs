@@ -73,11 +73,7 @@ impl<F: Fabric> Kept<F> {
 
     /// True if its program has ended it.
     pub(crate) fn is_over(&self) -> bool {
-        let over = self.handle.is_ending();
-        if over {
-            self.handle.is_down(None);
-        }
-        over
+        self.handle.is_ending()
     }
 
     /// True if it should be tried now. `alive` tells whether a connection is still up.
@@ -85,7 +81,6 @@ impl<F: Fabric> Kept<F> {
         match self.state {
             State::Up(key) if !alive(key) => {
                 self.state = State::Due(now.checked_add(self.backoff.wait(1)));
-                self.handle.is_connecting();
                 false
             }
             State::Due(at) => at.is_some_and(|at| at <= now),
@@ -117,8 +112,8 @@ impl<F: Fabric> Kept<F> {
                 let again = State::Due(now.checked_add(self.backoff.wait(self.failures)));
                 self.state = if enough { State::GivenUp } else { again };
                 self.handle.is_down(Some(error));
-                if !enough {
-                    self.handle.is_connecting();
+                if enough {
+                    self.handle.is_over();
                 }
             }
         }
@@ -135,6 +130,12 @@ impl<F: Fabric> Kept<F> {
     /// The last failure, if it is given up.
     pub(crate) fn given_up(&self) -> Option<&CmError> {
         self.error.as_ref().filter(|_| matches!(self.state, State::GivenUp))
+    }
+}
+
+impl<F: Fabric> Drop for Kept<F> {
+    fn drop(&mut self) {
+        self.handle.is_over();
     }
 }
 

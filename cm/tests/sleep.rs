@@ -247,7 +247,7 @@ fn a_dialer_does_not_wait_for_a_silent_peer() {
     let (addr, limit) = (silent.local_addr().unwrap(), Duration::from_millis(200));
     let backoff = Backoff { limit: LIMIT, ..Backoff::DEFAULT };
     // A kept connection does not block a step either.
-    dialer.keep(addr, &intake, backoff);
+    let kept = dialer.keep(addr, &intake, backoff);
     let dial = dialer.start(addr, &[], &intake, limit).unwrap();
     let until = Instant::now() + limit;
     let mut steps = 0;
@@ -260,4 +260,7 @@ fn a_dialer_does_not_wait_for_a_silent_peer() {
     assert!(Instant::now() >= until && steps > 1, "{steps} steps");
     let ended = (dial.state(), dial.last_error().map(|error| error.code()));
     assert_eq!(ended, (PeerState::Ended, Some(Code::TimedOut)));
+    assert_eq!(kept.state(), PeerState::Connecting);
+    drop(dialer);
+    assert_eq!(kept.state(), PeerState::Ended, "nobody dials it any more");
 }

@@ -1,6 +1,7 @@
 //! Identities of peers, and reasons for refusals.
 
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -70,9 +71,9 @@ fn beside<F: Fabric, T>(listener: &mut Listener<F>, act: impl FnOnce() -> T) -> 
                 let _ = listener.step(Duration::from_millis(5));
             }
         });
-        let result = act();
+        let result = catch_unwind(AssertUnwindSafe(act));
         stop.store(true, Ordering::Relaxed);
-        result
+        result.unwrap_or_else(|panic| resume_unwind(panic))
     })
 }
 
@@ -369,12 +370,19 @@ fn a_kept_connection_is_named_anew_and_can_be_ended<F: Fabric>(nic: &F) {
         while names.len() < 3 || stranger.state() != PeerState::Ended {
             assert!(start.elapsed() < LIMIT, "it does not come back: {names:?}");
             dialer.step(short).expect("a step");
+            assert_ne!(handle.state(), PeerState::Ended, "it will be dialed again");
             dialing.worker.turn();
             serving.worker.turn();
             if let Some(peer) = handle.peer().filter(|peer| !names.contains(peer)) {
                 names.push(peer);
-                dialing.worker.outbox().close(peer);
+                if names.len() != 2 {
+                    dialing.worker.outbox().close(peer);
+                }
             }
+            // The second time the other side ends it.
+            let theirs: Vec<PeerId> = serving.worker.outbox().peers().collect();
+            let ended = theirs.into_iter().filter(|_| names.len() == 2);
+            ended.for_each(|peer| serving.worker.outbox().close(peer));
         }
         handle.end();
         while handle.state() != PeerState::Ended || dialing.worker.peers() > 0 {
