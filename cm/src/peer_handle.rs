@@ -115,7 +115,6 @@ impl PeerHandle {
     /// It has ended, or never came up.
     pub(crate) fn is_down(&self, error: Option<CmError>) {
         let mut now = self.now();
-        now.watch = None;
         now.state = match self.0.kept && !self.is_ending() {
             true => PeerState::Connecting,
             false => PeerState::Ended,

@@ -285,13 +285,14 @@ fn a_program_decides_who_connects_and_to_which_worker<F: Fabric>(nic: &F) {
     }
     for (side, data) in sides.iter_mut().zip([&b"secret"[..], b"secret two"]) {
         let info = side.worker.handler().up[0].1;
-        assert_eq!((info.data(), info.is_worker()), (data, true));
+        assert_eq!((info.data(), info.is_worker(), info.is_dialed()), (data, true, false));
         assert_eq!(info.addr().map(|addr| addr.ip()), Some(address()));
     }
     dialing.worker.turn();
     let up = &dialing.worker.handler().up;
     assert_eq!([up[0].1.data(), up[1].1.data()], [&b"welcome"[..], b""]);
     assert_eq!([up[0].1.addr(), up[1].1.addr()], [Some(addr); 2]);
+    assert_eq!([up[0].1.is_dialed(), up[1].1.is_dialed()], [true; 2]);
 }
 
 /// The condition that the test waits for, on both sides.
@@ -316,6 +317,10 @@ fn a_handle_names_its_peer_until_the_end<F: Fabric>(nic: &F) {
     let (mine, theirs) = (handles[1].clone(), handles[2].clone());
     let peer = mine.peer();
     thread::spawn(move || mine.end()).join().expect("from any thread");
+    while handles[1].state() != PeerState::Ended {
+        dialer.step(Duration::ZERO).expect("a step");
+    }
+    assert_eq!(handles[1].peer(), peer, "the worker has not been told");
     let mut wait = |what: &str, so: So<'_, F>| {
         let start = Instant::now();
         while !so(&mut dialing, &mut serving) {

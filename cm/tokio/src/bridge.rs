@@ -236,9 +236,10 @@ impl<P: Provider, S: Service> Handler<P> for Bridge<S> {
         verdict
     }
 
-    fn on_peer_up(&mut self, peer: PeerId, _out: &mut Outbox<'_, P>) {
+    fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
         self.waiting.peer_up(peer);
-        self.report(Report::Up(peer));
+        let dialed = out.peer_info(peer).is_some_and(|info| info.is_dialed());
+        self.report(Report::Up(peer, dialed));
     }
 
     fn on_finished_sending(&mut self, peer: PeerId, _out: &mut Outbox<'_, P>) {

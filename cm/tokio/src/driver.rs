@@ -113,7 +113,7 @@ impl<F: Fabric> Driver<F> {
         for _ in 0..REPORTS {
             match self.crossing.next_report() {
                 Some(Report::Done(job)) => self.crossing.slots.resolve(job),
-                Some(Report::Up(peer)) => self.peer_up(peer),
+                Some(Report::Up(peer, dialed)) => self.peer_up(peer, dialed),
                 Some(Report::Message(letter)) => self.deliver(letter),
                 Some(Report::FinishedSending(peer)) => {
                     if let Some(link) = self.state.links.get(&peer) {
@@ -155,8 +155,8 @@ impl<F: Fabric> Driver<F> {
         }
     }
 
-    /// A peer is up: one that was dialed, or one that has connected.
-    fn peer_up(&mut self, peer: PeerId) {
+    /// A peer is up: one that this side `dialed`, or one that has connected.
+    fn peer_up(&mut self, peer: PeerId, dialed: bool) {
         let link = Link::new(peer);
         self.state.links.insert(peer, link.clone());
         let dials = &mut self.state.dials;
@@ -168,6 +168,7 @@ impl<F: Fabric> Driver<F> {
         // If nobody waits for it, it is dropped here, and closed.
         match dial {
             Some(dial) => drop(dial.reply.send(Ok(connection))),
+            None if dialed => {}
             None => drop(self.accepted.send(connection)),
         }
     }

@@ -66,7 +66,8 @@ pub(crate) enum Work {
 /// The worker reports these to the driver, oldest first.
 pub(crate) enum Report {
     Done(Box<Job>),
-    Up(PeerId),
+    /// A new peer, and true if this side dialed it.
+    Up(PeerId, bool),
     Message(Box<Letter>),
     FinishedSending(PeerId),
     Down(PeerId, DownReason),

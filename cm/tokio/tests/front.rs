@@ -263,6 +263,49 @@ async fn connections_are_refused_given_up_and_made_again() {
     }
 }
 
+/// A dialed connection whose peer has ended it at once is the result of that dial only. The test's
+/// thread does not let the driver run between the peer's answer and its end.
+#[tokio::test]
+async fn a_dialed_connection_is_never_accepted() {
+    let nic = SoftDevice::open().unwrap();
+    let client = AsyncWorker::start(&nic, (), &options(4)).unwrap();
+    let addr = within(client.listen(any())).await.unwrap();
+    let config = options(4).config;
+    let memory = |bytes| Mapping::plain(bytes).unwrap();
+    let shared = SharedRecv::new(&nic, memory(config.recv_bytes()), &config).unwrap();
+    let (_worker, intake) =
+        Worker::new(&nic, &shared, memory(config.send_bytes()), Nothing, &config).unwrap();
+    let mut listener = Listener::bind(&nic, any()).unwrap();
+    listener.feed(intake);
+    let to = listener.local_addr().unwrap();
+    let dialing = client.clone();
+    let dial = tokio::spawn(async move { dialing.connect(to, LONG).await });
+    within(async {
+        while !listener.step(Duration::ZERO).unwrap() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    drop(listener);
+    if let Ok(dialed) = within(dial).await.unwrap() {
+        until(|| dialed.down().is_some()).await;
+    }
+    let other = AsyncWorker::start(&nic, (), &options(4)).unwrap();
+    let connection = within(other.connect(addr, LONG)).await.unwrap();
+    let accepted = within(client.accept()).await.unwrap();
+    within(connection.send(b"hello")).await.unwrap();
+    assert_eq!(within(accepted.recv()).await, Ok(Some(b"hello".to_vec())));
+}
+
+/// Takes no messages.
+struct Nothing;
+
+impl<P: Provider> Handler<P> for Nothing {
+    fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+        Verdict::Done
+    }
+}
+
 #[test]
 fn what_cannot_be_is_refused_at_the_start() {
     let nic = SoftDevice::open().unwrap();

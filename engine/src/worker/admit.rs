@@ -3,7 +3,6 @@
 use super::core::Core;
 use super::dispatch;
 use super::handler::Handler;
-use super::handshake::Greeting;
 use super::mailbox::Mail;
 use super::message::DownReason;
 use super::outbox::Outbox;
@@ -25,7 +24,11 @@ pub(super) fn admit<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mu
                 match core.sender.peers.insert(num, qp, grant, addr) {
                     Ok(slot) => {
                         core.sender.peers.set_closings(slot, closings);
-                        set_greeting(core, slot, greeting);
+                        match greeting {
+                            Some(greeting) => core.sender.peers.set_greeting(slot, greeting),
+                            // A connect has had no answer yet.
+                            None => core.sender.peers.set_dialed(slot),
+                        }
                     }
                     Err(qp) => {
                         drop(qp);
@@ -39,7 +42,7 @@ pub(super) fn admit<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mu
             Mail::NoDatagrams(num) => core.datagrams.close(num, &mut core.sender.accounts),
             Mail::Up(num, greeting) => {
                 if let Some(slot) = core.sender.peers.find(num) {
-                    set_greeting(core, slot, Some(greeting));
+                    core.sender.peers.set_greeting(slot, greeting);
                     come_up(core, handler, num);
                 }
             }
@@ -49,13 +52,6 @@ pub(super) fn admit<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mu
                 }
             }
         }
-    }
-}
-
-/// What a peer said, if it has come.
-fn set_greeting<P: Provider>(core: &mut Core<P>, slot: u32, greeting: Option<Greeting>) {
-    if let Some(greeting) = greeting {
-        core.sender.peers.set_greeting(slot, greeting);
     }
 }
 

@@ -405,6 +405,7 @@ pub struct PeerInfo {
     pub(super) addr: Option<SocketAddr>,
     pub(super) greeting: Greeting,
     pub(super) message_max: u32,
+    pub(super) dialed: bool,
     /// A reply was longer: the next flush closes the peer.
     pub(super) overlong: bool,
 }
@@ -425,6 +426,11 @@ impl PeerInfo {
     /// yet.
     pub fn is_worker(&self) -> bool {
         self.greeting.is_worker()
+    }
+
+    /// True if this side dialed it; false if it dialed this side.
+    pub fn is_dialed(&self) -> bool {
+        self.dialed
     }
 
     /// The longest message that may be sent to it, in bytes: a block of this side or of the peer,

@@ -359,6 +359,13 @@ impl<P: Provider> Peers<P> {
         }
     }
 
+    /// This side dialed the peer.
+    pub(super) fn set_dialed(&mut self, slot: u32) {
+        if let Some(info) = self.infos.get_mut(slot as usize) {
+            info.dialed = true;
+        }
+    }
+
     /// The current name of a slot's peer.
     #[inline(always)]
     pub(super) fn id(&self, slot: u32) -> PeerId {
