@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -24,6 +25,7 @@ use crate::redial::Backoff;
 use crate::sleep::{clock_ns, run_sleeping};
 use crate::stop::{Signals, Stop, Why};
 use crate::trace;
+use crate::wait::any_readable;
 
 /// How long a dial may take. The kernel's connection manager repeats a lost request after four
 /// seconds.
@@ -502,6 +504,7 @@ fn accept<F: Fabric>(
     mut shown: Shown<'_>,
     stop: &Stop,
 ) -> Result<(), CmError> {
+    let fds: Vec<_> = listeners.iter().map(|listener| listener.as_fd().as_raw_fd()).collect();
     while !stop.is_stopped() {
         shown.step(|metrics| {
             for listener in &*listeners {
@@ -509,11 +512,14 @@ fn accept<F: Fabric>(
                 listener.report(&name.unwrap_or_default(), metrics);
             }
         });
-        if listeners.is_empty() {
-            thread::sleep(STEP);
-        }
+        // An idle listener must not hold the others up, so no step waits.
+        let mut events = false;
         for listener in &mut *listeners {
-            listener.step(STEP)?;
+            events |= listener.step(Duration::ZERO)?;
+        }
+        if !events {
+            let waited = any_readable(&fds, STEP);
+            waited.map_err(|error| CmError::from_io("wait for connections", &error))?;
         }
     }
     Ok(())

@@ -78,7 +78,24 @@ pub(crate) fn readable_until<const N: usize>(
     limit: Option<Duration>,
     end: Option<Instant>,
 ) -> io::Result<bool> {
-    let mut entries = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    wait_on(&mut fds.map(entry), limit, end)
+}
+
+/// As [`readable`], for a number of descriptors that is not known before. It allocates.
+pub(crate) fn any_readable(fds: &[RawFd], limit: Duration) -> io::Result<bool> {
+    let mut entries: Vec<_> = fds.iter().copied().map(entry).collect();
+    wait_on(&mut entries, Some(limit), Instant::now().checked_add(limit))
+}
+
+fn entry(fd: RawFd) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+fn wait_on(
+    entries: &mut [libc::pollfd],
+    limit: Option<Duration>,
+    end: Option<Instant>,
+) -> io::Result<bool> {
     let mut left = limit;
     loop {
         let wait = left.map(|left| libc::timespec {
@@ -87,7 +104,7 @@ pub(crate) fn readable_until<const N: usize>(
         });
         let wait = wait.as_ref().map_or(ptr::null(), ptr::from_ref);
         let (entry, count) = (entries.as_mut_ptr(), entries.len() as libc::nfds_t);
-        // SAFETY: the array has as many entries as said; the time is a local value or none.
+        // SAFETY: the slice has as many entries as said; the time is a local value or none.
         let got = unsafe { libc::ppoll(entry, count, wait, ptr::null()) };
         match got {
             1.. => return Ok(true),

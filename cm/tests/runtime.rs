@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use doorbell_cm::{Backoff, CmError, Idle, Runtime, Stop, Why, clock_ns};
+use doorbell_cm::{Answer, Backoff, CmError, Dialer, Idle, Listener, Runtime, Stop, Why, clock_ns};
 use doorbell_engine::worker::{Config, DownReason, Handler, Message, Outbox, PeerId, Verdict};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::Provider;
@@ -225,6 +225,50 @@ fn failures_while_it_runs_end_it() {
         pinned.on_cores([1 << 20]);
         let text = pinned.run().unwrap_err().to_string();
         assert!(text.contains("core 1048576"), "{text}");
+    });
+}
+
+/// A request to one of several listeners does not wait for the others, which would take 5 ms each.
+#[test]
+fn idle_listeners_hold_nobody_up() {
+    ends(|| {
+        const LISTENERS: usize = 8;
+        let nic = SoftDevice::open().unwrap();
+        let mut server = Runtime::new(&nic, &CONFIG);
+        server.add(Echo::default()).unwrap();
+        let mut addr = None;
+        for _ in 0..LISTENERS {
+            let mut listener = Listener::bind(&nic, ANYWHERE.parse().unwrap()).unwrap();
+            listener.on_request(|_| Answer::refuse("only to see how soon"));
+            addr = Some(listener.local_addr().unwrap());
+            server.add_listener(listener);
+        }
+        let (addr, stop) = (addr.unwrap(), server.stopper());
+        thread::scope(|scope| {
+            let server = scope.spawn(|| server.run().unwrap());
+            let mut clients = client(b"hello");
+            let intake = clients.intakes()[0].clone();
+            let mut dialer = Dialer::new(clients.dialer().unwrap().nic()).unwrap();
+            let mut errors = Vec::new();
+            // On a busy machine some of the rounds are slow.
+            let quick = (0..20).any(|_| {
+                let begin = Instant::now();
+                for _ in 0..10 {
+                    let dialed = dialer.dial(addr, &intake, Duration::MAX);
+                    errors.extend(dialed.err());
+                    // It gives the connection's memory back.
+                    clients.workers()[0].turn();
+                }
+                begin.elapsed() < Duration::from_millis(100)
+            });
+            stop.stop();
+            server.join().unwrap();
+            assert!(
+                errors.len() >= 10 && errors.iter().all(|error| error.code() == Code::Refused),
+                "{errors:?}"
+            );
+            assert!(quick, "they are held up");
+        });
     });
 }
 
