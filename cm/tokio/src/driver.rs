@@ -77,9 +77,8 @@ pub(crate) struct State {
 }
 
 impl<F: Fabric> Driver<F> {
-    /// Runs until the worker has ended.
-    pub(crate) async fn run(mut self) {
-        let mut sleep = Box::pin(tokio::time::sleep(Duration::ZERO));
+    /// Runs until the worker has ended. `sleep` is what it sets for its waits.
+    pub(crate) async fn run(mut self, mut sleep: Pin<Box<Sleep>>) {
         loop {
             let more = self.take_reports();
             if std::mem::take(&mut self.state.steps)

@@ -77,8 +77,11 @@ impl AsyncWorker {
     /// tokio runtime of the caller.
     ///
     /// # Errors
-    /// `Invalid`: the options, or no tokio runtime with I/O and time. `NoMemory`: memory for the
-    /// worker. A core that the program may not use ends the worker, with the reason in [`Ended`].
+    /// `Invalid`: the options, or no tokio runtime. `NoMemory`: memory for the worker. A core that
+    /// the program may not use ends the worker, with the reason in [`Ended`].
+    ///
+    /// # Panics
+    /// If I/O or time of the runtime is not enabled (`enable_all`).
     pub fn start<F: Fabric, S: Service>(
         nic: &F,
         service: S,
@@ -129,10 +132,12 @@ impl AsyncWorker {
             listeners: Vec::new(),
             state: State::default(),
         };
+        // Made here, so that it is this call that panics.
+        let sleep = Box::pin(tokio::time::sleep(Duration::ZERO));
         let shared = crossing.clone();
         let run = move || serve(runtime, &shared, &failure);
         thread::Builder::new().name("doorbell-tokio".to_owned()).spawn(run).map_err(failed)?;
-        tokio.spawn(driver.run());
+        tokio.spawn(driver.run(sleep));
         let accepted = Arc::new(Mutex::new(of_accepted));
         Ok(AsyncWorker { crossing, commands, accepted, _handle: closing })
     }

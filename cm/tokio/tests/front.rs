@@ -4,6 +4,7 @@
 mod common;
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
@@ -315,4 +316,12 @@ fn what_cannot_be_is_refused_at_the_start() {
     let _inside = tokio.enter();
     let error = AsyncWorker::start(&nic, (), &options(0)).unwrap_err();
     assert!(error.to_string().contains("jobs is 0"), "{error}");
+    let mut half = tokio::runtime::Builder::new_current_thread();
+    for half in [half.enable_io().build(), tokio::runtime::Builder::new_current_thread().build()] {
+        let half = half.unwrap();
+        let _inside = half.enter();
+        let started =
+            catch_unwind(AssertUnwindSafe(|| AsyncWorker::start(&nic, (), &options(4)).map(drop)));
+        assert!(started.is_err(), "without time it cannot wait");
+    }
 }
