@@ -36,7 +36,10 @@ impl Cut {
                 "that many bytes do not fit into the address space",
             )
         };
-        let length = u32::try_from(len).map_err(|_| too_much())?;
+        let length = u32::try_from(len).map_err(|_| {
+            CmError::new(Code::Invalid, asked(count, len), "a buffer has less than 4 GiB")
+                .cure("use several")
+        })?;
         // Whole cache lines, so that neighbours do not share one.
         let stride = len.max(1).checked_next_multiple_of(64).ok_or_else(too_much)?;
         // The last one need not be followed by anything.
@@ -62,8 +65,8 @@ impl<P: Provider> Buffer<P> {
     /// `count` buffers of `len` bytes each, zeroed, all in one region.
     ///
     /// # Errors
-    /// `Invalid`: no bytes at all, or over 4 GiB each. The system's error for the memory, or the
-    /// device's for the region.
+    /// `Invalid`: 4 GiB or more each, or more in all than the address space holds. The system's
+    /// error for the memory, or the device's for the region.
     pub fn many(device: &P, count: usize, len: usize) -> Result<Vec<Buffer<P>>, CmError> {
         let Cut { stride, bytes, .. } = Cut::new(count, len)?;
         let memory = MapRequest::new(bytes.max(stride)).pages(Ask::Plain).map();
@@ -137,5 +140,20 @@ impl<P: Provider> DerefMut for Buffer<P> {
 impl<P: Provider> fmt::Debug for Buffer<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Buffer").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cut;
+
+    #[test]
+    fn what_is_too_large_says_which_limit_it_is_over() {
+        let refused = |count, len| Cut::new(count, len).err().map(|error| error.to_string());
+        let long = refused(1, 5 << 30).unwrap();
+        assert!(long.contains("less than 4 GiB") && long.contains("use several"), "{long}");
+        let many = refused(usize::MAX, 64).unwrap();
+        assert!(many.contains("address space"), "{many}");
+        assert!(refused(0, 0).is_none() && refused(1, u32::MAX as usize).is_none());
     }
 }

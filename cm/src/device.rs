@@ -94,7 +94,7 @@ const CURE: &str = "choose one of these; an RDMA device shows up when its driver
 #[cfg(not(feature = "verbs"))]
 const CURE: &str = "this build knows no RDMA devices: build with --features verbs for those";
 
-/// The device that is named is no soft device.
+/// Fails if rdma-core's libraries cannot be loaded.
 #[cfg(feature = "verbs")]
 fn needs_library() -> Result<(), CmError> {
     Ok(doorbell_verbs::Verbs::load()?)

@@ -30,7 +30,7 @@ pub(crate) fn map(len: usize) -> Result<Mapping, CmError> {
         .map_err(|error| CmError::new(Code::from_errno(error.errno()), asked(), error.to_string()))
 }
 
-/// What a region for that is registered for.
+/// The access to register: `rights`, and `LOCAL_WRITE`.
 pub(crate) fn access(rights: Access) -> Access {
     rights | Access::LOCAL_WRITE
 }

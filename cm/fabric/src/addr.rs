@@ -58,7 +58,8 @@ impl AddrInfo {
     /// address for a passive side, loopback for an active one.
     ///
     /// # Errors
-    /// `Invalid`: neither host nor port; a name or a port that does not resolve.
+    /// `Invalid`: neither host nor port, or a port that is no number. `NoDevice`: the host has no
+    /// address.
     pub fn resolve(host: &str, port: &str, hints: &Hints) -> Result<AddrInfo, CmError> {
         let asked = || format!("resolve host '{host}' port '{port}'");
         if host.is_empty() && port.is_empty() {
@@ -75,10 +76,13 @@ impl AddrInfo {
             let ip = if hints.passive { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
             SocketAddr::new(IpAddr::V4(ip), number)
         } else {
-            let mut found = (host, number)
-                .to_socket_addrs()
-                .map_err(|error| CmError::new(Code::NoDevice, asked(), error.to_string()))?;
-            found.next().ok_or_else(|| CmError::new(Code::NoDevice, asked(), "no address found"))?
+            let none = |answer: String| {
+                CmError::new(Code::NoDevice, asked(), answer)
+                    .cure("check the name, or give an address")
+            };
+            let found = (host, number).to_socket_addrs();
+            let mut found = found.map_err(|error| none(error.to_string()))?;
+            found.next().ok_or_else(|| none("no address found".to_owned()))?
         };
         Ok(AddrInfo::of(addr, hints))
     }
@@ -148,5 +152,19 @@ impl AddrInfo {
     /// The address to connect to, if any (`ai_dst_addr`).
     pub fn remote(&self) -> Option<SocketAddr> {
         self.remote
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_without_an_address_is_no_device_and_says_what_to_check() {
+        let error = AddrInfo::resolve("..", "1", &Hints::default()).unwrap_err();
+        assert_eq!(error.code(), Code::NoDevice);
+        assert!(error.to_string().contains("check the name"), "{error}");
+        let error = AddrInfo::resolve("..", "none", &Hints::default()).unwrap_err();
+        assert_eq!(error.code(), Code::Invalid);
     }
 }
