@@ -267,22 +267,17 @@ pub fn event_failure(asked: &str, kind: EventKind, status: i32) -> CmError {
     const NO_LISTENER: i32 = Rejection::NoListener as i32;
     const DENIED: i32 = -libc::EACCES;
     match (kind, status) {
-        (EventKind::Rejected, NO_LISTENER) => {
+        (EventKind::Rejected, NO_LISTENER) | (EventKind::Unreachable, sidr::UNSUPPORTED) => {
             CmError::new(Code::Refused, asked, format!("nobody listens there (status {status})"))
                 .cure("start the listening side first, as the same user, and compare the port")
         }
-        (EventKind::Rejected, status) => {
+        (EventKind::Rejected, _) | (EventKind::Unreachable, sidr::REJECTED) => {
             CmError::new(Code::Refused, asked, format!("the peer rejected (status {status})"))
-        }
-        (EventKind::Unreachable, sidr::UNSUPPORTED) => {
-            CmError::new(Code::Refused, asked, format!("nobody listens there (status {status})"))
-                .cure("start the listening side first, as the same user, and compare the port")
-        }
-        (EventKind::Unreachable, sidr::REJECTED) => {
-            CmError::new(Code::Refused, asked, format!("the peer rejected (status {status})"))
+                .cure("the listening program's log says why")
         }
         (EventKind::Unreachable, _) => {
             CmError::new(Code::TimedOut, asked, "the peer did not answer within 60 s")
+                .cure("see that the listening program runs and takes its requests")
         }
         (_, DENIED) => {
             let answer = "a process of another user listens there";

@@ -12,7 +12,7 @@ use doorbell_seam::provider::QpType;
 use super::addr::{self, address_error};
 use super::core::Core;
 use super::line::{Deadline, NewId, RawEvent};
-use super::param::failure;
+use super::param::{SILENT, failure};
 use super::record::{Record, Told};
 use crate::Verbs;
 
@@ -109,7 +109,7 @@ impl VerbsId {
             told = next.map_err(|error| CmError::from_io(asked, &error))?;
             if told.is_none() {
                 let answer = format!("no answer within {} ms", limit.as_millis());
-                return Err(CmError::new(Code::TimedOut, asked, answer));
+                return Err(CmError::new(Code::TimedOut, asked, answer).cure(SILENT));
             }
         }
     }

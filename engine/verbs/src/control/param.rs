@@ -61,6 +61,13 @@ pub(super) fn conn_param(
     })
 }
 
+/// What to do about a peer that does not answer.
+pub(super) const SILENT: &str = "see that the listening program runs and takes its requests";
+/// What to do if nobody listens.
+const NOBODY: &str = "start the listening side first, and compare address and port";
+/// What to do about a rejection by the peer's program.
+const REJECTED: &str = "the listening program's log says why";
+
 /// The error of an event that is not the expected one; `peer` names the other side.
 pub(super) fn failure(asked: &str, peer: &str, told: Told) -> CmError {
     let status = told.status;
@@ -84,7 +91,24 @@ pub(super) fn failure(asked: &str, peer: &str, told: Told) -> CmError {
         Some(EventKind::DeviceRemoval) => (Code::NoDevice, String::from("the device goes away")),
         kind => (Code::Errno(libc::EIO), format!("event {kind:?} with status {status}")),
     };
-    CmError::new(code, asked, answer)
+    let error = CmError::new(code, asked, answer);
+    match event_cure(told.kind, status) {
+        Some(cure) => error.cure(cure),
+        None => error,
+    }
+}
+
+/// What to do about an event that ends a connect.
+fn event_cure(kind: Option<EventKind>, status: i32) -> Option<&'static str> {
+    const NO_LISTENER: i32 = Rejection::NoListener as i32;
+    const CONSUMER: i32 = Rejection::Consumer as i32;
+    const TIMED_OUT: i32 = -libc::ETIMEDOUT;
+    match (kind?, status) {
+        (EventKind::Rejected, NO_LISTENER) | (EventKind::Unreachable, 1) => Some(NOBODY),
+        (EventKind::Rejected, CONSUMER) | (EventKind::Unreachable, 2) => Some(REJECTED),
+        (EventKind::Unreachable, 0.. | TIMED_OUT) => Some(SILENT),
+        _ => None,
+    }
 }
 
 /// The meaning of a reject code; iWARP has an errno instead.
@@ -134,6 +158,7 @@ mod tests {
         assert!(say(8).contains("nobody listens at 10.0.0.1:7"));
         assert!(say(28).contains("the program at 10.0.0.1:7 rejected"));
         assert!(say(10).contains("reject code 10"));
+        assert!(say(8).contains(NOBODY) && say(28).contains(REJECTED));
     }
 
     #[test]
@@ -141,6 +166,11 @@ mod tests {
         for (kind, status) in [(EventKind::Unreachable, -110), (EventKind::AddrError, -110)] {
             let told = Told { kind: Some(kind), status, depths: None };
             assert_eq!(failure("connect", "peer", told).code(), Code::TimedOut);
+        }
+        for (status, cure) in [(-110, SILENT), (0, SILENT), (1, NOBODY), (2, REJECTED)] {
+            let told = Told { kind: Some(EventKind::Unreachable), status, depths: None };
+            let error = failure("connect", "peer", told).to_string();
+            assert!(error.contains(cure), "{error}");
         }
         let told = Told { kind: Some(EventKind::AddrError), status: -113, depths: None };
         assert_eq!(failure("connect", "peer", told).code(), Code::AddrNotAvailable);
