@@ -248,6 +248,7 @@ fn a_dialer_does_not_wait_for_a_silent_peer() {
     let backoff = Backoff { limit: LIMIT, ..Backoff::DEFAULT };
     // A kept connection does not block a step either.
     let kept = dialer.keep(addr, &intake, backoff);
+    let soonest = Instant::now() + limit;
     let dial = dialer.start(addr, &[], &intake, limit).unwrap();
     let until = Instant::now() + limit;
     let mut steps = 0;
@@ -257,7 +258,7 @@ fn a_dialer_does_not_wait_for_a_silent_peer() {
         assert!(dialer.next_deadline().is_some_and(|at| at <= until.max(Instant::now() + limit)));
         thread::yield_now();
     }
-    assert!(Instant::now() >= until && steps > 1, "{steps} steps");
+    assert!(Instant::now() >= soonest && steps > 1, "{steps} steps");
     let ended = (dial.state(), dial.last_error().map(|error| error.code()));
     assert_eq!(ended, (PeerState::Ended, Some(Code::TimedOut)));
     assert_eq!(kept.state(), PeerState::Connecting);
