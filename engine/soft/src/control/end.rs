@@ -312,9 +312,17 @@ impl HangsUp for End {
     fn hung_up(&self) -> Option<u32> {
         let mut core = self.lock();
         let (mut bytes, socket) = ([0; MESSAGE_MAX], core.socket.as_ref()?);
-        let next = socket.peek(&mut bytes).and_then(|length| bytes.get(..length));
+        let mut look = |before| {
+            let length = socket.peek(before, &mut bytes)?;
+            Some((Message::decode(bytes.get(..length)?)?, length))
+        };
+        let mut next = look(0);
+        if let (State::Replied, Some((Message::Ready, length))) = (core.state, &next) {
+            // The program has not read yet that the peer was up.
+            next = look(*length);
+        }
         let qp = core.qp.clone().or(core.external.asks_for.clone())?;
-        match (core.state, next.and_then(Message::decode)) {
+        match (core.state, next.map(|(message, _)| message)) {
             // It has ended the connection, and this side may still receive what came before.
             (State::Replied | State::Established, Some(Message::Bye)) => qp.peer_left(),
             (State::Replied | State::Established, _) if core.qp.is_some() => core.fail_lost(),

@@ -19,6 +19,8 @@ mod clock;
 mod conn;
 mod device;
 mod end;
+#[cfg(test)]
+mod end_tests;
 mod events;
 mod external;
 mod files;

@@ -262,8 +262,14 @@ impl Socket {
         }
     }
 
-    /// The first bytes of the next message, which stays; `None` if there is none.
-    pub(super) fn peek(&self, bytes: &mut [u8]) -> Option<usize> {
+    /// The first bytes of a message, which stays; `None` if there is none. The messages before it
+    /// have `before` bytes.
+    pub(super) fn peek(&self, before: usize, bytes: &mut [u8]) -> Option<usize> {
+        let offset = libc::c_int::try_from(before).ok()?;
+        let length = size_of_val(&offset) as libc::socklen_t;
+        let (level, name, value) = (libc::SOL_SOCKET, libc::SO_PEEK_OFF, (&raw const offset).cast());
+        // SAFETY: the kernel reads `length` bytes, the size of `offset`.
+        answer(unsafe { libc::setsockopt(self.fd(), level, name, value, length) }).ok()?;
         let (at, length) = (bytes.as_mut_ptr().cast(), bytes.len());
         // After a reset, the second look finds what the peer sent before.
         let mut looks = (0..2).filter_map(|_| {

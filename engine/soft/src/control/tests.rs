@@ -41,7 +41,7 @@ pub(super) fn with_qp(device: &SoftDevice, id: &mut SoftId) -> (SoftQp, SoftPoll
     (id.create_qp(device, &attr).unwrap(), poller)
 }
 
-fn next(channel: &SoftChannel) -> Event<SoftDevice> {
+pub(super) fn next(channel: &SoftChannel) -> Event<SoftDevice> {
     channel.next(SOON).unwrap().expect("an event")
 }
 
@@ -64,11 +64,11 @@ impl Liar {
         Liar(socket)
     }
 
-    fn say(&self, message: &Message) {
+    pub(super) fn say(&self, message: &Message) {
         self.0.send(&message.encode(), &[]).unwrap();
     }
 
-    fn receive(&self) -> Option<Message> {
+    pub(super) fn receive(&self) -> Option<Message> {
         let end = Instant::now() + SOON;
         let mut bytes = [0; MESSAGE_MAX];
         while Instant::now() < end {
@@ -84,7 +84,7 @@ impl Liar {
     }
 }
 
-fn request() -> Message {
+pub(super) fn request() -> Message {
     let place = Place { instance: [3; 16], domain: 1, queue: 2 };
     let from = loopback(9);
     Message::Request(Box::new(Request {
@@ -517,7 +517,7 @@ fn an_abandoned_queue_pair_is_flushed_when_its_id_goes() {
     drop(other_qp);
 }
 
-fn post_receive(qp: &mut SoftQp, region: &SoftRegion) {
+pub(super) fn post_receive(qp: &mut SoftQp, region: &SoftRegion) {
     use doorbell_seam::provider::{Qp, Region};
     use doorbell_seam::wr::{RecvWr, Sge};
     let sge = Sge { addr: region.as_ptr() as u64, length: 64, lkey: region.lkey() };

@@ -59,6 +59,27 @@ fn messages_before_a_reset_are_read_before_the_end() {
     assert_eq!(next(&server, &mut bytes), None);
 }
 
+/// A peek finds each message in turn, whatever was read between, and takes none.
+#[test]
+fn a_peek_looks_past_messages() {
+    let (client, server) = pair();
+    let mut bytes = [0; 16];
+    assert_eq!(server.peek(0, &mut bytes), None, "nothing there");
+    server.send(b"never read", &[]).unwrap();
+    client.send(b"one", &[]).unwrap();
+    client.send(b"three", &[]).unwrap();
+    drop(client);
+    for _ in 0..2 {
+        assert_eq!((server.peek(0, &mut bytes), &bytes[..3]), (Some(3), &b"one"[..]));
+        assert_eq!((server.peek(3, &mut bytes), &bytes[..5]), (Some(5), &b"three"[..]));
+        assert_eq!(server.peek(8, &mut bytes), None);
+    }
+    assert_eq!(next(&server, &mut bytes), Some((3, 0)));
+    assert_eq!((server.peek(0, &mut bytes), &bytes[..5]), (Some(5), &b"three"[..]));
+    assert_eq!(next(&server, &mut bytes), Some((5, 0)));
+    assert_eq!(next(&server, &mut bytes), None);
+}
+
 #[test]
 fn the_other_end_is_this_process_and_this_user() {
     let (client, server) = pair();
