@@ -161,14 +161,17 @@ impl Inner {
     pub(super) fn watch(&self, end: &Arc<End>) -> Result<(), CmError> {
         let key = end.key;
         let mut core = end.lock();
-        if let Some(fd) = core.watchable()
-            && !core.watched
-        {
-            self.epoll
-                .add(fd, end.key)
-                .map_err(|error| CmError::from_io("watch a connection", &error))?;
-            core.watched = true;
-            if let Some(rendezvous) = core.device.rendezvous.get() {
+        if let Some(fd) = core.watchable() {
+            if !core.watched {
+                self.epoll
+                    .add(fd, key)
+                    .map_err(|error| CmError::from_io("watch a connection", &error))?;
+                core.watched = true;
+            }
+            // Anew at each call: a report that came in an earlier state had no effect.
+            if let (State::Replied | State::Established, Some(rendezvous)) =
+                (core.state, core.device.rendezvous.get())
+            {
                 let end: Weak<End> = Arc::downgrade(end);
                 rendezvous.watch_end(fd, key, end);
             }

@@ -1,10 +1,11 @@
 //! Tests of ends whose peer leaves before the program asks for events.
 
 use doorbell_fabric::{ConnParam, EventKind};
-use doorbell_seam::provider::{Poller, Provider, Qp};
+use doorbell_seam::provider::{Poller, Provider, Qp, QpType};
 use doorbell_seam::wc::{Status, Wc};
 
-use super::tests::{Liar, listener, next, post_receive, request, with_qp};
+use super::rendezvous_tests::{Side, next_of};
+use super::tests::{Liar, SOON, listener, next, post_receive, request, with_qp};
 use super::wire::Message;
 use super::*;
 
@@ -50,4 +51,72 @@ fn an_orderly_end_is_seen_behind_the_message_that_the_peer_is_up() {
         assert_eq!(events, [(EventKind::Established, 0), (EventKind::Disconnected, end)]);
         drop(qp);
     }
+}
+
+/// The kinds of the next events.
+fn kinds<const N: usize>(channel: &SoftChannel) -> [EventKind; N] {
+    std::array::from_fn(|_| next(channel).kind)
+}
+
+/// An id that is ready to connect.
+fn resolved(device: &SoftDevice, channel: &SoftChannel, listener: &SoftId) -> SoftId {
+    let mut id = device.create_id(Some(channel), PortSpace::Tcp).unwrap();
+    id.resolve_addr(None, listener.local_addr().unwrap(), SOON).unwrap();
+    id.resolve_route(SOON).unwrap();
+    assert_eq!(kinds(channel), [EventKind::AddrResolved, EventKind::RouteResolved]);
+    id
+}
+
+/// The peer accepts and leaves before the program reads that it has accepted. What the program
+/// sends then still fails, whether the queue pair is the id's or belongs to none.
+#[test]
+fn a_peer_that_left_before_its_answer_was_read_is_noticed() {
+    for by_hand in [false, true] {
+        let mut side = Side::new(QpType::Rc);
+        let other = SoftDevice::open().unwrap();
+        let [here, there] = [&side.device, &other].map(|device| device.open_channel().unwrap());
+        let (listener, _) = listener(&other, &there);
+        let mut id = resolved(&side.device, &here, &listener);
+        if by_hand {
+            id.connect_with(&side.qp, &ConnParam::default()).unwrap();
+        } else {
+            (side.qp, side.poller) = with_qp(&side.device, &mut id);
+            id.connect(&ConnParam::default()).unwrap();
+        }
+        let mut request = next(&there).request.unwrap();
+        let other_qp = with_qp(&other, &mut request);
+        request.accept(&ConnParam::default()).unwrap();
+        drop((request, other_qp));
+        assert_eq!(side.device.rendezvous_step(), []);
+        if by_hand {
+            assert_eq!(kinds(&here), [EventKind::ConnectResponse]);
+            let fields = id.init_qp_attr(QpState::Rtr).unwrap();
+            side.device.modify_qp(&mut side.qp, QpState::Init, &fields).unwrap();
+            assert_eq!(side.device.rendezvous_step(), []);
+            id.establish().unwrap();
+        } else {
+            assert_eq!(kinds(&here), [EventKind::Established]);
+        }
+        side.send(b"");
+        assert_eq!(side.device.rendezvous_step(), [side.qp.num()]);
+        assert_eq!(next_of(&mut side).status, Status::RetryExceeded);
+    }
+}
+
+/// The peer leaves before its request is accepted.
+#[test]
+fn a_peer_that_left_before_it_was_accepted_is_noticed() {
+    let mut side = Side::new(QpType::Rc);
+    let channel = side.device.open_channel().unwrap();
+    let (_listener, name) = listener(&side.device, &channel);
+    let liar = Liar::connect(&name);
+    liar.say(&request());
+    let mut id = next(&channel).request.unwrap();
+    drop(liar);
+    assert_eq!(side.device.rendezvous_step(), []);
+    (side.qp, side.poller) = with_qp(&side.device, &mut id);
+    id.accept(&ConnParam::default()).unwrap();
+    side.send(b"");
+    assert_eq!(side.device.rendezvous_step(), [side.qp.num()]);
+    assert_eq!(next_of(&mut side).status, Status::RetryExceeded);
 }

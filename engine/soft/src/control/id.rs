@@ -611,7 +611,8 @@ impl CmId<SoftDevice> for SoftId {
                 .cure("take it there with what init_qp_attr says"));
         }
         core.ready();
-        Ok(())
+        drop(core);
+        self.channel.watch(&self.end)
     }
 
     fn query_qp(&self) -> Result<QpFields, CmError> {

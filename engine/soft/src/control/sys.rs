@@ -421,12 +421,20 @@ impl Epoll {
     }
 
     /// Reports once that the peer of a socket has closed it or shut down its writes, and nothing
-    /// else (EPOLLRDHUP).
+    /// else (EPOLLRDHUP). A later call for the same socket reports once more.
     pub(super) fn add_end(&self, fd: RawFd, key: u64) -> io::Result<()> {
         let events = (libc::EPOLLRDHUP | libc::EPOLLONESHOT) as u32;
         let mut event = libc::epoll_event { events, u64: key };
-        // SAFETY: `event` is alive during the call.
-        answer(unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) })?;
+        let mut control = |how| {
+            // SAFETY: `event` is alive during the call.
+            answer(unsafe { libc::epoll_ctl(self.fd(), how, fd, &raw mut event) })
+        };
+        match control(libc::EPOLL_CTL_ADD) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                control(libc::EPOLL_CTL_MOD)?;
+            }
+            other => _ = other?,
+        }
         Ok(())
     }
 
