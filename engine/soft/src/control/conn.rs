@@ -96,7 +96,7 @@ impl Core {
             }
         }
         // If this fails the peer has hung up already, and the next read says so.
-        let qp = self.qp.as_ref().or(self.external.asks_for.as_ref());
+        let qp = self.qp.as_ref().or(self.external.qp.as_ref());
         let notifier = qp.and_then(QpControl::notifier);
         let files: Vec<RawFd> = notifier.iter().map(Notifier::fd).collect();
         let _ = socket.send(&message.encode(), &files);
@@ -143,7 +143,9 @@ impl Core {
                     initiator: wanted.initiator.min(most.initiator),
                 });
         self.rnr_retry = param.rnr_retry;
-        if !joined {
+        if joined {
+            self.external.qp = Some(qp.clone());
+        } else {
             qp.connect(&offer.link, self.wiring(request.qp));
         }
         let reply = Message::Reply(Box::new(Reply {
@@ -274,7 +276,7 @@ impl Core {
 
     /// The passive side has accepted.
     fn establish(&mut self, reply: &Reply, files: Vec<OwnedFd>) -> Raised {
-        let external = self.external.asks_for.clone();
+        let external = self.external.qp.clone();
         let (Some(qp), Some(peer)) = (external.clone().or(self.qp.clone()), self.peer) else {
             return self.give_up(EventKind::ConnectError, -Code::Invalid.errno());
         };

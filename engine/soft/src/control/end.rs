@@ -94,8 +94,8 @@ impl Raised {
 /// The part of an end for a queue pair that belongs to no id.
 #[derive(Default)]
 pub(super) struct External {
-    /// The queue pair on whose behalf this end connects.
-    pub(super) asks_for: Option<QpControl>,
+    /// The queue pair on whose behalf this end connects or accepts.
+    pub(super) qp: Option<QpControl>,
     /// The peer's queue pair, once it has answered.
     pub(super) answer: Option<u32>,
     /// The link of the answer is not joined to the queue pair yet.
@@ -321,12 +321,12 @@ impl HangsUp for End {
             // The program has not read yet that the peer was up.
             next = look(*length);
         }
-        let qp = core.qp.clone().or(core.external.asks_for.clone())?;
+        let qp = core.qp.clone().or(core.external.qp.clone())?;
         match (core.state, next.map(|(message, _)| message)) {
             // It has ended the connection, and this side may still receive what came before.
             (State::Replied | State::Established, Some(Message::Bye)) => qp.peer_left(),
             (State::Replied | State::Established, _) if core.qp.is_some() => core.fail_lost(),
-            (State::Established, _) => qp.peer_left(),
+            (State::Replied | State::Established, _) => qp.peer_left(),
             _ => return None,
         }
         Some(qp.num())

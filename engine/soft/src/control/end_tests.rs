@@ -120,3 +120,32 @@ fn a_peer_that_left_before_it_was_accepted_is_noticed() {
     assert_eq!(side.device.rendezvous_step(), [side.qp.num()]);
     assert_eq!(next_of(&mut side).status, Status::RetryExceeded);
 }
+
+/// The same for a queue pair of no id on the accepting side, with and without a goodbye, before and
+/// after the program reads that the peer is up.
+#[test]
+fn a_peer_that_left_a_queue_pair_of_no_id_is_noticed() {
+    for (goodbye, read) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut side = Side::new(QpType::Rc);
+        let channel = side.device.open_channel().unwrap();
+        let (_listener, name) = listener(&side.device, &channel);
+        let liar = Liar::connect(&name);
+        liar.say(&request());
+        let mut id = next(&channel).request.unwrap();
+        let fields = id.init_qp_attr(QpState::Rtr).unwrap();
+        side.device.modify_qp(&mut side.qp, QpState::Init, &fields).unwrap();
+        id.accept_with(&side.qp, &ConnParam::default()).unwrap();
+        assert!(matches!(liar.receive(), Some(Message::Reply(_))));
+        liar.say(&Message::Ready);
+        if read {
+            assert_eq!(kinds(&channel), [EventKind::Established]);
+        }
+        side.send(b"");
+        if goodbye {
+            liar.say(&Message::Bye);
+        }
+        drop(liar);
+        assert_eq!(side.device.rendezvous_step(), [side.qp.num()]);
+        assert_eq!(next_of(&mut side).status, Status::RetryExceeded);
+    }
+}

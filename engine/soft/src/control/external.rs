@@ -259,7 +259,7 @@ impl Core {
             initiator_depth: initiator,
             responder_depth: limit(fields.max_dest_rd_atomic, most.responder),
         };
-        match (self.state, &self.request, &self.external.asks_for, &self.link) {
+        match (self.state, &self.request, &self.external.qp, &self.link) {
             (State::Asked, Some(request), ..) => {
                 let Some(peer) = self.peer else {
                     return Err(CmError::new(Code::Invalid, asked, "the peer has left"));
@@ -274,9 +274,9 @@ impl Core {
                 self.external.offered = Some((offer, qp.num()));
                 Ok(())
             }
-            (State::Answered, _, Some(asks_for), Some(link)) if self.external.unwired => {
-                if asks_for.num() != qp.num() {
-                    let answer = format!("it is for queue pair {}", asks_for.num());
+            (State::Answered, _, Some(known), Some(link)) if self.external.unwired => {
+                if known.num() != qp.num() {
+                    let answer = format!("it is for queue pair {}", known.num());
                     return Err(CmError::new(Code::Invalid, asked, answer));
                 }
                 let peer = self.external.answer.unwrap_or_default();

@@ -95,7 +95,7 @@ impl SoftId {
             let raised = core.look_up(param);
             return self.finish_request(core, raised, &asked, EventKind::Established);
         }
-        core.external.asks_for = qp.clone();
+        core.external.qp = qp.clone();
         let wanted = if qp.is_some() { EventKind::ConnectResponse } else { EventKind::Established };
         let qp = qp.map_or_else(|| queue_pair(&asked, &core), Ok)?;
         core.make_socket(&asked)?;
