@@ -12,8 +12,11 @@ use std::time::{Duration, Instant};
 use doorbell_fabric::CmError;
 use doorbell_fabric::EventKind;
 
-use super::end::{End, Raised, State};
+use super::end::{Core, End, Raised, State};
 use super::sys::{Epoll, READY_MAX, Timer, Waker};
+
+#[cfg(test)]
+mod tests;
 
 /// The key of the waker; ids count from 1.
 const WAKE: u64 = 0;
@@ -33,7 +36,8 @@ impl AsFd for SoftChannel {
 /// A channel, shared by its handle and its ids. The queue holds ends and no ids, because an id
 /// would keep the channel alive.
 pub(super) struct Inner {
-    epoll: Epoll,
+    /// Shared with the ends that it has.
+    epoll: Arc<Epoll>,
     /// They make the descriptor readable when an event is queued or due. A channel of one
     /// synchronous id has none: only its own caller queues events and waits.
     wakers: Option<(Waker, Timer)>,
@@ -70,7 +74,7 @@ impl Inner {
             epoll.add(waker.fd(), WAKE).map_err(failed)?;
             epoll.add(timer.fd(), TIME).map_err(failed)?;
         }
-        Ok(Inner { epoll, wakers, lists: Mutex::default() })
+        Ok(Inner { epoll: Arc::new(epoll), wakers, lists: Mutex::default() })
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -85,7 +89,25 @@ impl Inner {
     /// Adds an id.
     pub(super) fn join(&self, end: &Arc<End>) -> Result<(), CmError> {
         self.lists().members.insert(end.key, Arc::downgrade(end));
+        self.adopt(end)
+    }
+
+    /// Takes an end from the channel that has it, and watches it.
+    fn adopt(&self, end: &Arc<End>) -> Result<(), CmError> {
+        {
+            let mut core = end.lock();
+            if !self.has(&core) {
+                core.unwatch();
+                core.channel = Some(self.epoll.clone());
+            }
+        }
         self.watch(end)
+    }
+
+    /// True if this channel has the end. Another one may have taken it while this one was reading a
+    /// message of it.
+    fn has(&self, core: &Core) -> bool {
+        core.channel.as_ref().is_some_and(|epoll| Arc::ptr_eq(epoll, &self.epoll))
     }
 
     /// Removes an id, and those of its events that nobody has taken (ID-8, ID-9).
@@ -99,9 +121,8 @@ impl Inner {
         let TakenOut { events, incoming } = self.take_out(end);
         to.join(end)?;
         for incoming in incoming {
-            self.unwatch(&incoming);
             to.lists().incoming.insert(incoming.key, (incoming.clone(), end.key));
-            to.watch(&incoming)?;
+            to.adopt(&incoming)?;
         }
         for raised in events {
             if let Some(request) = &raised.request {
@@ -143,24 +164,21 @@ impl Inner {
             }
             self.note_taken(&lists);
         }
-        self.unwatch(end);
+        let mut core = end.lock();
+        if self.has(&core) {
+            core.unwatch();
+            core.channel = None;
+        }
         taken
     }
 
-    fn unwatch(&self, end: &End) {
-        let mut core = end.lock();
-        if let Some(fd) = core.watchable()
-            && core.watched
-        {
-            self.epoll.remove(fd);
-        }
-        core.watched = false;
-    }
-
-    /// Watches what an end waits for now: its socket and its deadline.
+    /// Watches what an end of this channel waits for now: its socket and its deadline.
     pub(super) fn watch(&self, end: &Arc<End>) -> Result<(), CmError> {
         let key = end.key;
         let mut core = end.lock();
+        if !self.has(&core) {
+            return Ok(());
+        }
         if let Some(fd) = core.watchable() {
             if !core.watched {
                 self.epoll
@@ -297,7 +315,7 @@ impl Inner {
         drop(core);
         let end = Arc::new(end);
         self.lists().incoming.insert(end.key, (end.clone(), listener.key));
-        self.watch(&end)?;
+        self.adopt(&end)?;
         // Most often it has sent its request already.
         let raised = end.read();
         self.arrived(&end, Some(listener.key), raised)
@@ -319,11 +337,8 @@ impl Inner {
         };
         match raised {
             Some(raised) if raised.kind == EventKind::ConnectRequest => {
-                {
-                    let mut lists = self.lists();
-                    lists.incoming.remove(&end.key);
-                    lists.members.insert(end.key, Arc::downgrade(end));
-                }
+                self.lists().incoming.remove(&end.key);
+                self.join(end)?;
                 self.raise(listener, Raised { request: Some(end.clone()), ..raised });
             }
             _ => {

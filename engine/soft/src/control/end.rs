@@ -16,7 +16,7 @@ use super::device::DeviceInner;
 use super::links::Offer;
 use super::rendezvous::HangsUp;
 use super::spare::Accepted;
-use super::sys::{self, Received, Socket};
+use super::sys::{self, Epoll, Received, Socket};
 use super::wire::{Instance, MESSAGE_MAX, Message, Request};
 use crate::{LinkShared, QpControl};
 
@@ -140,7 +140,9 @@ pub(super) struct Core {
     /// The part for a queue pair that belongs to no id.
     pub(super) external: External,
     pub(super) options: Options,
-    /// Its channel watches the socket.
+    /// The epoll of the channel that has this end.
+    pub(super) channel: Option<Arc<Epoll>>,
+    /// It watches the socket.
     pub(super) watched: bool,
     /// When this end stops waiting for the other, or tries again.
     pub(super) deadline: Option<Instant>,
@@ -203,6 +205,7 @@ impl End {
             qp: None,
             external: External::default(),
             options: Options::default(),
+            channel: None,
             watched: false,
             deadline: None,
             request: None,
@@ -379,6 +382,14 @@ impl Core {
             Requested | Answered | Listening | Incoming | Asked | Replied | Established
         );
         self.socket.as_ref().filter(|_| watchable).map(Socket::fd)
+    }
+
+    /// Its channel no longer watches the socket.
+    pub(super) fn unwatch(&mut self) {
+        if let (true, Some(epoll), Some(socket)) = (self.watched, &self.channel, &self.socket) {
+            epoll.remove(socket.fd());
+        }
+        self.watched = false;
     }
 
     /// Closes the connection.

@@ -267,7 +267,8 @@ impl Socket {
     pub(super) fn peek(&self, before: usize, bytes: &mut [u8]) -> Option<usize> {
         let offset = libc::c_int::try_from(before).ok()?;
         let length = size_of_val(&offset) as libc::socklen_t;
-        let (level, name, value) = (libc::SOL_SOCKET, libc::SO_PEEK_OFF, (&raw const offset).cast());
+        let (level, name, value) =
+            (libc::SOL_SOCKET, libc::SO_PEEK_OFF, (&raw const offset).cast());
         // SAFETY: the kernel reads `length` bytes, the size of `offset`.
         answer(unsafe { libc::setsockopt(self.fd(), level, name, value, length) }).ok()?;
         let (at, length) = (bytes.as_mut_ptr().cast(), bytes.len());

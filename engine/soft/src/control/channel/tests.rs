@@ -1,0 +1,38 @@
+//! Channels that change while others use them.
+
+use doorbell_fabric::{CmId, ConnParam, Fabric};
+
+use super::super::SoftDevice;
+use super::super::tests::{Liar, listener, next, request, with_qp};
+use super::super::wire::Message;
+use super::*;
+
+/// The end of that id.
+fn end_of(channel: &SoftChannel, id: &impl CmId<SoftDevice>) -> Arc<End> {
+    channel.0.find(id.key().0).expect("a member").0
+}
+
+/// A thread reads an event of an id from its old channel while another thread moves the id: the
+/// new channel watches it.
+#[test]
+fn an_id_that_moves_while_its_old_channel_reads_is_not_lost() {
+    let device = SoftDevice::open().unwrap();
+    let [old, new] = [(); 2].map(|()| device.open_channel().unwrap());
+    let (_listener, name) = listener(&device, &old);
+    let liar = Liar::connect(&name);
+    liar.say(&request());
+    let mut id = next(&old).request.unwrap();
+    let _qp = with_qp(&device, &mut id);
+    id.accept(&ConnParam::default()).unwrap();
+    let end = end_of(&old, &id);
+    // One thread moves it, ...
+    let taken = old.0.take_out(&end);
+    assert!(taken.events.is_empty() && taken.incoming.is_empty());
+    // ... the other has just read an event of it, ...
+    old.0.arrived(&end, None, None).unwrap();
+    // ... and the first goes on.
+    new.0.join(&end).unwrap();
+    liar.say(&Message::Ready);
+    assert_eq!(next(&new).kind, EventKind::Established);
+    assert!(old.0.next(Some(Duration::ZERO)).unwrap().is_none());
+}
