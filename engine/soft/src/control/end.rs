@@ -360,6 +360,7 @@ impl Drop for End {
             // The peer may be gone already; then nobody needs to be told.
             let _ = socket.send(&goodbye.encode(), &[]);
         }
+        core.drop_socket();
     }
 }
 
@@ -392,11 +393,20 @@ impl Core {
         self.watched = false;
     }
 
+    /// Closes the socket. A child process may share its file, so nobody may watch it any more.
+    fn drop_socket(&mut self) {
+        self.unwatch();
+        if let (Some(socket), Some(rendezvous)) = (self.socket.take(), self.device.rendezvous.get())
+        {
+            rendezvous.watch.remove(socket.fd());
+        }
+    }
+
     /// Closes the connection.
     pub(super) fn close(&mut self, state: State) {
         self.drop_external();
         self.state = state;
-        self.socket = None;
+        self.drop_socket();
         self.deadline = None;
         self.request = None;
         self.pending_request = None;

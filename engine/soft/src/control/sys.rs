@@ -439,7 +439,8 @@ impl Epoll {
         Ok(())
     }
 
-    /// Stops watching; a descriptor that was closed is gone already.
+    /// Stops watching. A descriptor that was closed is gone already, unless a child process shares
+    /// its file: then it stays, and can no longer be removed.
     pub(super) fn remove(&self, fd: RawFd) {
         let none = std::ptr::null_mut();
         // SAFETY: a null event is allowed for EPOLL_CTL_DEL.

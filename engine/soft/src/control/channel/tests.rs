@@ -36,3 +36,41 @@ fn an_id_that_moves_while_its_old_channel_reads_is_not_lost() {
     assert_eq!(next(&new).kind, EventKind::Established);
     assert!(old.0.next(Some(Duration::ZERO)).unwrap().is_none());
 }
+
+/// The keys of descriptors that would end a wait now.
+fn ready(channel: &SoftChannel) -> Vec<u64> {
+    channel.0.epoll.wait(Some(Duration::ZERO), &mut [0; READY_MAX]).unwrap().to_vec()
+}
+
+/// The file of an end's socket, held open as by a child process.
+fn shared_with_child(end: &End) -> std::os::fd::OwnedFd {
+    let core = end.lock();
+    let fd = core.socket.as_ref().expect("a socket").fd();
+    #[expect(unsafe_code, reason = "a descriptor is borrowed by its number")]
+    // SAFETY: the lock keeps the socket open.
+    unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().unwrap()
+}
+
+/// A connection that has ended is not reported for ever because a child process holds its file.
+#[test]
+fn a_closed_connection_that_a_child_shares_is_not_watched() {
+    let device = SoftDevice::open().unwrap();
+    let channel = device.open_channel().unwrap();
+    let (listener, name) = listener(&device, &channel);
+    let liar = Liar::connect(&name);
+    liar.say(&request());
+    let mut id = next(&channel).request.unwrap();
+    let _qp = with_qp(&device, &mut id);
+    id.accept(&ConnParam::default()).unwrap();
+    let _child = shared_with_child(&end_of(&channel, &id));
+    drop(liar);
+    assert_eq!(next(&channel).kind, EventKind::ConnectError);
+    assert_eq!(ready(&channel), []);
+    // A peer that has said nothing goes with the listener.
+    let silent = Liar::connect(&name);
+    assert!(channel.0.next(Some(Duration::ZERO)).unwrap().is_none());
+    let incoming = channel.0.lists().incoming.values().next().expect("an end").0.clone();
+    let _child = shared_with_child(&incoming);
+    drop((incoming, listener, silent));
+    assert_eq!(ready(&channel), []);
+}
