@@ -110,10 +110,14 @@ impl Inner {
         core.channel.as_ref().is_some_and(|epoll| Arc::ptr_eq(epoll, &self.epoll))
     }
 
-    /// Removes an id, and those of its events that nobody has taken (ID-8, ID-9).
+    /// Removes an id, and those of its events that nobody has taken (ID-8, ID-9), with the ends of
+    /// its requests.
     pub(super) fn leave(&self, end: &End) {
         // Dropped outside the lock: an end says goodbye to its peer.
-        drop(self.take_out(end));
+        let taken = self.take_out(end);
+        for request in taken.events.iter().filter_map(|raised| raised.request.as_ref()) {
+            drop(self.take_out(request));
+        }
     }
 
     /// Moves an id to another channel, with those of its events that nobody has taken (MG-3).

@@ -74,3 +74,18 @@ fn a_closed_connection_that_a_child_shares_is_not_watched() {
     drop((incoming, listener, silent));
     assert_eq!(ready(&channel), []);
 }
+
+/// A request that nobody has taken goes with its listener.
+#[test]
+fn a_listener_takes_its_requests_along() {
+    let device = SoftDevice::open().unwrap();
+    let channel = device.open_channel().unwrap();
+    let (listener, name) = listener(&device, &channel);
+    let liar = Liar::connect(&name);
+    liar.say(&request());
+    channel.0.admit(&end_of(&channel, &listener)).unwrap();
+    assert_eq!(channel.0.lists().members.len(), 2);
+    drop(listener);
+    assert_eq!(channel.0.lists().members.len(), 0);
+    assert!(matches!(liar.receive(), Some(Message::Reject { .. })));
+}
