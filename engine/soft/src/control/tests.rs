@@ -8,7 +8,9 @@ use doorbell_fabric::QpAttrEx;
 use doorbell_fabric::{Channel, Event, EventKind};
 use doorbell_fabric::{ConnParam, Depths, QpAttr};
 use doorbell_seam::error::Code;
-use doorbell_seam::provider::{Poller, Provider, QpCaps, QpType, Sharing};
+use doorbell_seam::provider::{
+    HASH_KEY_BYTES, HashFields, HashFunction, Poller, Provider, QpCaps, QpType, RxHash, Sharing,
+};
 use doorbell_seam::wc::{Status, Wc};
 
 use super::clock::rnr_timer_ns;
@@ -538,4 +540,40 @@ fn a_region_is_found_by_its_name_and_is_the_same_memory() {
         assert_eq!(view.as_ptr().read_volatile(), 77);
     }
     assert_ne!(memory.as_ptr(), view.as_ptr());
+}
+
+/// A queue pair that is the last user of work queues takes them and their completion queue along.
+#[test]
+fn a_queue_pair_may_outlive_its_work_queues() {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let device = SoftDevice::open().unwrap();
+        let (sends, _poller) = device.create_cq(16, Sharing::Shared).unwrap();
+        let (frames, poller) = device.create_cq(16, Sharing::Shared).unwrap();
+        let queue = device.create_wq(&frames, 4, WqFlags::empty()).unwrap();
+        let table = device.create_rwq_ind_table(&[&queue]).unwrap();
+        let (function, key) = (HashFunction::Toeplitz, [7; HASH_KEY_BYTES]);
+        let by = RxHash { function, key, fields: HashFields::SRC_IPV4 };
+        let qp = Fabric::create_qp(
+            &device,
+            &QpAttr {
+                kind: QpType::RawPacket,
+                send_cq: &sends,
+                recv_cq: &sends,
+                srq: None,
+                caps: QpCaps { recv_wr: 0, recv_sge: 0, ..CAPS },
+                signal_all: true,
+                ex: QpAttrEx {
+                    rwq_ind_tbl: Some(&table),
+                    rx_hash_conf: Some(by),
+                    ..QpAttrEx::default()
+                },
+            },
+        );
+        let qp = qp.unwrap();
+        drop((table, queue, frames, poller));
+        drop(qp);
+        tell.send(()).unwrap();
+    });
+    told.recv_timeout(SOON).expect("it is gone");
 }

@@ -95,7 +95,7 @@ impl Soft {
             context,
             caps,
             queue,
-            (None, Some(xrcd.clone()), None),
+            (None, Some(xrcd.clone()), None, None),
         ))
     }
 }

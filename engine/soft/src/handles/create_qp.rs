@@ -125,7 +125,8 @@ impl Soft {
         let mut context = Box::new(QpContext::new(&parts, caps));
         context.datagrams = datagrams;
         let cqs = Some((init.send_cq.clone(), init.recv_cq.clone()));
-        let kept = (cqs, None, Some(self.pd.clone()));
+        let table = init.ex.spread.map(|(table, _)| table.clone());
+        let kept = (cqs, None, Some(self.pd.clone()), table);
         Ok(SoftQp::new((&self.nic, &init.send_cq.domain), context, caps, queue, kept)
             .with_groups(groups))
     }

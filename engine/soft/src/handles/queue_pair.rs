@@ -6,6 +6,7 @@ use std_alloc::sync::Arc;
 use crate::device::nic::Nic;
 use crate::device::path::Groups;
 use crate::device::pd::Pd;
+use crate::ext::raw::rss::SoftIndTable;
 use crate::ext::xrc::SoftXrcd;
 use crate::handles::poller::SoftCq;
 use crate::handles::qp_control::{QpControl, Wiring};
@@ -52,8 +53,10 @@ pub enum Flushes {
     Everything,
 }
 
-/// What a queue pair belongs to: completion queues and a protection domain, or an XRC domain.
-pub(crate) type Kept = (Option<(SoftCq, SoftCq)>, Option<SoftXrcd>, Option<Pd>);
+/// What a queue pair belongs to: completion queues, a protection domain and a table of work queues,
+/// or an XRC domain. The last handle of a completion queue must not be dropped inside the domain.
+pub(crate) type Kept =
+    (Option<(SoftCq, SoftCq)>, Option<SoftXrcd>, Option<Pd>, Option<SoftIndTable>);
 
 impl SoftQp {
     /// Gives a queue pair to its domain.
