@@ -44,7 +44,7 @@ impl Core {
             directory: self.device.directory,
             data: padded(param.private_data),
         })));
-        self.state = State::Connecting { until: Instant::now() + ANSWER_LIMIT };
+        self.state = State::Connecting { since: Instant::now() };
         self.try_connect()
     }
 
@@ -78,9 +78,19 @@ impl Core {
 
     /// True if somebody may still begin to listen: see [`super::SoftDevice::wait_for_listeners`].
     fn has_patience(&self) -> bool {
-        let State::Connecting { until } = self.state else { return false };
+        self.is_within(Duration::ZERO, Instant::now())
+    }
+
+    /// True if a listener whose backlog is full is tried again.
+    pub(super) fn tries_again(&self, now: Instant) -> bool {
+        self.is_within(ANSWER_LIMIT, now)
+    }
+
+    /// True if the wait for a listener and this much more are not over.
+    fn is_within(&self, more: Duration, now: Instant) -> bool {
+        let State::Connecting { since } = self.state else { return false };
         let patience = self.device.patience.get().copied().unwrap_or_default();
-        until.checked_add(patience).is_none_or(|until| Instant::now() + ANSWER_LIMIT < until)
+        since.checked_add(patience.saturating_add(more)).is_none_or(|end| now < end)
     }
 
     /// The listener has room: checks that it is of this user, and sends the request.

@@ -35,9 +35,9 @@ pub(super) enum State {
     Bound,
     AddrResolved,
     RouteResolved,
-    /// The listener's backlog is full. The end tries again until then.
+    /// Nobody listens yet, or the listener's backlog is full. The end tries again.
     Connecting {
-        until: Instant,
+        since: Instant,
     },
     Requested,
     /// The peer has accepted. This side's queue pair belongs to no id and is not up yet.
@@ -289,7 +289,7 @@ impl End {
         }
         core.deadline = None;
         match core.state {
-            State::Connecting { until } if now < until => core.try_connect(),
+            State::Connecting { .. } if core.tries_again(now) => core.try_connect(),
             State::Incoming => {
                 core.close(State::Closed);
                 None

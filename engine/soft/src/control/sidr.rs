@@ -13,7 +13,7 @@ use doorbell_seam::error::Code;
 use doorbell_seam::provider::{AddressVector, Gid};
 use doorbell_seam::wr::MULTICAST_QPN;
 
-use super::end::{ANSWER_LIMIT, Core, Raised, State};
+use super::end::{Core, Raised, State};
 use super::wire::{Found, Lookup, Message, padded};
 
 /// Status of UNREACHABLE: nobody listens there.
@@ -52,7 +52,7 @@ impl Core {
         let (Some(from), Some(_)) = (self.local, self.remote) else { return None };
         let data = padded(param.private_data);
         self.pending_request = Some(Message::Lookup(Box::new(Lookup { from, data })));
-        self.state = State::Connecting { until: Instant::now() + ANSWER_LIMIT };
+        self.state = State::Connecting { since: Instant::now() };
         self.try_connect()
     }
 

@@ -577,3 +577,24 @@ fn a_queue_pair_may_outlive_its_work_queues() {
     });
     told.recv_timeout(SOON).expect("it is gone");
 }
+
+/// A device may wait longer for a listener than a side waits for an answer.
+#[test]
+fn a_wait_for_a_listener_may_be_long() {
+    let device = SoftDevice::open().unwrap();
+    device.wait_for_listeners(Duration::from_secs(3600));
+    let [here, there] = [(); 2].map(|()| device.open_channel().unwrap());
+    let mut late = device.create_id(Some(&there), PortSpace::Tcp).unwrap();
+    late.bind(loopback(0)).unwrap();
+    let mut id = device.create_id(Some(&here), PortSpace::Tcp).unwrap();
+    id.resolve_addr(None, late.local_addr().unwrap(), SOON).unwrap();
+    id.resolve_route(SOON).unwrap();
+    let _qp = with_qp(&device, &mut id);
+    id.connect(&ConnParam::default()).unwrap();
+    let (end, _) = here.0.find(id.key().0).unwrap();
+    let later = Instant::now() + Duration::from_secs(120);
+    assert!(end.expire(later).is_none(), "it goes on");
+    late.listen(0).unwrap();
+    assert!(end.expire(later).is_none());
+    assert_eq!(next(&there).kind, EventKind::ConnectRequest);
+}
