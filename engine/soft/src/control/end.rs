@@ -385,6 +385,11 @@ impl Core {
         self.socket.as_ref().filter(|_| watchable).map(Socket::fd)
     }
 
+    /// The id's queue pair, unless it is gone.
+    pub(super) fn living_qp(&self) -> Option<&QpControl> {
+        self.qp.as_ref().filter(|qp| !qp.is_gone())
+    }
+
     /// Its channel no longer watches the socket.
     pub(super) fn unwatch(&mut self) {
         if let (true, Some(epoll), Some(socket)) = (self.watched, &self.channel, &self.socket) {

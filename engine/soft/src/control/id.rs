@@ -330,7 +330,7 @@ fn check_data(asked: &str, data: &[u8], max: usize) -> Result<(), CmError> {
 
 /// The queue pair of an id that is about to be connected.
 fn queue_pair(asked: &str, core: &Core) -> Result<QpControl, CmError> {
-    core.qp.clone().filter(|qp| !qp.is_gone()).ok_or_else(|| {
+    core.living_qp().cloned().ok_or_else(|| {
         CmError::new(Code::Invalid, asked, "the id has no queue pair").cure("make one first")
     })
 }
@@ -343,7 +343,7 @@ impl Core {
             return Err(CmError::new(Code::Invalid, asked, "the id is bound to no device (QP-2)")
                 .cure("bind it or resolve an address first"));
         }
-        if self.qp.as_ref().is_some_and(|qp| !qp.is_gone()) {
+        if self.living_qp().is_some() {
             return Err(CmError::new(Code::Invalid, asked, "the id has one already (QP-11)"));
         }
         // An id of RC may have a UC queue pair, which is then connected like an RC one.

@@ -58,7 +58,7 @@ impl Core {
 
     /// Answers a look-up (`rdma_accept`) with the id's queue pair, or with the named one.
     pub(super) fn answer_lookup(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
-        let qp = self.qp.as_ref().map_or(param.qp_num, |qp| qp.num());
+        let qp = self.living_qp().map_or(param.qp_num, |qp| qp.num());
         if qp == 0 {
             let asked = "accept a look-up";
             let answer = "the id has no queue pair, and none is named";
@@ -125,7 +125,7 @@ impl Core {
             return invalid("that is not the address of a group");
         }
         let gid = gid_of(group);
-        if let (Join::FullMember, Some(qp)) = (how, &self.qp) {
+        if let (Join::FullMember, Some(qp)) = (how, self.living_qp()) {
             qp.attach_mcast(gid)?;
         }
         self.groups.push((group, how));

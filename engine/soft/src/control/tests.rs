@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use doorbell_alloc::{Ask, MapRequest};
-use doorbell_fabric::QpAttrEx;
 use doorbell_fabric::{Channel, Event, EventKind};
 use doorbell_fabric::{ConnParam, Depths, QpAttr};
+use doorbell_fabric::{Join, QpAttrEx};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{
     HASH_KEY_BYTES, HashFields, HashFunction, Poller, Provider, QpCaps, QpType, RxHash, Sharing,
@@ -597,4 +597,39 @@ fn a_wait_for_a_listener_may_be_long() {
     late.listen(0).unwrap();
     assert!(end.expire(later).is_none());
     assert_eq!(next(&there).kind, EventKind::ConnectRequest);
+}
+
+/// Datagrams: a queue pair of the id that is gone counts for nothing.
+#[test]
+fn a_queue_pair_that_is_gone_is_not_the_ids_any_more() {
+    let device = SoftDevice::open().unwrap();
+    let [here, there] = [(); 2].map(|()| device.open_channel().unwrap());
+    let (cq, _poller) = device.create_cq(16, Sharing::Shared).unwrap();
+    let attr = QpAttr {
+        kind: QpType::Ud,
+        send_cq: &cq,
+        recv_cq: &cq,
+        srq: None,
+        caps: CAPS,
+        signal_all: true,
+        ex: QpAttrEx::default(),
+    };
+    let mut listener = device.create_id(Some(&there), PortSpace::Udp).unwrap();
+    listener.bind(loopback(0)).unwrap();
+    listener.listen(0).unwrap();
+    let mut id = device.create_id(Some(&here), PortSpace::Udp).unwrap();
+    id.resolve_addr(None, listener.local_addr().unwrap(), SOON).unwrap();
+    id.resolve_route(SOON).unwrap();
+    id.connect(&ConnParam::default()).unwrap();
+    let mut request = next(&there).request.unwrap();
+    drop(request.create_qp(&device, &attr).unwrap());
+    let other = Fabric::create_qp(&device, &attr).unwrap();
+    request.accept_with(&other, &ConnParam::default()).unwrap();
+    let events = [next(&here), next(&here), next(&here)];
+    assert_eq!(events[2].ud.expect("where to send").qp_num, other.num);
+    let mut member = device.create_id(Some(&there), PortSpace::Udp).unwrap();
+    member.bind(loopback(0)).unwrap();
+    drop(member.create_qp(&device, &attr).unwrap());
+    member.join_multicast("239.8.7.6".parse().unwrap(), Join::FullMember).unwrap();
+    assert_eq!(next(&there).kind, EventKind::MulticastJoin);
 }
