@@ -172,6 +172,12 @@ impl Socket {
         self.0.as_raw_fd()
     }
 
+    /// A second descriptor of its file.
+    #[cfg(test)]
+    pub(super) fn shared(&self) -> io::Result<Socket> {
+        self.0.try_clone().map(Socket)
+    }
+
     /// Takes an abstract name; `AddrInUse` if somebody has it.
     pub(super) fn bind(&self, name: &str) -> io::Result<()> {
         let (address, length) = abstract_name(name)?;

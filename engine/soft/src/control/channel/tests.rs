@@ -3,6 +3,7 @@
 use doorbell_fabric::{CmId, ConnParam, Fabric};
 
 use super::super::SoftDevice;
+use super::super::sys::Socket;
 use super::super::tests::{Liar, listener, next, request, with_qp};
 use super::super::wire::Message;
 use super::*;
@@ -43,12 +44,8 @@ fn an_id_that_moves_while_its_old_channel_reads_is_not_lost() {
 }
 
 /// The file of an end's socket, held open as by a child process.
-fn shared_with_child(end: &End) -> std::os::fd::OwnedFd {
-    let core = end.lock();
-    let fd = core.socket.as_ref().expect("a socket").fd();
-    #[expect(unsafe_code, reason = "a descriptor is borrowed by its number")]
-    // SAFETY: the lock keeps the socket open.
-    unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().unwrap()
+fn shared_with_child(end: &End) -> Socket {
+    end.lock().socket.as_ref().expect("a socket").shared().unwrap()
 }
 
 /// A connection that has ended is not reported for ever because a child process holds its file.
