@@ -5,9 +5,9 @@
 //! `/proc/net/unix`, and removes them when the process ends.
 //!
 //! A process that sends to groups of a device names its [`Changes`] in the same way. A process
-//! that joins or leaves looks for these names, and changes the word of each sender. A sender announces its word
-//! before it looks for members, and a member its socket before it looks for senders: so at least
-//! one of the two finds the other.
+//! that joins or leaves looks for these names, and changes the word of each sender. A sender
+//! announces its word before it looks for members, and a member its socket before it looks for
+//! senders: so at least one of the two finds the other.
 
 use std::collections::HashMap;
 use std::fmt::Write;

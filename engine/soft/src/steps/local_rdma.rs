@@ -25,10 +25,10 @@ use crate::steps::admission::{push, readable, writable};
 use crate::sync::pause;
 use crate::wr::{Remote, SendFlags, SendOp, SendWr, Sge};
 
-/// A copy of this many bytes takes a microsecond or more. A READ of that length in the backlog waits
-/// until it can be carried out here, which takes less. A request of that length lets nothing that
-/// was written before it wait for its copy, and looks behind the copy what the peer has taken
-/// meanwhile.
+/// A copy of this many bytes takes a microsecond or more. So a READ of that length in the backlog
+/// waits until it can be carried out here, which takes less. Before the copy of a request of that
+/// length, this side publishes what it has written; behind the copy, it looks what the peer has
+/// taken meanwhile.
 ///
 /// In messages of 256 KiB (`doorbell::large`) both ways at once, near cores, four under way each,
 /// the peer then hears of the end of one while this side copies the next: 311 000 messages a second
