@@ -373,7 +373,11 @@ impl SoftQp {
             self.domain.enter(|state| {
                 let qp = self.context.get_alone();
                 match qp.state {
-                    State::Err => state.transport.res.service_queue.schedule(qp),
+                    State::Err => {
+                        let res = &mut state.transport.res;
+                        res.service_queue.schedule(qp);
+                        res.local_waker.wake_from_inside();
+                    }
                     _ => self.queue.serves_again(),
                 }
             });

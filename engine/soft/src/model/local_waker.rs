@@ -30,6 +30,15 @@ impl LocalWaker {
         }
     }
 
+    /// As [`LocalWaker::wake`], for a caller inside the domain, which nobody enters meanwhile to go to
+    /// sleep: an awake domain costs one load.
+    #[inline]
+    pub(crate) fn wake_from_inside(&self) {
+        if self.asleep.load(Ordering::Relaxed) {
+            self.wake();
+        }
+    }
+
     pub(crate) fn set(&self, asleep: bool) {
         self.asleep.store(asleep, Ordering::SeqCst);
     }

@@ -134,12 +134,16 @@ impl DomainState {
         if qp.failure.poison.is_some() {
             self.transport.res.service_queue.schedule(qp);
         }
+        // The next poll may make a completion that no peer announces (CP-6).
+        self.transport.res.local_waker.wake_from_inside();
         result
     }
 
-    /// A post outside RTS: refused before RTS (SM-6), accepted and flushed in ERR.
+    /// A post outside RTS: refused before RTS (SM-6), accepted and flushed in ERR. Its completions
+    /// come without a peer, so it wakes the domain (CP-6).
     #[cold]
     fn post_idle(&mut self, qp: &mut QpContext, list: &[Posted<'_>]) -> Result<(), PostError> {
+        self.transport.res.local_waker.wake_from_inside();
         if qp.state.is_unreliable() {
             return self.post_unreliable(qp, list);
         }

@@ -67,7 +67,8 @@ pub(super) fn attach(_: i32, file: FileName, len: u64) -> Option<Mapping> {
     again(file.fd, len as usize)
 }
 
-fn side(name: &str) -> End {
+/// A side on a device of that name.
+pub(super) fn side(name: &str) -> End {
     let neighbours = Neighbours {
         process: 77,
         memory: |len| Ok(shared(len)),

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "posts, and looks at memory the device writes")]
 #![expect(clippy::undocumented_unsafe_blocks, reason = "one owner of all memory: the test")]
 
+mod asleep;
 mod beside;
 mod datagrams;
 mod deferred;

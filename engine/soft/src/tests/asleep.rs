@@ -1,0 +1,102 @@
+//! Domains that sleep, and what wakes them.
+
+use super::local_rdma::{mapped_pair_of, near_with};
+use super::*;
+use crate::model::cq::{Arm, SHARED_BUDGET};
+use crate::provider::{AddressHandle, AddressVector, Datagrams};
+use crate::state::domain_state::DomainState;
+use crate::wc::Status;
+use crate::wr::Destination;
+
+const SIGNALED: SendFlags = SendFlags::SIGNALED;
+
+/// The end's queue pair and completion queue anew, in the shared domain.
+fn in_shared_domain(kind: QpType, end: End) -> End {
+    let End { nic, region, .. } = end;
+    let (cq, poller) = nic.create_cq(64, Sharing::Shared).unwrap();
+    let qp = make_qp_of(kind, &nic, &cq, None, CAPS);
+    End { nic, poller, cq, qp, region, srq: None }
+}
+
+fn shared_end(kind: QpType) -> End {
+    in_shared_domain(kind, end(CAPS, false))
+}
+
+fn shared_pair(kind: QpType) -> (End, End) {
+    let (mut one, mut two) = (shared_end(kind), shared_end(kind));
+    join(&mut one.qp, &mut two.qp, 7);
+    (one, two)
+}
+
+impl End {
+    fn is_asleep(&self) -> bool {
+        self.cq.domain.local_waker.is_asleep()
+    }
+
+    /// Arms the queue, and looks once more, as a thread does that is about to wait.
+    fn wait_for_any(&mut self) {
+        let index = self.cq.index;
+        self.cq.domain.enter_shared(|state| state.arm(index, Arm::Any)).unwrap();
+        assert!(self.poll().is_empty());
+        assert!(self.is_asleep());
+    }
+
+    /// True if the waiting thread has been woken and finds an entry.
+    fn is_woken(&self) -> bool {
+        let index = self.cq.index;
+        let attend = |state: &mut DomainState| state.attend_wake(index, SHARED_BUDGET);
+        !self.is_asleep() && self.cq.domain.enter_shared(attend).unwrap()
+    }
+}
+
+/// A thread waits for an entry of a shared queue. Another posts what ends without the peer: that
+/// wakes the first.
+#[test]
+fn cp_6_a_post_that_ends_without_the_peer_wakes_the_thread_that_waits() {
+    // A key that is wrong.
+    let (mut one, _two) = shared_pair(QpType::Rc);
+    one.wait_for_any();
+    let sge = Sge { lkey: 7, ..one.sge(0, 8) };
+    one.post(1, SendOp::Send, sge, SIGNALED).unwrap();
+    assert!(one.is_woken());
+    assert_eq!(one.poll()[0].status, Status::LocalProtection);
+
+    // A send and a receive in ERR.
+    one.wait_for_any();
+    one.send(2, 0, 8, SIGNALED).unwrap();
+    assert!(one.is_woken());
+    assert_eq!((one.poll()[0].wr_id, one.poll().len()), (2, 0));
+    one.wait_for_any();
+    one.recv(3, 0, 8);
+    assert!(one.is_woken());
+    assert_eq!(one.poll()[0].wr_id, 3);
+
+    // A send of UC.
+    let (mut one, _two) = shared_pair(QpType::Uc);
+    one.wait_for_any();
+    one.send(1, 0, 8, SIGNALED).unwrap();
+    assert!(one.is_woken());
+
+    // One of UD.
+    let mut one = in_shared_domain(QpType::Ud, datagrams::side("soft0"));
+    one.qp.control().open();
+    let ah = one.nic.create_ah(&AddressVector::to(one.nic.gid())).unwrap();
+    one.wait_for_any();
+    let to = Destination { ah: ah.name(), qpn: 99, qkey: 0 };
+    one.post(1, SendOp::SendTo(to), one.sge(0, 8), SIGNALED).unwrap();
+    assert!(one.is_woken());
+
+    // A WRITE and a READ of memory that both sides map.
+    let near = |nic: Soft| {
+        let region = nic.register(shared(1 << 16), Access::all()).unwrap();
+        in_shared_domain(QpType::Rc, near_with(nic, region))
+    };
+    let ((mut one, two), _links) = mapped_pair_of(near);
+    for op in [SendOp::Write, SendOp::Read] {
+        one.wait_for_any();
+        let op: fn(Remote) -> SendOp = op;
+        one.post(1, op(two.region.remote(0)), one.sge(0, 8), SIGNALED).unwrap();
+        assert!(one.is_woken());
+        assert_eq!(one.poll()[0].status, Status::Success);
+    }
+}
