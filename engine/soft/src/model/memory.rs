@@ -118,13 +118,15 @@ impl Memory {
     pub(crate) fn insert_window(&self, pd: PdMark) -> Option<u32> {
         let mut free = self.free.lock();
         let index = free.slots.pop_front()?;
-        self.table().slots[index as usize].become_window(pd);
-        Some(key_of(index, free.random.next_u32()))
+        let key = key_of(index, free.random.next_u32());
+        self.table().slots[index as usize].become_window(key, pd);
+        Some(key)
     }
 
     /// Opens a memory window under `binding.rkey` for the peer of that queue pair, or for any peer
     /// of its domain if the number is 0. A length of 0 leaves it closed. False: the region's key,
-    /// rights or bounds do not allow it, or the objects are of different domains (MW-1).
+    /// rights or bounds do not allow it, the objects are of different domains (MW-1), or the window
+    /// was removed.
     pub(crate) fn bind(&self, window: u32, binding: &Binding, who: Who) -> bool {
         let wants = Access::MW_BIND
             | match binding.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
@@ -132,6 +134,11 @@ impl Memory {
                 false => Access::empty(),
             };
         let slot = &self.table().slots[index_of(window)];
+        let Some(count) = self.lent.get(index_of(window)) else { return false };
+        // SeqCst: either `remove` sees this count and waits, or the slot is no such window below.
+        count.fetch_add(1, Ordering::SeqCst);
+        let _stays = Lent { count, right: Access::empty(), bytes: Target::of(&mut []) };
+        fence(Ordering::SeqCst);
         let region = || match (binding.length, binding.region) {
             // Closing a window needs no region.
             (0, 0) => Some(Bounds::default()),
@@ -172,17 +179,21 @@ impl Memory {
         self.table().slots[index_of(key)].invalidate(key, qp)
     }
 
-    /// Removes a region. When this returns, its key fails, and this device carries out no access to
-    /// it for a peer. (Accesses that a peer carries out itself are not counted.)
+    /// Removes a region or a memory window. When this returns, its key fails, and this device
+    /// carries out no access to it for a peer, and no BIND. (Accesses that a peer carries out
+    /// itself are not counted.)
     pub(crate) fn remove(&self, key: u32) {
         let index = index_of(key);
-        // SeqCst, as in `check_remote_key`: at least one of the two sees the other.
-        self.table().slots[index].key.store(0, Ordering::SeqCst);
+        let slot = &self.table().slots[index];
+        // SeqCst, as in `check_remote_key` and `bind`: at least one of the two sees the other.
+        slot.end();
         // Release pairs with `removals`: a reader of the new count sees that the key is gone.
         self.removals.fetch_add(1, Ordering::Release);
         while self.lent.get(index).is_some_and(|lent| lent.load(Ordering::SeqCst) != 0) {
             core::hint::spin_loop();
         }
+        // A BIND that began before may have opened the window meanwhile.
+        slot.close();
         self.free.lock().slots.put(index as u32);
     }
 
@@ -560,6 +571,76 @@ mod tests {
             1,
             (Access::empty(), HOME)
         )));
+    }
+
+    /// MW-1: a BIND that comes after its window has gone opens nothing, and the next owner of the
+    /// slot stays as it is.
+    #[test]
+    fn mw_1_a_removed_window_is_not_bound() {
+        let memory = memory();
+        let region = insert(&memory, Access::all());
+        let window = memory.insert_window(HOME).unwrap();
+        let rkey = window ^ 1;
+        let binding = |length| Binding {
+            window: window.into(),
+            region: region.into(),
+            addr: 0x1000,
+            length,
+            access: Access::REMOTE_WRITE,
+            rkey,
+        };
+        let who = Who { qp: 1, pd: HOME };
+        let opens = |key| memory.check_remote_key(who, key, 0x1000, 8, Access::REMOTE_WRITE);
+        assert!(memory.bind(window, &binding(8), who) && opens(rkey).is_some());
+        memory.remove(rkey);
+        assert!(!memory.bind(window, &binding(8), who) && opens(rkey).is_none());
+
+        // The slot of the window gets another owner: a region, or another window.
+        let owner = |key: &u32| index_of(*key) == index_of(window);
+        let next = (1..REGIONS - 1).map(|_| insert(&memory, Access::all())).find(owner).unwrap();
+        for length in [0, 8] {
+            assert!(!memory.bind(window, &binding(length), who));
+            assert!(opens(next).is_some() && opens(rkey).is_none());
+        }
+        memory.remove(next);
+        let other = (1..REGIONS).find_map(|_| memory.insert_window(HOME).filter(owner)).unwrap();
+        assert!(!memory.bind(window, &binding(8), who) && opens(rkey).is_none());
+        let binding = Binding { window: other.into(), rkey: other, ..binding(8) };
+        assert!(memory.bind(other, &binding, who) && opens(other).is_some());
+    }
+
+    /// MW-1: a BIND under way when its window goes leaves nothing open.
+    #[test]
+    fn mw_1_a_window_goes_only_when_no_bind_is_under_way() {
+        let memory = memory();
+        let region = insert(&memory, Access::all());
+        let who = Who { qp: 1, pd: HOME };
+        for _ in 0..50 {
+            let window = memory.insert_window(HOME).unwrap();
+            let access = Access::REMOTE_WRITE;
+            let binding = Binding {
+                window: window.into(),
+                region: region.into(),
+                addr: 0x1000,
+                length: 8,
+                access,
+                rkey: window,
+            };
+            let (begun, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) && memory.bind(window, &binding, who) {
+                        begun.store(true, Ordering::Relaxed);
+                    }
+                });
+                while !begun.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                }
+                memory.remove(window);
+                stop.store(true, Ordering::Relaxed);
+                assert!(memory.check_remote_key(who, window, 0x1000, 8, access).is_none());
+            });
+        }
     }
 
     /// Keys do not follow from one another, nor from the order of registration, and another

@@ -28,6 +28,7 @@ pub(crate) struct Slot {
     pub(crate) length: AtomicU64,
     /// The file's descriptor, plus one; 0 if there is no file.
     pub(crate) fd: AtomicU64,
+    /// The file's inode. For a memory window: its first key.
     pub(crate) inode: AtomicU64,
     /// For a memory window: the key of its region.
     parent: AtomicU32,
@@ -76,16 +77,36 @@ impl Slot {
         self.key.store(0, Ordering::SeqCst);
     }
 
-    /// Makes it a closed memory window of that domain.
-    pub(super) fn become_window(&self, pd: PdMark) {
+    /// Makes it a closed memory window of that domain, whose keys differ from this one in their
+    /// [`TAG`] alone.
+    pub(super) fn become_window(&self, key: u32, pd: PdMark) {
+        self.fd.store(0, Ordering::Relaxed);
+        self.inode.store(key.into(), Ordering::Relaxed);
         self.access.store(WINDOW | pd.0, Ordering::Relaxed);
+    }
+
+    /// Closes it for good: no BIND that begins after this opens it, if it is a window. SeqCst: see
+    /// [`Memory::remove`](crate::model::memory::Memory::remove).
+    pub(super) fn end(&self) {
+        self.close();
+        // A BIND under way may still write the rights, and never writes this.
+        if self.access.load(Ordering::Relaxed) & WINDOW != 0 {
+            self.inode.store(NO_KEY, Ordering::SeqCst);
+        }
+    }
+
+    /// True if it is the window that has such a key, in that domain.
+    fn is_window(&self, key: u32, pd: PdMark) -> bool {
+        let first = self.inode.load(Ordering::SeqCst);
+        self.access.load(Ordering::Relaxed) & (WINDOW | PD) == WINDOW | pd.0
+            && (u64::from(key) ^ first) & !u64::from(TAG) == 0
     }
 
     /// Opens the window on a region that lies in those bounds: see
     /// [`Memory::bind`](crate::model::memory::Memory::bind). False: it stays as it is.
     pub(super) fn bind(&self, window: u32, binding: &Binding, who: Who, region: Bounds) -> bool {
         let Who { qp, pd } = who;
-        if self.access.load(Ordering::Relaxed) & PD != pd.0 {
+        if !self.is_window(window, pd) {
             return false;
         }
         let offset = binding.addr.wrapping_sub(region.start);
@@ -174,6 +195,9 @@ pub(crate) fn bound_kind(handle: u64) -> Option<WindowKind> {
 
 /// The bits of a key that its holder may choose (MW-1).
 const TAG: u32 = 0xff;
+
+/// In place of a window's first key: the window has gone. No key has this in its upper bits.
+const NO_KEY: u64 = u64::MAX;
 
 /// Where a region lies.
 #[derive(Clone, Copy, Default)]

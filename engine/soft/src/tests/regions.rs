@@ -110,6 +110,27 @@ fn mr_5_other_rights_can_keep_the_key() {
     assert_eq!(write(&mut one, &mut two, start), Status::RemoteAccess);
 }
 
+/// MW-1: a BIND that waits fails if its window goes meanwhile.
+#[test]
+fn mw_1_a_bind_that_waits_does_not_outlive_its_window() {
+    let (mut one, mut two) = pair(CAPS, false);
+    let window = two.nic.create_window(WindowKind::Two).unwrap();
+    let at = Remote { rkey: window.rkey(), ..two.region.remote(0) };
+    let binding = Binding {
+        window: window.handle(),
+        region: two.region.handle(),
+        addr: at.addr,
+        length: 64,
+        access: Access::REMOTE_WRITE,
+        rkey: at.rkey,
+    };
+    two.qp.pause(false);
+    two.post(1, SendOp::Bind(binding), Sge::default(), SendFlags::SIGNALED).unwrap();
+    drop(window);
+    two.qp.resume();
+    assert_eq!(settle(&mut one, &mut two).1[0].status, Status::MwBind);
+}
+
 /// The same side with a new queue pair.
 fn pair_again(side: End) -> End {
     let qp = make_qp(&side.nic, &side.cq, None, CAPS);
