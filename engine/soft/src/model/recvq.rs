@@ -76,6 +76,22 @@ impl Ring {
         ahead
     }
 
+    /// The claims of the domains that have some left, all but the one of that number.
+    fn others(&self, number: Option<usize>) -> impl Iterator<Item = &Claim> {
+        let claims = self.claims.iter().enumerate().filter(move |(at, _)| Some(*at) != number);
+        claims.filter_map(|(_, claim)| claim.as_ref()).filter(|claim| claim.has_some())
+    }
+
+    /// True if fewer than the limit are left, in the queue and with the domains, when `used` more
+    /// are used; then there is no limit any more.
+    fn reaches_limit(&mut self, used: u32) -> bool {
+        let reached = self.len() + self.ahead() < self.limit + used;
+        if reached {
+            self.limit = 0;
+        }
+        reached
+    }
+
     /// True if one more receive fits. Prefetched receives keep their place here, because they may
     /// come back. The counts of used ones lie in lines of other processors, so they are read only
     /// where they matter.
@@ -202,15 +218,18 @@ impl RecvQueue {
         Some(Prefetch { number, used, next: 0, end: 0, mr_cache, wrs })
     }
 
-    /// A domain leaves and gives back what it has prefetched.
-    pub(crate) fn detach(&self, prefetch: &mut Prefetch) {
-        self.give_back(prefetch);
+    /// A domain leaves and gives back what it has prefetched. True as for
+    /// [`RecvQueue::give_back`].
+    #[must_use]
+    pub(crate) fn detach(&self, prefetch: &mut Prefetch) -> bool {
+        let reached = self.give_back(prefetch);
         self.users.fetch_sub(1, Ordering::Relaxed);
         let mut ring = self.ring.lock();
         ring.claim(prefetch.number, 0);
         if let Some(claim) = ring.claims.get_mut(prefetch.number) {
             *claim = None;
         }
+        reached
     }
 
     /// Adds one receive at the end, if there is room and no domain waits for it. False: nothing was
@@ -267,8 +286,9 @@ impl RecvQueue {
     /// Sets the limit: the domain that leaves fewer than `limit` receives raises an event. Domains
     /// give back what they have prefetched, so that the event comes in time.
     pub(crate) fn set_limit(&self, limit: u32) {
-        self.ring.lock().limit = limit;
-        self.wanted.store(true, Ordering::Relaxed);
+        let mut ring = self.ring.lock();
+        ring.limit = limit;
+        self.ask_back(&ring, None);
     }
 
     /// The current limit.
@@ -311,12 +331,15 @@ impl RecvQueue {
         if self.users.load(Ordering::Relaxed) <= 1 {
             return;
         }
+        self.ask_back(ring, Some(number));
+    }
+
+    /// Asks all domains but the one of that number for what they have prefetched, and wakes those
+    /// that have some.
+    fn ask_back(&self, ring: &Ring, number: Option<usize>) {
         self.wanted.store(true, Ordering::Relaxed);
-        for (other, claim) in ring.claims.iter().enumerate() {
-            if let Some(claim) = claim.as_ref().filter(|claim| other != number && claim.has_some())
-            {
-                claim.local_waker.wake();
-            }
+        for claim in ring.others(number) {
+            claim.local_waker.wake();
         }
     }
 
@@ -340,26 +363,36 @@ impl RecvQueue {
         (prefetch.next, prefetch.end) = (0, take);
         prefetch.used.store(0, Ordering::Relaxed);
         ring.claim(prefetch.number, take);
-        let reached = ring.len() < ring.limit;
-        if reached {
-            ring.limit = 0;
+        if ring.len() >= ring.limit {
+            return false;
+        }
+        // A message is about to use one of them.
+        let reached = ring.reaches_limit(take.min(1));
+        if !reached {
+            // The receives that are above the limit lie with other domains, which may use them
+            // without a look at the limit.
+            self.ask_back(ring, Some(prefetch.number));
         }
         reached
     }
 
-    /// True if another domain is out of receives.
+    /// True if domains have to give back what they have prefetched: one is out of receives, or the
+    /// limit is near.
     #[inline(always)]
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)
     }
 
     /// Puts prefetched receives back at the front, in order. There is always room: `post` leaves
-    /// it. It wakes a domain that lacked receives.
+    /// it. It wakes a domain that lacked receives. True if fewer than the limit are left now.
     #[cold]
     #[inline(never)]
-    pub(crate) fn give_back(&self, prefetch: &mut Prefetch) {
+    #[must_use]
+    pub(crate) fn give_back(&self, prefetch: &mut Prefetch) -> bool {
         let mut ring = self.ring.lock();
-        self.wanted.store(false, Ordering::Relaxed);
+        if ring.others(Some(prefetch.number)).next().is_none() {
+            self.wanted.store(false, Ordering::Relaxed);
+        }
         let some = prefetch.len() > 0;
         let mask = ring.slots.len() - 1;
         while prefetch.len() > 0 {
@@ -375,6 +408,7 @@ impl RecvQueue {
         if some && ring.starved {
             self.feed(&mut ring);
         }
+        ring.reaches_limit(0)
     }
 
     /// Takes the oldest receive, for flushing a queue of one owner (SM-2). If there is none, the
@@ -505,7 +539,7 @@ mod tests {
         assert_eq!(queue.listed(), Some(3));
         let mut two = attach(&queue);
         assert_eq!(queue.listed(), None);
-        queue.detach(&mut two);
+        let _ = queue.detach(&mut two);
         assert_eq!(queue.listed(), Some(3));
     }
 
@@ -539,7 +573,7 @@ mod tests {
         (0..2).for_each(|_| one().unwrap());
         assert!(one().is_err());
         assert_eq!(drain(&queue, &mut prefetch), [2, 3, 4, 5, 6, 7, 10, 11]);
-        queue.detach(&mut prefetch);
+        let _ = queue.detach(&mut prefetch);
         (12..20).for_each(|n| queue.post(&[wr(n)]).unwrap());
     }
 
@@ -586,7 +620,7 @@ mod tests {
             prefetch.advance(if ahead == 9 { 0 } else { ahead });
         }
         assert_eq!(queue.post(&list[64..64 + 37]).unwrap_err().accepted, 28);
-        queue.give_back(&mut prefetch);
+        let _ = queue.give_back(&mut prefetch);
         assert_eq!(drain(&queue, &mut prefetch), (28..92).collect::<Vec<_>>());
     }
 
@@ -608,12 +642,12 @@ mod tests {
         let _ = queue.fetch(&mut two, false);
         assert_eq!(two.len(), 0);
         assert!(!sleepers[0].is_asleep() && sleepers[1].is_asleep());
-        queue.give_back(&mut one);
+        let _ = queue.give_back(&mut one);
         assert!(!sleepers[1].is_asleep());
         // No domain lacks any now.
         let _ = queue.fetch(&mut two, false);
         sleepers.iter().for_each(|local_waker| local_waker.set(true));
-        queue.give_back(&mut two);
+        let _ = queue.give_back(&mut two);
         assert!(sleepers.iter().all(|local_waker| local_waker.is_asleep()));
     }
 
@@ -665,7 +699,7 @@ mod tests {
         let rest = drain(&queue, &mut two);
         assert_eq!(rest.first(), Some(&32));
         assert!(queue.is_wanted());
-        queue.give_back(&mut one);
+        let _ = queue.give_back(&mut one);
         assert!(!queue.is_wanted());
         assert_eq!(one.len(), 0);
         assert_eq!(drain(&queue, &mut two), (1..32).collect::<Vec<_>>());
@@ -687,7 +721,7 @@ mod tests {
         queue.resize(100).unwrap();
         queue.post(&list[74..110]).unwrap();
         assert_eq!(queue.post(&list[..1]).unwrap_err().accepted, 0);
-        queue.give_back(&mut prefetch);
+        let _ = queue.give_back(&mut prefetch);
         queue.resize(100).unwrap();
         assert_eq!(drain(&queue, &mut prefetch), (10..110).collect::<Vec<_>>());
         queue.set_limit(8);
@@ -718,5 +752,68 @@ mod tests {
         }
         assert_eq!(fired, [59]);
         assert!(!queue.fetch(&mut prefetch, false), "it is empty, and the limit is gone");
+    }
+
+    /// Receives that were prefetched before the limit was set leave no trace in the queue when a
+    /// message uses them. The domain finds out when it gives the others back, or has none left.
+    #[test]
+    fn srq_limit_fires_for_receives_that_were_prefetched_before() {
+        let queue = RecvQueue::new(0, 64, PdMark::default(), Threads::UNKNOWN);
+        let mut prefetch = attach(&queue);
+        queue.post(&(0..64).map(wr).collect::<Vec<_>>()).unwrap();
+        assert!(!queue.fetch(&mut prefetch, false));
+        prefetch.advance(1);
+        queue.set_limit(60);
+        prefetch.advance(3);
+        assert!(!queue.give_back(&mut prefetch), "60 are left");
+        assert!(!queue.is_wanted());
+        queue.set_limit(50);
+        assert!(!queue.fetch(&mut prefetch, false));
+        assert_eq!(prefetch.len(), 10);
+        for (used, limit) in [(1, 60), (14, 46)] {
+            queue.set_limit(limit);
+            prefetch.advance(used);
+            assert!(queue.is_wanted() && queue.give_back(&mut prefetch), "{limit}");
+            assert_eq!(queue.limit(), 0);
+            assert!(!queue.give_back(&mut prefetch), "once");
+            let _ = queue.fetch(&mut prefetch, false);
+        }
+    }
+
+    /// The receives that another domain has prefetched count as well, and it gives them back.
+    #[test]
+    fn srq_limit_counts_what_other_domains_have_prefetched() {
+        let queue = RecvQueue::new(0, 64, PdMark::default(), Threads::UNKNOWN);
+        let sleeper = Arc::new(LocalWaker::new(None));
+        let (mut one, mut two) = (attach(&queue), queue.attach(&sleeper, Used::default()).unwrap());
+        queue.post(&(0..64).map(wr).collect::<Vec<_>>()).unwrap();
+        assert!(!queue.fetch(&mut two, false));
+        sleeper.set(true);
+        queue.set_limit(50);
+        assert!(!sleeper.is_asleep());
+        assert!(!queue.give_back(&mut one));
+        assert!(queue.is_wanted(), "the other has not looked");
+        let mut left = 64;
+        let mut use_one = |one: &mut Prefetch| {
+            let fired = one.len() == 0 && queue.fetch(one, false);
+            one.advance(1);
+            left -= 1;
+            (fired, left)
+        };
+        // Nothing but receives below the limit, and those of the other, is left above it.
+        while queue.posted() + one.len() >= 50 {
+            assert!(!use_one(&mut one).0);
+        }
+        sleeper.set(true);
+        assert_eq!(use_one(&mut one), (false, 49 + two.len() - 1));
+        assert!(!sleeper.is_asleep());
+        assert!(!queue.give_back(&mut two));
+        assert!(!queue.is_wanted());
+        let fired = loop {
+            if let (true, left) = use_one(&mut one) {
+                break left;
+            }
+        };
+        assert_eq!((fired, queue.limit()), (49, 0));
     }
 }

@@ -55,13 +55,16 @@ impl Receives {
         core::mem::replace(&mut rq.listed, listed) != listed
     }
 
-    /// Gives back prefetched receives that another domain waits for. True if there were any.
+    /// Gives back prefetched receives that another domain waits for. True if there were any. None
+    /// left is news, too: the limit may be reached.
     pub(crate) fn give_back(&mut self) -> bool {
         let mut gave = false;
         for rq in &mut self.queues {
-            if rq.queue.is_wanted() && rq.prefetch.len() > 0 {
-                rq.queue.give_back(&mut rq.prefetch);
-                gave = true;
+            if rq.queue.is_wanted() && rq.users > 0 {
+                gave |= rq.prefetch.len() > 0;
+                if rq.queue.give_back(&mut rq.prefetch) {
+                    raise_limit(&self.nic, &rq.queue);
+                }
             }
         }
         gave
@@ -80,7 +83,7 @@ impl Receives {
     pub(crate) fn has_receives(&mut self, rq: usize) -> bool {
         let Some(rq) = self.queues.get_mut(rq) else { return false };
         if rq.prefetch.len() == 0 && rq.queue.fetch(&mut rq.prefetch, self.exact) {
-            self.nic.raise(AsyncKind::SrqLimitReached, Object::Srq(rq.queue.id().into()));
+            raise_limit(&self.nic, &rq.queue);
         }
         rq.prefetch.len() > 0
     }
@@ -162,8 +165,13 @@ impl Receives {
     pub(crate) fn leave(&mut self, index: usize) {
         let Some(rq) = self.queues.get_mut(index) else { return };
         rq.users -= 1;
-        if rq.users == 0 {
-            rq.queue.detach(&mut rq.prefetch);
+        if rq.users == 0 && rq.queue.detach(&mut rq.prefetch) {
+            raise_limit(&self.nic, &rq.queue);
         }
     }
+}
+
+/// Tells the program that fewer receives than the queue's limit are left.
+fn raise_limit(nic: &Nic, queue: &RecvQueue) {
+    nic.raise(AsyncKind::SrqLimitReached, Object::Srq(queue.id().into()));
 }

@@ -5,7 +5,9 @@ use core::sync::atomic::AtomicBool;
 use std::thread;
 
 use super::*;
+use crate::event::{AsyncKind, Object};
 use crate::model::limits::SEND_SGE_MAX;
+use crate::provider::{AsyncEvents, SrqLimits};
 use crate::wc::{Status, WcFlags, WcOpcode};
 
 /// CP-2: every length arrives whole, through slot, ring and fragments; nothing beyond it is
@@ -355,4 +357,28 @@ fn a_receive_half_filled_goes_back_to_its_shared_queue() {
     let (_, got) = settle(&mut one, &mut two);
     assert_eq!(got.len(), 1);
     assert_eq!((got[0].wr_id, got[0].status), (77, Status::Success));
+}
+
+/// The event comes behind the messages that reach the limit, whether they use all receives that
+/// were prefetched before it was set or some.
+#[test]
+fn srq_limit_fires_behind_a_list_of_messages() {
+    for count in [10, 15] {
+        let (mut one, mut two) = pair(QpCaps { send_wr: 64, ..CAPS }, true);
+        (0..64).for_each(|n| two.recv(n, 0, 64));
+        one.send(0, 0, 8, SendFlags::empty()).unwrap();
+        assert_eq!(settle(&mut one, &mut two).1.len(), 1);
+        let srq = two.srq.as_ref().unwrap();
+        let id = srq.id();
+        srq.set_limit(60).unwrap();
+        let sge = one.sge(0, 8);
+        let wr =
+            |wr_id| SendWr { wr_id, op: SendOp::Send, flags: SendFlags::empty(), sge, more: &[] };
+        one.post_list(&(0..count).map(wr).collect::<Vec<_>>()).unwrap();
+        assert_eq!(settle(&mut one, &mut two).1.len() as u64, count);
+        let event = two.nic.next_async_event().unwrap();
+        assert_eq!((event.kind, event.object), (AsyncKind::SrqLimitReached, Object::Srq(id)));
+        assert!(two.nic.next_async_event().is_none());
+        assert_eq!(two.srq.as_ref().unwrap().limit().unwrap(), 0);
+    }
 }
