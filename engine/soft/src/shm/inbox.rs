@@ -206,6 +206,13 @@ impl Inbox {
         !is_free || self.slots.hint().load(Ordering::Relaxed) > self.at
     }
 
+    /// True if [`Inbox::first`] waits for a sender that is writing, or that has ended. Relaxed: what
+    /// is written afterwards is announced.
+    pub(crate) fn waits_for_sender(&self) -> bool {
+        let seen = self.slots.slot(self.at, 0).load(Ordering::Relaxed);
+        what_of(seen) == CLAIMED && lap_of(seen) == self.at / SLOTS
+    }
+
     /// The oldest datagram, which stays in place; `None` if there is none, or its sender is still
     /// writing it.
     pub(crate) fn first(&mut self, clock: fn() -> u64) -> Option<Stamp> {

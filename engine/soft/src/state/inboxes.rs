@@ -48,6 +48,12 @@ impl Inboxes {
         self.at(self.next)
     }
 
+    /// True if the next datagram of one of them is not completely written.
+    pub(crate) fn wait_for_senders(&self, qps: &QpTable) -> bool {
+        let of = |num: &u32| qps.get(*num).and_then(|qp| qp.datagrams.as_ref());
+        self.nums.iter().filter_map(of).any(|datagrams| datagrams.inbox.waits_for_sender())
+    }
+
     /// Tells the senders whether the owner sleeps.
     pub(crate) fn set_asleep(&self, qps: &QpTable, asleep: bool) {
         for num in &self.nums {

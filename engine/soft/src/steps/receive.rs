@@ -555,6 +555,8 @@ impl Resources {
         let since = *qp.rnr_since_ns.get_or_insert(now);
         let limit = qp.rnr_timer_ns.saturating_mul(u64::from(retries) + 1);
         if now.saturating_sub(since) < limit {
+            // The limit wakes nobody: a domain that sleeps must look again.
+            self.local_waker.wake_from_inside();
             return Outcome::Waits;
         }
         let statuses = (None, Status::RnrRetryExceeded);

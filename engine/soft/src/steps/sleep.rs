@@ -29,6 +29,10 @@ impl DomainState {
         let Transport { qps, res } = &mut self.transport;
         res.inboxes.set_asleep(qps, true);
         before_last_look(res.nic.host.barrier);
+        // Nobody announces that the wait for a sender is over, so this domain looks again.
+        if res.inboxes.wait_for_senders(qps) {
+            res.local_waker.wake();
+        }
         // Makes the next poll a full one, which looks at all inboxes.
         if let Some(qp) = res.inboxes.at(0).and_then(|num| qps.get_mut(num)) {
             res.service_queue.schedule(qp);

@@ -41,11 +41,16 @@ impl End {
         assert!(self.is_asleep());
     }
 
-    /// True if the waiting thread has been woken and finds an entry.
-    fn is_woken(&self) -> bool {
+    /// The thread wakes. True if the entry for which it waits has come; else it sleeps again.
+    fn attends(&self) -> bool {
         let index = self.cq.index;
         let attend = |state: &mut DomainState| state.attend_wake(index, SHARED_BUDGET);
-        !self.is_asleep() && self.cq.domain.enter_shared(attend).unwrap()
+        self.cq.domain.enter_shared(attend).unwrap()
+    }
+
+    /// True if the thread has been woken from inside its process, and finds its entry.
+    fn is_woken(&self) -> bool {
+        !self.is_asleep() && self.attends()
     }
 }
 
@@ -99,4 +104,44 @@ fn cp_6_a_post_that_ends_without_the_peer_wakes_the_thread_that_waits() {
         assert!(one.is_woken());
         assert_eq!(one.poll()[0].status, Status::Success);
     }
+}
+
+/// RC-1: a message waits for a receive, and the domain that lacks one sleeps. It wakes in time to
+/// refuse the message.
+#[test]
+fn rc_1_rnr_retries_run_out_while_the_receiver_sleeps() {
+    let (mut one, mut two) = (end(CAPS, true), shared_end(QpType::Rc));
+    join(&mut one.qp, &mut two.qp, 2);
+    two.wait_for_any();
+    one.send(1, 0, 8, SIGNALED).unwrap();
+    for _ in 0..3 {
+        assert!(!two.attends(), "no entry has come");
+        assert!(!two.is_asleep(), "it looks again");
+        pass(1000);
+    }
+    assert!(!two.attends());
+    assert_eq!(one.poll()[0].status, Status::RnrRetryExceeded);
+
+    // A message that waits without a limit wakes nobody.
+    let (mut one, mut two) = (end(CAPS, true), shared_end(QpType::Rc));
+    join(&mut one.qp, &mut two.qp, 7);
+    one.send(1, 0, 8, SIGNALED).unwrap();
+    two.wait_for_any();
+}
+
+/// A sender ends in the middle of a datagram. The owner, which waits for it for a while, does not
+/// sleep meanwhile: nobody announces again what lies behind it.
+#[test]
+fn ud_an_owner_that_waits_for_a_sender_does_not_sleep() {
+    let mut one = in_shared_domain(QpType::Ud, datagrams::side("soft0"));
+    one.qp.control().open();
+    one.wait_for_any();
+    let num = one.qp.num();
+    let leave = |state: &mut DomainState| {
+        let qp = state.transport.qps.get(num).unwrap();
+        qp.datagrams.as_ref().unwrap().inbox.claim_and_leave();
+    };
+    one.cq.domain.enter_shared(leave).unwrap();
+    assert!(!one.attends());
+    assert!(!one.is_asleep(), "it looks again");
 }
