@@ -30,8 +30,8 @@ impl LocalWaker {
         }
     }
 
-    /// As [`LocalWaker::wake`], for a caller inside the domain, which nobody enters meanwhile to go to
-    /// sleep: an awake domain costs one load.
+    /// As [`LocalWaker::wake`], for a caller inside the domain: nobody enters it meanwhile to go to
+    /// sleep. If the domain is awake, this is one load.
     #[inline]
     pub(crate) fn wake_from_inside(&self) {
         if self.asleep.load(Ordering::Relaxed) {

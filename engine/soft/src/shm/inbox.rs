@@ -206,8 +206,8 @@ impl Inbox {
         !is_free || self.slots.hint().load(Ordering::Relaxed) > self.at
     }
 
-    /// True if [`Inbox::first`] waits for a sender that is writing, or that has ended. Relaxed: what
-    /// is written afterwards is announced.
+    /// True if [`Inbox::first`] waits for a sender that is writing, or that has ended. Relaxed: a
+    /// sender announces what it writes afterwards.
     pub(crate) fn waits_for_sender(&self) -> bool {
         let seen = self.slots.slot(self.at, 0).load(Ordering::Relaxed);
         what_of(seen) == CLAIMED && lap_of(seen) == self.at / SLOTS
