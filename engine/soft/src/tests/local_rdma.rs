@@ -316,8 +316,8 @@ fn a_long_read_sees_what_the_peer_took_during_the_copy() {
     }
 }
 
-/// SQ-5: behind a message that is not taken yet, the device asks for an acknowledgement of a READ by
-/// a WRITE of nothing. A peer that allows no WRITEs takes that one, and no other.
+/// SQ-5: behind a message that is not taken yet, the device asks for an acknowledgement of a READ
+/// by a WRITE of nothing. A peer that allows no WRITEs takes that one, and no other.
 #[test]
 fn sq_5_a_read_completes_at_a_peer_that_allows_only_reads() {
     let readable = |nic: Soft| {
