@@ -425,6 +425,21 @@ unsafe fn note_fields(at: *mut rdma_cm_id) {
     }
 }
 
+/// Keeps the event that a call on a synchronous id has waited for, if it has.
+///
+/// # Safety
+/// The id is alive.
+unsafe fn keep_taken(at: *mut rdma_cm_id) -> Result<bool, Errno> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let taken = lock(&id_at(at)?.own.id).taken_event();
+        if let Some(event) = taken {
+            keep_event(at, ptr::null_mut(), event, None)?;
+        }
+        Ok(taken.is_some())
+    }
+}
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn rdma_connect(
     at: *mut rdma_cm_id,
@@ -433,10 +448,8 @@ pub(super) unsafe extern "C" fn rdma_connect(
     // SAFETY: the program's id and parameters.
     number(|| unsafe {
         let done = meet(at, param, SoftId::begin_connect);
-        let taken = lock(&id_at(at)?.own.id).taken_event();
-        if let Some(event) = taken {
+        if keep_taken(at)? {
             note_known_state(at);
-            keep_event(at, ptr::null_mut(), event, None)?;
         }
         done.map(|()| 0)
     })
@@ -457,6 +470,7 @@ pub(super) unsafe extern "C" fn rdma_accept(
         } else {
             note_known_state(at)
         };
+        keep_taken(at)?;
         done.map(|()| 0)
     })
 }
@@ -482,7 +496,7 @@ unsafe extern "C" fn rdma_reject_ece(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_disconnect(at: *mut rdma_cm_id) -> c_int {
+pub(super) unsafe extern "C" fn rdma_disconnect(at: *mut rdma_cm_id) -> c_int {
     // SAFETY: the program's id.
     number(|| unsafe {
         device()?.settle();

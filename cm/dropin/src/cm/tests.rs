@@ -250,15 +250,19 @@ fn a_synchronous_connect_by_number_keeps_the_response() {
             let asks = (*(*request).event).param.conn.qp_num;
             let mut attr = small_rc();
             assert_eq!(rdma_create_qp(request, null_mut(), &raw mut attr), 0);
-            let _ = number.send(((*(*request).qp).qp_num, asks));
+            let _ = number.send(((*(*request).qp).qp_num, asks, request as usize));
             // It waits until the connection is established, which never happens.
             assert_eq!(rdma_accept(request, null_mut()), -1);
+            assert_eq!((*(*request).event).event, REJECTED);
         });
         assert_eq!(rdma_connect(id, &raw mut param), 0);
         assert_eq!(((*(*id).event).event, (*(*id).event).status), (CONNECT_RESPONSE, 0));
         // Each side has the number of the other's queue pair.
         let told = ((*(*id).event).param.conn.qp_num, param.qp_num);
-        assert_eq!(numbers.recv(), Ok(told));
+        let (theirs, ours, request) = numbers.recv().unwrap();
+        assert_eq!((theirs, ours), told);
+        // The other thread waits for its connection: nobody ends that behind its back.
+        assert_eq!(errno(rdma_disconnect(request as *mut rdma_cm_id)), libc::EBUSY);
         assert_eq!(rdma_destroy_id(id), 0);
         accepter.join().unwrap();
     }

@@ -106,7 +106,7 @@ impl Core {
             }
         }
         // If this fails the peer has hung up already, and the next read says so.
-        let qp = self.qp.as_ref().or(self.external.qp.as_ref());
+        let qp = self.external.qp.as_ref().or(self.living_qp());
         let notifier = qp.and_then(QpControl::notifier);
         let files: Vec<RawFd> = notifier.iter().map(Notifier::fd).collect();
         let _ = socket.send(&message.encode(), &files);

@@ -130,6 +130,8 @@ pub(super) struct Core {
     pub(super) ud: Option<UdParam>,
     /// The event that the last call of a synchronous id took, and its status.
     pub(super) taken: Option<(EventKind, i32)>,
+    /// A thread waits in a call on a synchronous id, with nothing locked.
+    pub(super) is_waited: bool,
     /// The multicast groups it has joined.
     pub(super) groups: Vec<(IpAddr, Join)>,
     pub(super) state: State,
@@ -197,6 +199,7 @@ impl End {
             kind,
             ud: None,
             taken: None,
+            is_waited: false,
             groups: Vec::new(),
             state,
             socket: None,
@@ -324,11 +327,12 @@ impl HangsUp for End {
             // The program has not read yet that the peer was up.
             next = look(*length);
         }
-        let qp = core.qp.clone().or(core.external.qp.clone())?;
+        let is_external = core.external.qp.is_some();
+        let qp = core.external.qp.clone().or_else(|| core.living_qp().cloned())?;
         match (core.state, next.map(|(message, _)| message)) {
             // It has ended the connection, and this side may still receive what came before.
             (State::Replied | State::Established, Some(Message::Bye)) => qp.peer_left(),
-            (State::Replied | State::Established, _) if core.qp.is_some() => core.fail_lost(),
+            (State::Replied | State::Established, _) if !is_external => core.fail_lost(),
             (State::Replied | State::Established, _) => qp.peer_left(),
             _ => return None,
         }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use doorbell_fabric::CmError;
@@ -160,8 +160,12 @@ impl SoftId {
 
     /// What waits for that event; nothing does on an id with an event channel.
     fn waiter(&self, asked: &str, wanted: EventKind) -> Option<Waiter> {
-        let (end, channel) = (self.end.clone(), self.channel.clone());
-        self.synchronous.then(|| Waiter { end, channel, asked: asked.to_owned(), wanted })
+        self.synchronous.then(|| Waiter {
+            end: Waited::new(&self.end),
+            channel: self.channel.clone(),
+            asked: asked.to_owned(),
+            wanted,
+        })
     }
 
     /// The requests of this synchronous listener, for [`CmId::get_request`] while other threads use
@@ -180,7 +184,7 @@ impl SoftId {
         if state != State::Listening {
             return Err(wrong_state(asked, state, "Listening"));
         }
-        Ok(Requests { end: self.end.clone(), channel: self.channel.clone() })
+        Ok(Requests { end: Waited::new(&self.end), channel: self.channel.clone() })
     }
 
     /// The event that the last call of this synchronous id waited for, and its raw status
@@ -191,10 +195,30 @@ impl SoftId {
     }
 }
 
-/// What a call on a synchronous id waits for. Other threads may use the id meanwhile.
+/// The end that a thread waits for. It is busy meanwhile for calls that would strand the thread. It
+/// may go meanwhile, with its id.
+struct Waited(Weak<End>);
+
+impl Waited {
+    fn new(end: &Arc<End>) -> Waited {
+        end.lock().is_waited = true;
+        Waited(Arc::downgrade(end))
+    }
+}
+
+impl Drop for Waited {
+    fn drop(&mut self) {
+        if let Some(end) = self.0.upgrade() {
+            end.lock().is_waited = false;
+        }
+    }
+}
+
+/// What a call on a synchronous id waits for. Other threads may use the id meanwhile. They cannot
+/// end or move its connection.
 #[must_use = "the call has an outcome"]
 pub struct Waiter {
-    end: Arc<End>,
+    end: Waited,
     channel: Arc<Inner>,
     asked: String,
     wanted: EventKind,
@@ -209,7 +233,9 @@ impl Waiter {
         let Waiter { end, channel, asked, wanted } = self;
         loop {
             let Some((_, raised)) = channel.next(None)? else { continue };
-            end.lock().taken = Some((raised.kind, raised.status));
+            if let Some(end) = end.0.upgrade() {
+                end.lock().taken = Some((raised.kind, raised.status));
+            }
             match raised.kind {
                 kind if kind == wanted => return Ok(()),
                 EventKind::Disconnected => {
@@ -229,7 +255,7 @@ fn finish(begun: Option<Waiter>) -> Result<(), CmError> {
 
 /// The requests of a synchronous listener. One thread at a time waits for one.
 pub struct Requests {
-    end: Arc<End>,
+    end: Waited,
     channel: Arc<Inner>,
 }
 
@@ -247,7 +273,7 @@ impl Requests {
                 return Err(CmError::new(Code::TimedOut, "get a connection request", text));
             };
             let Some(end) = raised.request else { continue };
-            end.set_context(self.end.context());
+            end.set_context(self.end.0.upgrade().map_or(0, |listener| listener.context()));
             // From here on it has a channel of its own (MG-5).
             let channel = Arc::new(Inner::new(false)?);
             self.channel.hand_over(&end, &channel)?;
@@ -259,6 +285,15 @@ impl Requests {
 impl Drop for SoftId {
     fn drop(&mut self) {
         self.channel.leave(&self.end);
+    }
+}
+
+/// Refuses a call that would strand a thread: its event would not come any more.
+fn check_waited(asked: &str, core: &Core) -> Result<(), CmError> {
+    match core.is_waited {
+        true => Err(CmError::new(Code::Busy, asked, "another thread waits in a call on this id")
+            .cure("wait until that call has returned")),
+        false => Ok(()),
     }
 }
 
@@ -410,6 +445,7 @@ impl CmId<SoftDevice> for SoftId {
             }
             None => Arc::new(Inner::new(false)?),
         };
+        check_waited("move an id to another channel", &self.end.lock())?;
         if !Arc::ptr_eq(&self.channel, &to) {
             self.channel.hand_over(&self.end, &to)?;
             self.channel = to;
@@ -636,6 +672,7 @@ impl CmId<SoftDevice> for SoftId {
         if !matches!(state, State::Established | State::Answered | State::Replied | State::HungUp) {
             return Err(wrong_state("disconnect", state, "connected (CM-10)"));
         }
+        check_waited("disconnect", &core)?;
         if let Some(qp) = &core.qp {
             qp.fail();
         }

@@ -633,3 +633,26 @@ fn a_queue_pair_that_is_gone_is_not_the_ids_any_more() {
     member.join_multicast("239.8.7.6".parse().unwrap(), Join::FullMember).unwrap();
     assert_eq!(next(&there).kind, EventKind::MulticastJoin);
 }
+
+/// ID-9: a synchronous listener that goes while a thread waits for its requests frees its address.
+/// Until then it does not move to another channel: the thread would wait for ever.
+#[test]
+fn id_9_a_listener_goes_although_a_thread_waits_for_its_requests() {
+    let device = SoftDevice::open().unwrap();
+    let mut id = device.create_id(None, PortSpace::Tcp).unwrap();
+    id.bind(loopback(0)).unwrap();
+    id.listen(0).unwrap();
+    let addr = id.local_addr().unwrap();
+    let channel = device.open_channel().unwrap();
+    drop(id.requests().unwrap());
+    id.migrate(Some(&channel)).unwrap();
+    id.migrate(None).unwrap();
+    let requests = id.requests().unwrap();
+    assert_eq!(id.migrate(Some(&channel)).unwrap_err().code(), Code::Busy);
+    drop(id);
+    let mut next = device.create_id(None, PortSpace::Tcp).unwrap();
+    next.bind(addr).unwrap();
+    next.listen(0).unwrap();
+    drop(requests);
+    next.migrate(Some(&channel)).unwrap();
+}

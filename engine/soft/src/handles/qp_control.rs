@@ -109,7 +109,7 @@ impl QpControl {
     /// The peer has left for good. If it has not taken all sends, they end as in
     /// [`QpControl::fail_lost`]; otherwise nothing happens.
     pub fn peer_left(&self) {
-        self.domain.command(Command::PeerLeft { num: self.num });
+        self.domain.command(Command::PeerLeft { num: self.num, key: self.queue });
     }
 
     /// Moves the queue pair to ERR (SM-2). Does nothing if it is gone.

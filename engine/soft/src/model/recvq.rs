@@ -135,7 +135,8 @@ pub(crate) struct RecvQueue {
     ring: Biased<Ring>,
     /// Domains that consume from it.
     users: AtomicU32,
-    /// A domain found the queue empty while another may have some prefetched.
+    /// Domains have to give back what they have prefetched: one found the queue empty, or the limit
+    /// is near.
     wanted: AtomicBool,
     /// Its owner has flushed it, and must hear of each receive that is posted from then on. Written
     /// under the lock of `ring`, or by the owner's domain.

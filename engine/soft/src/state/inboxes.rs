@@ -8,6 +8,7 @@ use std_alloc::vec::Vec;
 
 use crate::model::limits::QPS;
 use crate::room::Room;
+use crate::state::qp::{QpContext, State};
 use crate::state::qp_table::QpTable;
 
 /// The numbers of those queue pairs.
@@ -48,9 +49,11 @@ impl Inboxes {
         self.at(self.next)
     }
 
-    /// True if the next datagram of one of them is not completely written.
+    /// True if the next datagram of one of them is not completely written. Nobody looks at the
+    /// inbox of a queue pair in ERR.
     pub(crate) fn wait_for_senders(&self, qps: &QpTable) -> bool {
-        let of = |num: &u32| qps.get(*num).and_then(|qp| qp.datagrams.as_ref());
+        let takes = |qp: &&QpContext| qp.state != State::Err;
+        let of = |num: &u32| qps.get(*num).filter(takes)?.datagrams.as_ref();
         self.nums.iter().filter_map(of).any(|datagrams| datagrams.inbox.waits_for_sender())
     }
 

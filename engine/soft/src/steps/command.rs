@@ -42,9 +42,11 @@ pub(crate) enum Command {
         num: u32,
         rights: Access,
     },
-    /// The peer of the queue pair has left: sends that it has not taken end.
+    /// The peer of the queue pair has left: sends that it has not taken end. The key is that of the
+    /// connection: a queue pair that was reset since has another.
     PeerLeft {
         num: u32,
+        key: u32,
     },
     /// Sets the key of a UD queue pair.
     SetQkey {

@@ -39,7 +39,7 @@ impl DomainState {
                     qp.rights_max = rights;
                 }
             }
-            Command::PeerLeft { num } => self.peer_left(num),
+            Command::PeerLeft { num, key } => self.peer_left(num, key),
             Command::SetQkey { num, qkey } => {
                 let datagrams = qps.get_mut(num).and_then(|qp| qp.datagrams.as_mut());
                 if let Some(datagrams) = datagrams {
@@ -102,7 +102,10 @@ impl DomainState {
 
     /// The peer has left and takes nothing more. Without sends on their way the queue pair stays as
     /// it is: nobody tells a device whose peer is silent that it is gone.
-    fn peer_left(&mut self, num: u32) {
+    fn peer_left(&mut self, num: u32, key: u32) {
+        if self.transport.qps.get(num).is_none_or(|qp| qp.key != key) {
+            return;
+        }
         self.read_acks(num);
         let DomainState { links, transport, .. } = self;
         let Some(qp) = transport.qps.get_mut(num) else { return };

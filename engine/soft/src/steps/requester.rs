@@ -105,7 +105,7 @@ impl DomainState {
         };
         link.spin.note_work();
         let memory = &self.transport.res.nic.memory;
-        let mut result = Ok(());
+        let (mut result, mut is_local) = (Ok(()), false);
         for (accepted, wr) in list.iter().enumerate().skip(done) {
             if let Err(cause) = admissible(qp, wr) {
                 result = Err(PostError { accepted, cause });
@@ -115,9 +115,10 @@ impl DomainState {
                 lend::ask(link, memory, qp, wr.sge.lkey);
             }
             let written = fast_path_ok(link, qp) && write_whole(link, memory, qp, wr);
-            let done =
-                written || (qp.state == State::Rts && local_rdma::carry_out(link, memory, qp, wr));
-            if !done {
+            let carried =
+                !written && qp.state == State::Rts && local_rdma::carry_out(link, memory, qp, wr);
+            is_local |= carried;
+            if !written && !carried {
                 backlog::keep(link, qp, wr);
             } else if link.tx.unpublished() >= PUBLISH_EVERY {
                 let ack = link.ack();
@@ -126,6 +127,7 @@ impl DomainState {
         }
         if link.first_waiting() == Some(qp.num) {
             backlog::advance(link, memory, qp);
+            is_local = true;
         }
         if link.tx.unpublished() > 0 {
             let ack = link.ack();
@@ -133,9 +135,12 @@ impl DomainState {
         }
         if qp.failure.poison.is_some() {
             self.transport.res.service_queue.schedule(qp);
+            is_local = true;
         }
-        // The next poll may make a completion that no peer announces (CP-6).
-        self.transport.res.local_waker.wake_from_inside();
+        if is_local {
+            // The next poll may make a completion that no peer announces (CP-6).
+            self.transport.res.local_waker.wake_from_inside();
+        }
         result
     }
 

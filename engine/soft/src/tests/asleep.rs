@@ -106,6 +106,15 @@ fn cp_6_a_post_that_ends_without_the_peer_wakes_the_thread_that_waits() {
     }
 }
 
+/// A post whose end the peer will announce wakes nobody before that.
+#[test]
+fn cp_6_a_post_that_the_peer_ends_wakes_nobody() {
+    let (mut one, _two) = shared_pair(QpType::Rc);
+    one.wait_for_any();
+    one.post(1, SendOp::SendWithImm(5), one.sge(0, 8), SIGNALED).unwrap();
+    assert!(one.is_asleep());
+}
+
 /// RC-1: a message waits for a receive, and the domain that lacks one sleeps. It wakes in time to
 /// refuse the message.
 #[test]
@@ -144,4 +153,9 @@ fn ud_an_owner_that_waits_for_a_sender_does_not_sleep() {
     one.cq.domain.enter_shared(leave).unwrap();
     assert!(!one.attends());
     assert!(!one.is_asleep(), "it looks again");
+    // In ERR it takes nothing, and would look again for ever.
+    one.qp.fail();
+    one.attends();
+    one.attends();
+    assert!(one.is_asleep());
 }

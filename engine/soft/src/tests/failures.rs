@@ -482,3 +482,23 @@ fn a_refusal_is_seen_under_a_stream() {
     ends.sort_unstable_by_key(|(wr_id, _)| *wr_id);
     assert_eq!(ends, [(1, Status::RetryExceeded), (2, Status::Success)]);
 }
+
+/// A peer leaves with which the queue pair was connected before its reset: the sends of its next
+/// connection go on. If their own peer leaves, they end.
+#[test]
+fn the_peer_of_an_earlier_connection_ends_no_sends() {
+    let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
+    join(&mut one.qp, &mut two.qp, 7);
+    settle(&mut one, &mut two);
+    let earlier = one.qp.control();
+    one.qp.reset();
+    two.qp.reset();
+    join(&mut one.qp, &mut two.qp, 7);
+    settle(&mut one, &mut two);
+    one.send(1, 0, 8, SIGNALED).unwrap();
+    earlier.peer_left();
+    assert!(settle(&mut one, &mut two).0.is_empty(), "it waits for a receive");
+    one.qp.control().peer_left();
+    let (sent, _) = settle(&mut one, &mut two);
+    assert_eq!((sent.len(), sent[0].status), (1, Status::RetryExceeded));
+}
