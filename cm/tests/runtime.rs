@@ -259,7 +259,7 @@ fn idle_listeners_hold_nobody_up() {
                     // It gives the connection's memory back.
                     clients.workers()[0].turn();
                 }
-                begin.elapsed() < Duration::from_millis(100)
+                begin.elapsed() < Duration::from_millis(250)
             });
             stop.stop();
             server.join().unwrap();

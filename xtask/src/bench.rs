@@ -40,8 +40,8 @@ pub(crate) fn run(words: &[String]) -> Outcome<u8> {
 /// Builds the program twice, as it is released and without link-time optimization, and lets it
 /// write the page. Passes the other arguments to it unchanged.
 fn results(words: &[String]) -> Outcome<u8> {
-    // The page ends with counts of instructions, which valgrind takes.
-    packages::ensure(&[Need::Tests])?;
+    // The page ends with counts of instructions.
+    packages::ensure(&[Need::Counts])?;
     let (without, other) = without_lto();
     for mut build in [release(), without] {
         let built = build.status().map_err(|cause| format!("cannot start cargo: {cause}"))?;

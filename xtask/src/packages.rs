@@ -23,6 +23,8 @@ pub(crate) enum Need {
     Peers,
     /// Programs that tests and checks start.
     Tests,
+    /// To count instructions.
+    Counts,
     /// To compare recorded machines with hwloc.
     Recorded,
 }
@@ -51,6 +53,7 @@ const PROGRAMS: &[Need] = &[Need::Machine, Need::Tests];
 const PEERS: &[Need] = &[Need::Peers, Need::Tests];
 const HEADERS: &[Need] = &[Need::Verbs, Need::Compare];
 const TESTS: &[Need] = &[Need::Tests];
+const COUNTS: &[Need] = &[Need::Counts, Need::Tests];
 const DISKS: &[Need] = &[Need::Tests, Need::Machine];
 const RECORDED: &[Need] = &[Need::Recorded];
 
@@ -84,9 +87,9 @@ const PACKAGES: &[Package] = &[
     package(BUILD, "pkg-config", Sign::Program("pkg-config"), "finds the libraries"),
     package(NUMA, "libhwloc-dev", Sign::File("/usr/include/hwloc.h"), "topology"),
     package(NUMA, "libudev-dev", Sign::File("/usr/include/libudev.h"), "hwloc links it"),
-    package(TESTS, "valgrind", Sign::Program("valgrind"), "counts instructions"),
+    package(COUNTS, "valgrind", Sign::Program("valgrind"), "counts instructions"),
     package(TESTS, "util-linux", Sign::Program("taskset"), "runs a program on one core"),
-    package(TESTS, "binutils", Sign::Program("nm"), "lists the functions of a library"),
+    package(COUNTS, "binutils", Sign::Program("nm"), "lists the functions of a library"),
     package(TESTS, "openmpi-bin", Sign::Program("mpirun"), "starts ranks of the benchmark"),
     package(TESTS, "slurm-wlm", Sign::Program("slurmctld"), "starts ranks of the benchmark"),
     package(TESTS, "munge", Sign::Program("munged"), "Slurm needs it"),

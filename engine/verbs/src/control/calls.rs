@@ -74,7 +74,7 @@ impl CmId<Verbs> for VerbsId {
         match option {
             IdOption::IbPath(_) => {
                 let asked = format!("take a path to {}", self.peer());
-                self.finish(&asked, told, EventKind::RouteResolved, JOIN_LIMIT)
+                self.finish(&asked, told, EventKind::RouteResolved, (JOIN_LIMIT, Duration::ZERO))
             }
             _ => Ok(()),
         }
@@ -100,8 +100,7 @@ impl CmId<Verbs> for VerbsId {
         self.note_earlier();
         let answer = self.core.resolve_addr(from, to, whole_ms(limit));
         let told = self.of_address(&asked, answer)?;
-        let wait = limit.saturating_add(KERNEL_LATE);
-        self.finish(&asked, told, EventKind::AddrResolved, wait)?;
+        self.finish(&asked, told, EventKind::AddrResolved, (limit, KERNEL_LATE))?;
         self.check_device(&asked)
     }
 
@@ -113,8 +112,7 @@ impl CmId<Verbs> for VerbsId {
             return Err(error.cure("resolve_addr first"));
         }
         let told = self.of_address(&asked, self.core.resolve_route(whole_ms(limit)))?;
-        let wait = limit.saturating_add(KERNEL_LATE);
-        self.finish(&asked, told, EventKind::RouteResolved, wait)
+        self.finish(&asked, told, EventKind::RouteResolved, (limit, KERNEL_LATE))
     }
 
     fn create_qp(&mut self, pd: &Verbs, attr: &QpAttr<'_, Verbs>) -> Result<VerbsQp, CmError> {
@@ -199,7 +197,7 @@ impl CmId<Verbs> for VerbsId {
         }
         self.note_earlier();
         let told = groups::join(&self.core, &asked, group, how)?;
-        self.finish(&asked, told, EventKind::MulticastJoin, JOIN_LIMIT)
+        self.finish(&asked, told, EventKind::MulticastJoin, (JOIN_LIMIT, Duration::ZERO))
     }
 
     fn leave_multicast(&mut self, group: IpAddr) -> Result<(), CmError> {
@@ -214,7 +212,7 @@ impl CmId<Verbs> for VerbsId {
             self.needs_qp(&asked)?;
         }
         let told = plain(&asked, self.core.connect(raw, param.private_data))?;
-        self.finish(&asked, told, EventKind::Established, CONNECT_LIMIT)
+        self.finish(&asked, told, EventKind::Established, (CONNECT_LIMIT, Duration::ZERO))
     }
 
     fn accept(&mut self, param: &ConnParam<'_>) -> Result<(), CmError> {
@@ -229,7 +227,7 @@ impl CmId<Verbs> for VerbsId {
             // No event follows (CM-14).
             return Ok(());
         }
-        self.finish(&asked, told, EventKind::Established, CONNECT_LIMIT)
+        self.finish(&asked, told, EventKind::Established, (CONNECT_LIMIT, Duration::ZERO))
     }
 
     fn connect_with(&mut self, qp: &VerbsQp, param: &ConnParam<'_>) -> Result<(), CmError> {
@@ -238,7 +236,7 @@ impl CmId<Verbs> for VerbsId {
         let mut raw = conn_param(&asked, param, most, self.device.caps())?;
         raw.qp_num = qp.num();
         let told = plain(&asked, self.core.connect(raw, param.private_data))?;
-        self.finish(&asked, told, EventKind::ConnectResponse, CONNECT_LIMIT)
+        self.finish(&asked, told, EventKind::ConnectResponse, (CONNECT_LIMIT, Duration::ZERO))
     }
 
     fn accept_with(&mut self, qp: &VerbsQp, param: &ConnParam<'_>) -> Result<(), CmError> {
@@ -250,7 +248,7 @@ impl CmId<Verbs> for VerbsId {
         if space.is_datagram() {
             return Ok(());
         }
-        self.finish(&asked, told, EventKind::Established, CONNECT_LIMIT)
+        self.finish(&asked, told, EventKind::Established, (CONNECT_LIMIT, Duration::ZERO))
     }
 
     fn init_qp_attr(&mut self, state: QpState) -> Result<QpFields, CmError> {
@@ -310,7 +308,8 @@ impl CmId<Verbs> for VerbsId {
             // Its event has been taken, and there is no second one.
             return Ok(());
         }
-        match self.finish(&asked, told, EventKind::Disconnected, DISCONNECT_LIMIT) {
+        match self.finish(&asked, told, EventKind::Disconnected, (DISCONNECT_LIMIT, Duration::ZERO))
+        {
             Err(error) if error.code() == Code::TimedOut => Ok(()),
             ended => ended,
         }

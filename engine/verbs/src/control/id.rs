@@ -82,18 +82,18 @@ impl VerbsId {
         answer.map_err(|error| address_error(&self.device, asked, &error))
     }
 
-    /// On a synchronous id, waits until `wanted` has happened.
+    /// On a synchronous id, waits until `wanted` has happened: for that limit, and for `late` more.
     pub(super) fn finish(
         &self,
         asked: &str,
         already: Option<Told>,
         wanted: EventKind,
-        limit: Duration,
+        (limit, late): (Duration, Duration),
     ) -> Result<(), CmError> {
         if !self.core.is_sync() {
             return Ok(());
         }
-        let deadline = Deadline::after(Some(limit));
+        let deadline = Deadline::after(Some(limit.saturating_add(late)));
         let mut told = already;
         loop {
             match told {
