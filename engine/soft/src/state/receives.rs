@@ -22,6 +22,19 @@ pub(crate) struct RqUse {
     users: u32,
 }
 
+impl RqUse {
+    /// See [`Receives::give_back`].
+    #[cold]
+    #[inline(never)]
+    fn give_back(&mut self, nic: &Nic) -> bool {
+        let gave = self.prefetch.len() > 0;
+        if self.queue.give_back(&mut self.prefetch) {
+            raise_limit(nic, &self.queue);
+        }
+        gave
+    }
+}
+
 /// The receive queues of a domain, by the index that queue pairs and links name.
 pub(crate) struct Receives {
     queues: Vec<RqUse>,
@@ -61,10 +74,7 @@ impl Receives {
         let mut gave = false;
         for rq in &mut self.queues {
             if rq.queue.is_wanted() && rq.users > 0 {
-                gave |= rq.prefetch.len() > 0;
-                if rq.queue.give_back(&mut rq.prefetch) {
-                    raise_limit(&self.nic, &rq.queue);
-                }
+                gave |= rq.give_back(&self.nic);
             }
         }
         gave
