@@ -158,7 +158,7 @@ impl SoftId {
         self.end.peer_qp.get().copied()
     }
 
-    /// What waits for that event; nothing does on an id with an event channel.
+    /// A synchronous call waits by it for that event. `None`: the id has an event channel.
     fn waiter(&self, asked: &str, wanted: EventKind) -> Option<Waiter> {
         self.synchronous.then(|| Waiter {
             end: Waited::new(&self.end),

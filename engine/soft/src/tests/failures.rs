@@ -446,8 +446,8 @@ fn sq_7_responses_of_a_queue_pair_that_is_gone_take_no_room_of_others() {
     assert_eq!(one.bytes(2 << 20, 1 << 20), pattern(1, 1 << 20));
 }
 
-/// A peer that sends without a pause does not keep a side from the refusal of another queue
-/// pair, and of what waits behind it.
+/// A peer sends without a pause. This side still sees that another queue pair was refused, and the
+/// sends behind that refusal complete.
 #[test]
 fn a_refusal_is_seen_under_a_stream() {
     let wide = QpCaps { send_wr: 64, ..CAPS };

@@ -119,8 +119,8 @@ pub struct Port {
     silent_since: Option<u64>,
     /// The queue pairs of such records, and their connections.
     silent: Vec<(u32, usize)>,
-    /// Connections with a question that the domain refused, and where: it refuses a queue pair
-    /// once, and takes what comes after that without a word.
+    /// Connections with a question that the domain refused, and where. The domain refuses a queue
+    /// pair once. It takes later records of that queue pair, and says nothing.
     refused: Vec<(usize, Refusal)>,
     /// Queue pairs with a request or a response that is written without its end.
     halves: Vec<u32>,

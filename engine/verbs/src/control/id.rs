@@ -119,7 +119,7 @@ impl VerbsId {
     pub(super) fn note_earlier(&self) {
         let now = Deadline::after(Some(Duration::ZERO));
         while self.core.is_sync() && !self.listening {
-            // What goes wrong here goes wrong in the attempt too.
+            // The attempt meets the same error, and reports it.
             if !matches!(self.core.next(now), Ok(Some(_))) {
                 break;
             }
