@@ -91,9 +91,13 @@ pub(super) fn modify(
             if let Some(depth) = fields.max_rd_atomic {
                 qp.control().set_initiator_depth(depth);
             }
-            if let (Some(retries), Some(rendezvous)) = (fields.rnr_retry, device.0.rendezvous.get())
-            {
-                rendezvous.say_rnr_retry(qp.num(), retries);
+            if let Some(rendezvous) = device.0.rendezvous.get() {
+                if let Some(retries) = fields.rnr_retry {
+                    rendezvous.say_rnr_retry(qp.num(), retries);
+                }
+                if let Some((timeout, count)) = fields.timeout.zip(fields.retry_cnt) {
+                    rendezvous.set_retries(qp.num(), timeout, count);
+                }
             }
         }
     }

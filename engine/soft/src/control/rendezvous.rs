@@ -8,6 +8,9 @@
 //!                                          ←     READY  its notifier
 //!   BYE, or the end of the socket, either way: the peer has left
 //! ```
+//! What a queue pair has sent fails some time after its peer has left, as on a NIC: when all retries
+//! have run out. By then a program may have all that it wanted, and be gone.
+//!
 //! A queue pair that is its own peer needs none of this: its link has one side, which reads what it
 //! writes ([`Side::Both`](crate::Side::Both)).
 //!
@@ -33,7 +36,7 @@ use doorbell_seam::provider::wake::Notifier;
 use super::files;
 use super::links;
 use super::offers::{LISTENER, OFFERS_MAX, Offer, Offers, WAITING, is_of};
-use super::sys::{self, Epoll, READY_MAX, Received, Socket};
+use super::sys::{self, Epoll, READY_MAX, Received, Socket, Timer};
 use super::wire::{ByNumber, MESSAGE_MAX, Message};
 use crate::device::host::device_of;
 use crate::{LinkShared, QpControl, Wiring};
@@ -42,6 +45,10 @@ use crate::{LinkShared, QpControl, Wiring};
 const OFFER_LIMIT: Duration = Duration::from_secs(5);
 /// Pause between two looks for it.
 const PAUSE: Duration = Duration::from_micros(100);
+/// The most time that retries may take, in place of the 35 hours that the fields allow.
+const RETRIES_MAX: Duration = Duration::from_secs(1);
+/// The key of the timer.
+const TIMER: u64 = u64::MAX - 2;
 /// Added to the keys of the connection manager's ends.
 const END: u64 = 1 << 40;
 /// Peers that may connect before this side takes them; a system may allow fewer.
@@ -54,6 +61,8 @@ pub(super) struct Rendezvous {
     gid: Gid,
     /// Under the keys of `offers`, the number of a queue pair, which has 24 bits, or [`END`].
     pub(super) watch: Epoll,
+    /// Rings when the retries of a pair have run out whose peer has left.
+    timer: Timer,
     lists: Mutex<Lists>,
 }
 
@@ -84,6 +93,10 @@ pub(super) struct Pair {
     /// The name of the pair, if this side came first, until the peer leaves: it may come again
     /// before this side has left.
     name: Option<Socket>,
+    /// The time that all retries take; none, until the program has said how many there are.
+    retries: Duration,
+    /// The peer has left, and retries go on until then.
+    until: Option<Instant>,
 }
 
 /// Tells the peer that a queue pair has left it, when it is dropped. Drop it after the queue pair
@@ -130,13 +143,14 @@ fn put_hex(name: &mut String, bytes: &[u8]) {
 
 impl Rendezvous {
     pub(super) fn new(device: &str, gid: Gid) -> std::io::Result<Rendezvous> {
-        let (listener, watch) = (Socket::new()?, Epoll::new()?);
+        let (listener, watch, timer) = (Socket::new()?, Epoll::new()?, Timer::new()?);
         listener.bind(&listener_name(device, gid))?;
         listener.listen(BACKLOG)?;
         let mut offers = Offers::new(listener, OFFERS_MAX);
         offers.listen(&watch);
+        watch.add(timer.fd(), TIMER)?;
         let lists = Mutex::new(Lists { offers, pairs: HashMap::new(), ends: HashMap::new() });
-        Ok(Rendezvous { device: device.to_owned(), gid, watch, lists })
+        Ok(Rendezvous { device: device.to_owned(), gid, watch, timer, lists })
     }
 
     fn lists(&self) -> MutexGuard<'_, Lists> {
@@ -197,7 +211,7 @@ impl Rendezvous {
         wiring: &Wiring,
     ) -> Result<(), CmError> {
         // Before it connects: peers that connect and say nothing are not kept for long.
-        let link = Arc::new(links::make(device_of(gid), None)?);
+        let link = Arc::new(links::make(device_of(gid), None)?.of_one_pair());
         let notifier = qp.notifier();
         let files = [link.memory().fd(), notifier.as_ref().map(Notifier::fd)];
         let files: Vec<RawFd> = files.into_iter().flatten().collect();
@@ -245,7 +259,8 @@ impl Rendezvous {
         let file = files.next().ok_or_else(|| {
             CmError::new(Code::Invalid, asked(), "it brought no descriptor of the link")
         })?;
-        let link = Arc::new(links::join(device_of(Gid(what.gid)), file, files.next())?);
+        let link = links::join(device_of(Gid(what.gid)), file, files.next())?;
+        let link = Arc::new(link.of_one_pair());
         let notifier = qp.notifier();
         let files: Vec<RawFd> = notifier.iter().map(Notifier::fd).collect();
         // If this fails the peer has left, and the next step says so.
@@ -281,8 +296,8 @@ impl Rendezvous {
         qp.connect(&link, *wiring);
         let qp = qp.clone();
         let num = qp.num();
-        let pair = Pair { qp, link, socket: Some(socket), died: false, name };
-        lists.pairs.insert(num, pair);
+        let (socket, retries) = (Some(socket), Duration::ZERO);
+        lists.pairs.insert(num, Pair { qp, link, socket, died: false, name, retries, until: None });
         Ok(())
     }
 
@@ -290,6 +305,18 @@ impl Rendezvous {
     pub(super) fn say_rnr_retry(&self, num: u32, retries: u8) {
         if let Some(pair) = self.lists().pairs.get(&num) {
             pair.link.say_rnr_retry(retries);
+        }
+    }
+
+    /// Sets how long this side waits for an acknowledgement before it sends again, as a power of two
+    /// of 4.096 us (0: for ever), and how often it sends again.
+    pub(super) fn set_retries(&self, num: u32, timeout: u8, count: u8) {
+        let once = match timeout {
+            0 => RETRIES_MAX,
+            power => Duration::from_nanos(4096 << power.min(31)),
+        };
+        if let Some(pair) = self.lists().pairs.get_mut(&num) {
+            pair.retries = (once * (u32::from(count) + 1)).min(RETRIES_MAX);
         }
     }
 
@@ -319,15 +346,22 @@ impl Rendezvous {
         if keys.contains(&WAITING) {
             lists.offers.purge(&self.watch);
         }
+        let now = Instant::now();
         for key in keys {
             let Ok(num) = u32::try_from(*key) else { continue };
             let Some(pair) = lists.pairs.get_mut(&num) else { continue };
             if self.read(pair) {
-                pair.qp.peer_left();
-                left.push(num);
+                pair.until = Some(now + pair.retries);
             }
         }
         lists.pairs.retain(|_, pair| !pair.qp.is_gone());
+        for (num, pair) in &mut lists.pairs {
+            if pair.until.take_if(|until| *until <= now).is_some() {
+                pair.qp.peer_left();
+                left.push(*num);
+            }
+        }
+        self.timer.set(lists.pairs.values().filter_map(|pair| pair.until).min());
         let ended = |key: &u64| lists.ends.remove(&key.checked_sub(END)?)?.upgrade();
         let ended: Vec<Arc<dyn HangsUp>> = keys.iter().filter_map(ended).collect();
         // An end takes its own lock, and then this one.

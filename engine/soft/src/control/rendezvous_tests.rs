@@ -383,3 +383,40 @@ fn one_side_may_come_again_before_the_other() {
         assert_eq!(next(&mut two, &mut one).status, Status::Success);
     }
 }
+
+/// Sends to a peer that has left fail when their retries have run out, as on a NIC. Until then a
+/// program may read what came before, and end.
+#[test]
+fn sends_to_a_peer_that_left_fail_after_their_retries() {
+    let (mut one, mut two) = (Side::new(QpType::Rc), Side::new(QpType::Rc));
+    one.connect(two.name()).unwrap();
+    two.connect(one.name()).unwrap();
+    // Two times 67 ms.
+    let fields = QpFields {
+        timeout: Some(14),
+        retry_cnt: Some(1),
+        rnr_retry: Some(7),
+        sq_psn: Some(0),
+        max_rd_atomic: Some(1),
+        ..QpFields::to(QpState::Rts)
+    };
+    one.device.modify_qp(&mut one.qp, QpState::Rtr, &fields).unwrap();
+    one.send(&[]);
+    let begin = Instant::now();
+    let Side { device, qp, mut poller, .. } = two;
+    let parting = device.part(qp.num());
+    drop(qp);
+    drop(parting);
+    while one.device.rendezvous_step().is_empty() {
+        // The rest of that device goes on.
+        poller.poll(&mut []);
+        assert_eq!(one.poll(), None, "its retries go on");
+        assert!(begin.elapsed() < SOON, "nobody says that the peer has left");
+        let fd = one.device.rendezvous_fd().unwrap();
+        let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one `pollfd`.
+        unsafe { libc::poll(&raw mut asked, 1, 60_000) };
+    }
+    assert!(begin.elapsed() >= Duration::from_millis(134), "{:?}", begin.elapsed());
+    assert_eq!(next_of(&mut one).status, Status::RetryExceeded);
+}

@@ -95,7 +95,8 @@ impl QpControl {
         self.domain.command(Command::SetInitiatorDepth { num: self.num, depth });
     }
 
-    /// Moves the queue pair to ERR as if the peer had been lost. Does nothing if it is gone.
+    /// Moves the queue pair to ERR as if the peer had been lost: the oldest outstanding send ends
+    /// with [`crate::wc::Status::RetryExceeded`], the rest is flushed. Does nothing if it is gone.
     pub fn fail_lost(&self) {
         self.domain.command(Command::Fail { num: self.num, lost: true });
     }
@@ -107,7 +108,8 @@ impl QpControl {
     }
 
     /// The peer has left for good. If it has not taken all sends, they end as in
-    /// [`QpControl::fail_lost`]; otherwise nothing happens.
+    /// [`QpControl::fail_lost`]; otherwise nothing happens. First come all completions of other
+    /// queue pairs whose message or acknowledgement is there already: on a NIC, retries take time.
     pub fn peer_left(&self) {
         self.domain.command(Command::PeerLeft { num: self.num, key: self.queue });
     }

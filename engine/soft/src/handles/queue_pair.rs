@@ -120,10 +120,9 @@ impl SoftQp {
         self.control().connect(link, wiring);
     }
 
-    /// The peer is gone for good: the oldest outstanding send ends with
-    /// [`crate::wc::Status::RetryExceeded`], the rest is flushed.
-    pub fn fail_lost(&mut self) {
-        self.control().fail_lost();
+    /// See [`QpControl::peer_left`].
+    pub fn peer_left(&mut self) {
+        self.control().peer_left();
     }
 
     /// What it flushes now. `None`: nothing, or its domain belongs to one thread.

@@ -59,7 +59,7 @@ pub(crate) struct Link {
     idle: bool,
     /// It always takes the slow path: its queue pair sends no plain message.
     always_slow: bool,
-    /// The peer broke the rules: nothing more is read or written.
+    /// See [`Link::break_off`].
     broken: bool,
     /// The index of its queue pairs' receive queue. A queue pair with another receive queue takes
     /// the slow path.
@@ -309,7 +309,7 @@ impl Link {
         }
     }
 
-    /// The peer broke the rules.
+    /// Nothing more is read or written: the peer broke the rules, or has nobody here to talk to.
     pub(crate) fn break_off(&mut self) {
         self.broken = true;
         self.take_slow_path();

@@ -24,6 +24,8 @@ pub struct LinkShared {
     pub(super) header: LinkHeader,
     pub(super) side: Side,
     peer_gone: AtomicBool,
+    /// See [`LinkShared::of_one_pair`].
+    one_pair: bool,
     pub(super) remote_map: Option<Arc<RemoteMap>>,
     pub(super) notifier: Arc<Once<Notifier>>,
 }
@@ -81,6 +83,7 @@ impl LinkShared {
             header,
             side,
             peer_gone,
+            one_pair: false,
             remote_map: None,
             notifier: Arc::default(),
         })
@@ -98,6 +101,19 @@ impl LinkShared {
         }
         self.remote_map = map;
         self
+    }
+
+    /// Says that one queue pair of each side uses the link, and that its control plane tells the
+    /// peer when it leaves. From then on the queue pair's domain reads nothing more there: a NIC
+    /// does not answer for a queue pair that is gone.
+    #[must_use]
+    pub fn of_one_pair(mut self) -> LinkShared {
+        self.one_pair = true;
+        self
+    }
+
+    pub(crate) fn is_of_one_pair(&self) -> bool {
+        self.one_pair
     }
 
     /// Sets the notifier that wakes the peer's domain when it sleeps.

@@ -137,6 +137,8 @@ pub(crate) struct QpContext {
     /// nowhere.
     pub(crate) incoming: Incoming,
     pub(crate) peer_lost: bool,
+    /// The peer has left; its sends that were not taken are still to be ended.
+    pub(crate) peer_left: bool,
     pub(crate) failure: Failure,
     pub(crate) is_scheduled: bool,
     /// The last-WQE event was raised: it takes nothing more from its shared receive queue.
@@ -237,6 +239,7 @@ impl QpContext {
             datagrams: None,
             incoming: Incoming::Nothing,
             peer_lost: false,
+            peer_left: false,
             failure: Failure::default(),
             is_scheduled: false,
             last_wqe_raised: false,

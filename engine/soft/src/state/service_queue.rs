@@ -7,14 +7,36 @@ use crate::model::limits::QPS;
 use crate::room::{Room, Take};
 use crate::state::qp::QpContext;
 
+/// Polls for which the service queue waits at most: a stream of messages may leave no poll any
+/// room.
+const WAIT_MAX: u32 = 64;
+
 /// The numbers of those queue pairs, in the order in which they are served.
 pub(crate) struct ServiceQueue {
     nums: Vec<u32>,
+    /// The links are served first, in this many polls at most. A peer has left: on a NIC, sends to
+    /// it fail when all retries have run out, long after everything has come that was under way.
+    waits: u32,
 }
 
 impl ServiceQueue {
     pub(crate) fn new() -> ServiceQueue {
-        ServiceQueue { nums: Vec::with_capacity(QPS) }
+        ServiceQueue { nums: Vec::with_capacity(QPS), waits: 0 }
+    }
+
+    /// Lets the links be served first.
+    pub(crate) fn wait_for_links(&mut self) {
+        self.waits = WAIT_MAX;
+    }
+
+    /// True if the links are to be served first, in this poll.
+    pub(crate) fn waits(&mut self) -> bool {
+        self.waits = self.waits.saturating_sub(1);
+        self.waits > 0
+    }
+
+    pub(crate) fn wait_no_more(&mut self) {
+        self.waits = 0;
     }
 
     #[inline(always)]

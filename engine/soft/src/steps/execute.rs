@@ -85,41 +85,31 @@ impl DomainState {
 
     /// Moves the queue pair to ERR; its peer is gone for good if `lost`.
     fn fail(&mut self, num: u32, lost: bool) {
-        self.read_acks(num);
-        let Some(qp) = self.transport.qps.get_mut(num) else { return };
-        let res = &mut self.transport.res;
-        if lost && qp.state.is_unreliable() {
-            if qp.kind == QpType::Uc {
-                qp.lose_peer();
-                res.service_queue.schedule(qp);
-            }
-            return;
-        }
-        let upto = self.links.acked_position(qp);
-        res.fail_qp(qp, upto, lost.then_some(Status::RetryExceeded));
-        self.links.ack_all();
-    }
-
-    /// The peer has left and takes nothing more. Without sends on their way the queue pair stays as
-    /// it is: nobody tells a device whose peer is silent that it is gone.
-    fn peer_left(&mut self, num: u32, key: u32) {
-        if self.transport.qps.get(num).is_none_or(|qp| qp.key != key) {
-            return;
-        }
-        self.read_acks(num);
         let DomainState { links, transport, .. } = self;
-        let Some(qp) = transport.qps.get_mut(num) else { return };
-        if qp.is_sending(links) {
-            self.fail(num, true);
-        }
-    }
-
-    /// What the peer acknowledged last may not have been read.
-    fn read_acks(&mut self, num: u32) {
-        let DomainState { links, transport, .. } = self;
-        let Some(link) = transport.qps.get_mut(num).map(|qp| qp.link) else { return };
-        if let Some(link) = links.get_mut(link) {
+        if let Some(link) = transport.qps.get(num).and_then(|qp| links.get_mut(qp.link)) {
+            // What the peer acknowledged last may not have been read.
             transport.look_around(link);
+        }
+        let Transport { qps, res } = transport;
+        let Some(qp) = qps.get_mut(num) else { return };
+        match lost {
+            true => res.lose(links, qp),
+            false => {
+                let upto = links.acked_position(qp);
+                res.fail_qp(qp, upto, None);
+                links.ack_all();
+            }
+        }
+    }
+
+    /// The peer has left and takes nothing more. The service queue ends the sends that it has not
+    /// taken, once the links have been served.
+    fn peer_left(&mut self, num: u32, key: u32) {
+        let Transport { qps, res } = &mut self.transport;
+        if let Some(qp) = qps.get_mut(num).filter(|qp| qp.key == key) {
+            qp.peer_left = true;
+            res.service_queue.schedule(qp);
+            res.service_queue.wait_for_links();
         }
     }
 
@@ -221,6 +211,10 @@ impl DomainState {
             link.shared.release_end();
             if qp.paused {
                 link.pause(false);
+            }
+            if link.shared.is_of_one_pair() {
+                link.ack_now();
+                link.break_off();
             }
         }
         Some(owned)

@@ -412,7 +412,7 @@ impl DomainState {
     /// Serves the busy links in turn, as long as the sink has room, and looks at the others. The
     /// next round begins where this one ends, so a busy link cannot starve the others.
     #[inline(never)]
-    fn serve_all<S: Sink>(&mut self, sink: &mut S) {
+    pub(super) fn serve_all<S: Sink>(&mut self, sink: &mut S) {
         let busy = self.links.begin_round();
         let mut served = 0;
         while served < busy && (S::THOROUGH || sink.room() > 0) {

@@ -49,6 +49,9 @@ impl DomainState {
     #[cold]
     #[inline(never)]
     pub(crate) fn run_service_queue<S: Sink>(&mut self, sink: &mut S) {
+        if self.transport.res.service_queue.waits() {
+            self.serve_links_first(sink);
+        }
         let (links, Transport { qps, res }) = (&mut self.links, &mut self.transport);
         for _ in 0..res.service_queue.len() {
             if sink.room() == 0 {
@@ -63,6 +66,21 @@ impl DomainState {
             }
         }
     }
+
+    /// Completes what peers have acknowledged, and takes what they have sent. The service queue
+    /// goes on once that leaves room for completions.
+    #[inline(never)]
+    fn serve_links_first<S: Sink>(&mut self, sink: &mut S) {
+        let DomainState { links, transport, .. } = self;
+        for link in links.table.iter_mut().flatten() {
+            transport.look_around(link);
+        }
+        // The command has made all of them busy.
+        self.serve_all(sink);
+        if sink.room() > 0 {
+            self.transport.res.service_queue.wait_no_more();
+        }
+    }
 }
 
 impl Resources {
@@ -73,6 +91,9 @@ impl Resources {
             false => self.completions.release_parked(qp, sink) && qp.failure.poison.is_none(),
         };
         self.fail_poisoned(links, qp);
+        if core::mem::take(&mut qp.peer_left) && qp.is_sending(links) {
+            self.lose(links, qp);
+        }
         done &= qp.has_drained(links, &self.nic);
         if qp.state == State::Err {
             if let Some(link) = links.get_mut(qp.link) {
@@ -92,6 +113,21 @@ impl Resources {
             self.nic.raise(AsyncKind::LastWqeReached, Object::Qp(qp.num));
         }
         true
+    }
+
+    /// The peer is lost: moves the queue pair to ERR, and the first send that the peer has not
+    /// taken ends with an error. On UC sends go nowhere from now on.
+    pub(super) fn lose(&mut self, links: &mut Links, qp: &mut QpContext) {
+        if qp.state.is_unreliable() {
+            if qp.kind == QpType::Uc {
+                qp.lose_peer();
+                self.service_queue.schedule(qp);
+            }
+            return;
+        }
+        let upto = links.acked_position(qp);
+        self.fail_qp(qp, upto, Some(Status::RetryExceeded));
+        links.ack_all();
     }
 
     /// A request that could not run fails its queue pair once all requests before it are done. One

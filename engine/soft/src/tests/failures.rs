@@ -502,3 +502,41 @@ fn the_peer_of_an_earlier_connection_ends_no_sends() {
     let (sent, _) = settle(&mut one, &mut two);
     assert_eq!((sent.len(), sent[0].status), (1, Status::RetryExceeded));
 }
+
+/// A side with two queue pairs, each with a peer of its own. One peer takes nothing and leaves. By
+/// then the other has taken a send and has sent a message: both complete before the sends to the
+/// first fail. On a NIC, retries take time.
+#[test]
+fn what_others_have_sent_and_taken_comes_before_the_sends_to_a_peer_that_left_fail() {
+    for sharing in [Sharing::Exclusive, Sharing::Shared] {
+        let (mut one, mut two, mut three) = (end(CAPS, true), end(CAPS, true), end(CAPS, true));
+        let (cq, poller) = one.nic.create_cq(256, sharing).unwrap();
+        let make = || make_qp(&one.nic, &cq, one.srq.as_ref(), CAPS);
+        let (mut first, second) = (make(), make());
+        (one.qp, one.cq, one.poller) = (second, cq, poller);
+        join(&mut first, &mut three.qp, 7);
+        join(&mut one.qp, &mut two.qp, 7);
+        settle(&mut one, &mut two);
+        for wr_id in 1..3 {
+            let sge = one.sge(0, 8);
+            let send = SendWr { wr_id, op: SendOp::Send, flags: SIGNALED, sge, more: &[] };
+            unsafe { first.post(&[send]) }.unwrap();
+        }
+        one.recv(3, 0, 64);
+        two.recv(0, 0, 64);
+        one.send(4, 0, 8, SIGNALED).unwrap();
+        (0..8).for_each(|_| drop(two.poll()));
+        two.send(0, 0, 8, SIGNALED).unwrap();
+        first.peer_left();
+        let mut ends = Vec::new();
+        for _ in 0..100 {
+            let mut out = [Wc::default()];
+            if one.poller.poll(&mut out) == 1 {
+                ends.push((out[0].wr_id, out[0].status));
+            }
+        }
+        let lost = [(1, Status::RetryExceeded), (2, Status::Flushed)];
+        let good = [(4, Status::Success), (3, Status::Success)];
+        assert_eq!(ends, [good, lost].concat(), "{sharing:?}");
+    }
+}
