@@ -115,7 +115,7 @@ impl Qp {
     #[inline(always)]
     pub(crate) fn after_post(&self) {
         if self.lost.load(Ordering::Relaxed) {
-            self.inner.lock().qp.peer_left();
+            self.inner.lock().qp.fail_lost();
         }
         if self.progress.posted() {
             cq::wake(self.send_cq);

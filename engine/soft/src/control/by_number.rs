@@ -65,7 +65,7 @@ impl SoftDevice {
     /// Reads what peers of connections by number have said. Returns the numbers of the queue pairs
     /// whose peers have left. Sends that such a peer has not taken end with
     /// [`Status::RetryExceeded`](doorbell_seam::wc::Status::RetryExceeded), and so must later ones:
-    /// call [`SoftQp::peer_left`](crate::SoftQp::peer_left) after a post.
+    /// call [`SoftQp::fail_lost`](crate::SoftQp::fail_lost) after a post.
     pub fn rendezvous_step(&self) -> Vec<u32> {
         self.0.rendezvous.get().map(Rendezvous::step).unwrap_or_default()
     }

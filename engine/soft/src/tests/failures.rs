@@ -527,7 +527,7 @@ fn what_others_have_sent_and_taken_comes_before_the_sends_to_a_peer_that_left_fa
         one.send(4, 0, 8, SIGNALED).unwrap();
         (0..8).for_each(|_| drop(two.poll()));
         two.send(0, 0, 8, SIGNALED).unwrap();
-        first.peer_left();
+        first.control().peer_left();
         let mut ends = Vec::new();
         for _ in 0..100 {
             let mut out = [Wc::default()];

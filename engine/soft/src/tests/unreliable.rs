@@ -197,7 +197,7 @@ fn uc_does_not_notice_that_its_peer_is_gone() {
     }
     let before = one.poll().len();
     assert!(before < 40, "the ring is full");
-    one.qp.control().fail_lost();
+    one.qp.fail_lost();
     let mut all = before;
     for _ in 0..10 {
         let some = one.poll();
