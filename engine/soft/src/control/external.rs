@@ -95,9 +95,7 @@ pub(super) fn modify(
                 if let Some(retries) = fields.rnr_retry {
                     rendezvous.say_rnr_retry(qp.num(), retries);
                 }
-                if let Some((timeout, count)) = fields.timeout.zip(fields.retry_cnt) {
-                    rendezvous.set_retries(qp.num(), timeout, count);
-                }
+                rendezvous.set_retries(qp.num(), fields.timeout, fields.retry_cnt);
             }
         }
     }

@@ -93,10 +93,27 @@ pub(super) struct Pair {
     /// The name of the pair, if this side came first, until the peer leaves: it may come again
     /// before this side has left.
     name: Option<Socket>,
-    /// The time that all retries take; none, until the program has said how many there are.
-    retries: Duration,
+    /// `timeout` and `retry_cnt`, once the program has set them.
+    timeout: Option<u8>,
+    retry_cnt: Option<u8>,
     /// The peer has left, and retries go on until then.
     until: Option<Instant>,
+}
+
+impl Pair {
+    /// The time that all retries take. None go to a process that has ended: its memory is still
+    /// mapped, and requests that need only that would take effect.
+    fn retries(&self) -> Duration {
+        let (Some(timeout), Some(count), false) = (self.timeout, self.retry_cnt, self.died) else {
+            return Duration::ZERO;
+        };
+        let once = match timeout {
+            // For ever.
+            0 => RETRIES_MAX,
+            power => Duration::from_nanos(4096 << power.min(31)),
+        };
+        (once * (u32::from(count) + 1)).min(RETRIES_MAX)
+    }
 }
 
 /// Tells the peer that a queue pair has left it, when it is dropped. Drop it after the queue pair
@@ -296,8 +313,17 @@ impl Rendezvous {
         qp.connect(&link, *wiring);
         let qp = qp.clone();
         let num = qp.num();
-        let (socket, retries) = (Some(socket), Duration::ZERO);
-        lists.pairs.insert(num, Pair { qp, link, socket, died: false, name, retries, until: None });
+        let pair = Pair {
+            qp,
+            link,
+            socket: Some(socket),
+            died: false,
+            name,
+            timeout: None,
+            retry_cnt: None,
+            until: None,
+        };
+        lists.pairs.insert(num, pair);
         Ok(())
     }
 
@@ -309,14 +335,11 @@ impl Rendezvous {
     }
 
     /// Sets how long this side waits for an acknowledgement before it sends again, as a power of two
-    /// of 4.096 us (0: for ever), and how often it sends again.
-    pub(super) fn set_retries(&self, num: u32, timeout: u8, count: u8) {
-        let once = match timeout {
-            0 => RETRIES_MAX,
-            power => Duration::from_nanos(4096 << power.min(31)),
-        };
+    /// of 4.096 us, and how often it sends again, as far as they are given.
+    pub(super) fn set_retries(&self, num: u32, timeout: Option<u8>, retry_cnt: Option<u8>) {
         if let Some(pair) = self.lists().pairs.get_mut(&num) {
-            pair.retries = (once * (u32::from(count) + 1)).min(RETRIES_MAX);
+            pair.timeout = timeout.or(pair.timeout);
+            pair.retry_cnt = retry_cnt.or(pair.retry_cnt);
         }
     }
 
@@ -351,7 +374,7 @@ impl Rendezvous {
             let Ok(num) = u32::try_from(*key) else { continue };
             let Some(pair) = lists.pairs.get_mut(&num) else { continue };
             if self.read(pair) {
-                pair.until = Some(now + pair.retries);
+                pair.until = Some(now + pair.retries());
             }
         }
         lists.pairs.retain(|_, pair| !pair.qp.is_gone());

@@ -9,6 +9,7 @@ use crate::provider::wake::Notifier;
 use crate::provider::{Access, QpType};
 use crate::state::link::Link;
 use crate::state::link_shared::LinkShared;
+use crate::state::qp::Gone;
 use crate::steps::command::{Command, Connect};
 use crate::steps::domain::Domain;
 
@@ -98,7 +99,7 @@ impl QpControl {
     /// Moves the queue pair to ERR as if the peer had been lost: the oldest outstanding send ends
     /// with [`crate::wc::Status::RetryExceeded`], the rest is flushed. Does nothing if it is gone.
     pub fn fail_lost(&self) {
-        self.domain.command(Command::Fail { num: self.num, lost: true });
+        self.peer_gone(Gone::Lost);
     }
 
     /// Sets what the peer may do to memory by itself (`qp_access_flags`), for connections that are
@@ -111,11 +112,15 @@ impl QpControl {
     /// [`QpControl::fail_lost`]; otherwise nothing happens. First come all completions of other
     /// queue pairs whose message or acknowledgement is there already: on a NIC, retries take time.
     pub fn peer_left(&self) {
-        self.domain.command(Command::PeerLeft { num: self.num, key: self.queue });
+        self.peer_gone(Gone::Left);
+    }
+
+    fn peer_gone(&self, how: Gone) {
+        self.domain.command(Command::PeerGone { num: self.num, key: self.queue, how });
     }
 
     /// Moves the queue pair to ERR (SM-2). Does nothing if it is gone.
     pub fn fail(&self) {
-        self.domain.command(Command::Fail { num: self.num, lost: false });
+        self.domain.command(Command::Fail { num: self.num });
     }
 }

@@ -120,6 +120,11 @@ impl SoftQp {
         self.control().connect(link, wiring);
     }
 
+    /// See [`QpControl::peer_left`].
+    pub fn peer_left(&mut self) {
+        self.control().peer_left();
+    }
+
     /// See [`QpControl::fail_lost`].
     pub fn fail_lost(&mut self) {
         self.control().fail_lost();

@@ -352,7 +352,7 @@ impl Qp for SoftQp {
     }
 
     fn fail(&mut self) {
-        self.domain.ask(Command::Fail { num: self.num, lost: false });
+        self.domain.ask(Command::Fail { num: self.num });
     }
 
     fn recover(&mut self) {

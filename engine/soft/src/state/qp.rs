@@ -45,6 +45,16 @@ impl State {
     }
 }
 
+/// How a peer has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Gone {
+    /// It has left. Without sends on their way the queue pair stays as it is: nobody tells a device
+    /// whose peer is silent that it is gone.
+    Left,
+    /// It is known to be lost: the queue pair fails in any case.
+    Lost,
+}
+
 /// An incoming message of several fragments.
 #[derive(Clone, Copy)]
 pub(crate) struct Assembly {
@@ -137,8 +147,8 @@ pub(crate) struct QpContext {
     /// nowhere.
     pub(crate) incoming: Incoming,
     pub(crate) peer_lost: bool,
-    /// The peer has left; its sends that were not taken are still to be ended.
-    pub(crate) peer_left: bool,
+    /// The peer takes nothing more, and the sends on their way to it are still to be ended.
+    pub(crate) peer_gone: Option<Gone>,
     pub(crate) failure: Failure,
     pub(crate) is_scheduled: bool,
     /// The last-WQE event was raised: it takes nothing more from its shared receive queue.
@@ -239,7 +249,7 @@ impl QpContext {
             datagrams: None,
             incoming: Incoming::Nothing,
             peer_lost: false,
-            peer_left: false,
+            peer_gone: None,
             failure: Failure::default(),
             is_scheduled: false,
             last_wqe_raised: false,

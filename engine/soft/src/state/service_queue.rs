@@ -29,14 +29,14 @@ impl ServiceQueue {
         self.waits = WAIT_MAX;
     }
 
-    /// True if the links are to be served first, in this poll.
-    pub(crate) fn waits(&mut self) -> bool {
-        self.waits = self.waits.saturating_sub(1);
+    /// True if the links are to be served first.
+    pub(crate) fn waits(&self) -> bool {
         self.waits > 0
     }
 
-    pub(crate) fn wait_no_more(&mut self) {
-        self.waits = 0;
+    /// They were served, and gave completions or not. If not, the service queue waits no more.
+    pub(crate) fn links_served(&mut self, gave: bool) {
+        self.waits = if gave { self.waits.saturating_sub(1) } else { 0 };
     }
 
     #[inline(always)]

@@ -9,7 +9,7 @@ use crate::provider::Access;
 use crate::state::link::Link;
 use crate::state::link_shared::LinkShared;
 use crate::state::place::Place;
-use crate::state::qp::QpContext;
+use crate::state::qp::{Gone, QpContext};
 
 /// A command from the control plane to a domain.
 pub(crate) enum Command {
@@ -32,21 +32,21 @@ pub(crate) enum Command {
         num: u32,
         depth: u8,
     },
-    /// The queue pair goes to ERR; the peer is gone for good if `lost`.
+    /// The queue pair goes to ERR.
     Fail {
         num: u32,
-        lost: bool,
     },
     /// Sets what the peer of the queue pair may do, before it is connected.
     SetRights {
         num: u32,
         rights: Access,
     },
-    /// The peer of the queue pair has left: sends that it has not taken end. The key is that of the
-    /// connection: a queue pair that was reset since has another.
-    PeerLeft {
+    /// The peer of the queue pair takes nothing more. The key is that of the connection: a queue
+    /// pair that was reset since has another.
+    PeerGone {
         num: u32,
         key: u32,
+        how: Gone,
     },
     /// Sets the key of a UD queue pair.
     SetQkey {

@@ -7,7 +7,7 @@ use crate::shm::layout::{Header, KIND_SEND, RecordFlags};
 use crate::state::domain_state::DomainState;
 use crate::state::link::CLOSED;
 use crate::state::place::Place;
-use crate::state::qp::{QpContext, State};
+use crate::state::qp::{Gone, QpContext, State};
 use crate::state::transport::Transport;
 use crate::steps::command::{Command, Connect};
 use crate::sync::Ordering;
@@ -33,13 +33,13 @@ impl DomainState {
                     qp.reads.depth = depth;
                 }
             }
-            Command::Fail { num, lost } => self.fail(num, lost),
+            Command::Fail { num } => self.fail(num),
             Command::SetRights { num, rights } => {
                 if let Some(qp) = qps.get_mut(num) {
                     qp.rights_max = rights;
                 }
             }
-            Command::PeerLeft { num, key } => self.peer_left(num, key),
+            Command::PeerGone { num, key, how } => self.peer_gone(num, key, how),
             Command::SetQkey { num, qkey } => {
                 let datagrams = qps.get_mut(num).and_then(|qp| qp.datagrams.as_mut());
                 if let Some(datagrams) = datagrams {
@@ -83,8 +83,8 @@ impl DomainState {
         }
     }
 
-    /// Moves the queue pair to ERR; its peer is gone for good if `lost`.
-    fn fail(&mut self, num: u32, lost: bool) {
+    /// Moves the queue pair to ERR.
+    fn fail(&mut self, num: u32) {
         let DomainState { links, transport, .. } = self;
         if let Some(link) = transport.qps.get(num).and_then(|qp| links.get_mut(qp.link)) {
             // What the peer acknowledged last may not have been read.
@@ -92,22 +92,17 @@ impl DomainState {
         }
         let Transport { qps, res } = transport;
         let Some(qp) = qps.get_mut(num) else { return };
-        match lost {
-            true => res.lose(links, qp),
-            false => {
-                let upto = links.acked_position(qp);
-                res.fail_qp(qp, upto, None);
-                links.ack_all();
-            }
-        }
+        let upto = links.acked_position(qp);
+        res.fail_qp(qp, upto, None);
+        links.ack_all();
     }
 
-    /// The peer has left and takes nothing more. The service queue ends the sends that it has not
-    /// taken, once the links have been served.
-    fn peer_left(&mut self, num: u32, key: u32) {
+    /// The peer takes nothing more. The service queue ends the sends that it has not taken, once
+    /// the links have been served.
+    fn peer_gone(&mut self, num: u32, key: u32, how: Gone) {
         let Transport { qps, res } = &mut self.transport;
         if let Some(qp) = qps.get_mut(num).filter(|qp| qp.key == key) {
-            qp.peer_left = true;
+            qp.peer_gone = qp.peer_gone.max(Some(how));
             res.service_queue.schedule(qp);
             res.service_queue.wait_for_links();
         }

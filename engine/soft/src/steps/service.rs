@@ -9,7 +9,7 @@ use crate::shm::layout::{Header, KIND_WRITE, RecordFlags, WRITE_OPERANDS};
 use crate::state::completions::Completions;
 use crate::state::domain_state::DomainState;
 use crate::state::link_scheduler::Links;
-use crate::state::qp::{QpContext, State};
+use crate::state::qp::{Gone, QpContext, State};
 use crate::state::resources::Resources;
 use crate::state::transport::Transport;
 use crate::wc::Status;
@@ -51,6 +51,9 @@ impl DomainState {
     pub(crate) fn run_service_queue<S: Sink>(&mut self, sink: &mut S) {
         if self.transport.res.service_queue.waits() {
             self.serve_links_first(sink);
+            if self.transport.res.service_queue.waits() {
+                return;
+            }
         }
         let (links, Transport { qps, res }) = (&mut self.links, &mut self.transport);
         for _ in 0..res.service_queue.len() {
@@ -68,18 +71,17 @@ impl DomainState {
     }
 
     /// Completes what peers have acknowledged, and takes what they have sent. The service queue
-    /// goes on once that leaves room for completions.
+    /// goes on once that gives no completion.
     #[inline(never)]
     fn serve_links_first<S: Sink>(&mut self, sink: &mut S) {
         let DomainState { links, transport, .. } = self;
         for link in links.table.iter_mut().flatten() {
             transport.look_around(link);
         }
+        let room = sink.room();
         // The command has made all of them busy.
         self.serve_all(sink);
-        if sink.room() > 0 {
-            self.transport.res.service_queue.wait_no_more();
-        }
+        self.transport.res.service_queue.links_served(room == 0 || sink.room() < room);
     }
 }
 
@@ -91,8 +93,12 @@ impl Resources {
             false => self.completions.release_parked(qp, sink) && qp.failure.poison.is_none(),
         };
         self.fail_poisoned(links, qp);
-        if core::mem::take(&mut qp.peer_left) && qp.is_sending(links) {
+        if let Some(how) = qp.peer_gone.take()
+            && (how == Gone::Lost || qp.is_sending(links))
+        {
             self.lose(links, qp);
+            // On UC, the completions are still to be made.
+            done = false;
         }
         done &= qp.has_drained(links, &self.nic);
         if qp.state == State::Err {
@@ -117,11 +123,10 @@ impl Resources {
 
     /// The peer is lost: moves the queue pair to ERR, and the first send that the peer has not
     /// taken ends with an error. On UC sends go nowhere from now on.
-    pub(super) fn lose(&mut self, links: &mut Links, qp: &mut QpContext) {
+    fn lose(&mut self, links: &mut Links, qp: &mut QpContext) {
         if qp.state.is_unreliable() {
             if qp.kind == QpType::Uc {
                 qp.lose_peer();
-                self.service_queue.schedule(qp);
             }
             return;
         }

@@ -190,6 +190,11 @@ fn uc_never_stalls_the_link() {
 /// With its peer gone for good, a send still completes, and goes nowhere.
 #[test]
 fn uc_does_not_notice_that_its_peer_is_gone() {
+    sends_of_uc_complete_without_a_peer(SoftQp::peer_left);
+    sends_of_uc_complete_without_a_peer(SoftQp::fail_lost);
+}
+
+fn sends_of_uc_complete_without_a_peer(end: fn(&mut SoftQp)) {
     let (mut one, two) = pair_of_uc();
     drop(two);
     for n in 0..40 {
@@ -197,7 +202,7 @@ fn uc_does_not_notice_that_its_peer_is_gone() {
     }
     let before = one.poll().len();
     assert!(before < 40, "the ring is full");
-    one.qp.fail_lost();
+    end(&mut one.qp);
     let mut all = before;
     for _ in 0..10 {
         let some = one.poll();
