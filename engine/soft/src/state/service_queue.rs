@@ -7,8 +7,8 @@ use crate::model::limits::QPS;
 use crate::room::{Room, Take};
 use crate::state::qp::QpContext;
 
-/// Polls for which the service queue waits at most: a stream of messages may leave no poll any
-/// room.
+/// The most polls for which the service queue waits: under a stream of messages each poll finds
+/// something.
 const WAIT_MAX: u32 = 64;
 
 /// The numbers of those queue pairs, in the order in which they are served.
