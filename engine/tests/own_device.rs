@@ -178,13 +178,15 @@ fn turn(sides: &mut [(Worker<Wire, Log>, Intake<Wire>); 2]) {
     }
 }
 
-#[test]
-fn workers_talk_over_a_device_of_ones_own() {
+fn device() -> Wire {
     let mut caps = Caps::named("wire0");
     (caps.qp_wr_max, caps.cqe_max, caps.srq_wr_max) = (1 << 16, 1 << 20, 1 << 20);
     (caps.send_sge_max, caps.inline_max, caps.message_max) = (1, 4096, 1 << 20);
-    let nic = Wire(Arc::new(caps));
-    let mut sides = [side(&nic, false), side(&nic, true)];
+    Wire(Arc::new(caps))
+}
+
+/// Connects the two; returns the first one's peer.
+fn connect(sides: &mut [(Worker<Wire, Log>, Intake<Wire>); 2]) -> PeerId {
     let grants = [0, 1].map(|n| sides[n].1.reserve().ok().unwrap());
     let handshakes = grants.each_ref().map(|grant| grant.handshake(&PeerData::default()));
     for (n, grant) in grants.into_iter().enumerate() {
@@ -200,8 +202,15 @@ fn workers_talk_over_a_device_of_ones_own() {
         assert!(own.admit(end, grant, None, Some(greeting)).is_ok());
         assert!(own.up(n as u32 + 1, greeting));
     }
-    turn(&mut sides);
-    let peer = sides[0].0.handler().up.unwrap();
+    turn(sides);
+    sides[0].0.handler().up.unwrap()
+}
+
+#[test]
+fn workers_talk_over_a_device_of_ones_own() {
+    let nic = device();
+    let mut sides = [side(&nic, false), side(&nic, true)];
+    let peer = connect(&mut sides);
     for n in 0..100_u8 {
         sides[0].0.outbox().send(peer, &[n; 40]).unwrap();
         (0..4).for_each(|_| turn(&mut sides));
@@ -209,4 +218,23 @@ fn workers_talk_over_a_device_of_ones_own() {
     let sent: Vec<Vec<u8>> = (0..100_u8).map(|n| vec![n; 40]).collect();
     assert_eq!(sides[1].0.handler().got, sent);
     assert_eq!(sides[0].0.handler().got, sent, "the echoes");
+}
+
+/// This device writes messages and their completions when they are sent. A worker that is dropped
+/// before it has polled gives the receives back.
+#[test]
+fn receives_of_completions_that_were_not_polled_go_back() {
+    let nic = device();
+    let mut sides = [side(&nic, false), side(&nic, true)];
+    let peer = connect(&mut sides);
+    let receives = sides[1].1.srq().1.clone();
+    let posted = || receives.lock().unwrap().len();
+    for _ in 0..5 {
+        sides[0].0.outbox().send(peer, &[7; 40]).unwrap();
+    }
+    sides[0].0.outbox().flush();
+    assert_eq!(posted(), CONFIG.recv_blocks as usize - 5);
+    let [_, (dropped, _)] = sides;
+    drop(dropped);
+    assert_eq!(posted(), CONFIG.recv_blocks as usize);
 }

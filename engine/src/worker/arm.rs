@@ -46,7 +46,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.mailbox.watches.look();
         let stalls = self.core.sender.accounts.stats.credit_stalls;
         self.core.mailbox.state.begin_rest();
-        let fds = self.poller.wake_fds().filter(|_| self.poller.arm(false).is_ok());
+        let fds = self.core.poller.wake_fds().filter(|_| self.core.poller.arm(false).is_ok());
         // Whichever way this function ends, dropping this value undoes the two calls above.
         let armed = Armed { worker: self, fds };
         let worker = &mut *armed.worker;
@@ -78,7 +78,7 @@ impl<P: Provider, H: Handler<P>> Armed<'_, P, H> {
 impl<P: Provider, H: Handler<P>> Drop for Armed<'_, P, H> {
     fn drop(&mut self) {
         if self.fds.is_some() {
-            self.worker.poller.woken();
+            self.worker.core.poller.woken();
         }
         self.worker.core.mailbox.state.end_rest();
     }

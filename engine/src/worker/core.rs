@@ -1,10 +1,11 @@
-//! The worker without its poller and its handler.
+//! The worker without its handler.
 
 use std_alloc::sync::Arc;
+use std_alloc::vec;
 use std_alloc::vec::Vec;
 
 use super::accounts::{Accounts, SendStatus};
-use super::config::Config;
+use super::config::{Config, POLL_BATCH};
 use super::credit_return::CreditReturns;
 use super::datagrams::Datagrams;
 use super::early::Early;
@@ -18,6 +19,7 @@ use super::send_error::SendError;
 use super::sender::Sender;
 use super::timers::Timers;
 use crate::provider::{Caps, Provider};
+use crate::wc::Wc;
 
 /// How an end in order goes on when everything that was accepted for the peer has gone.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,7 +43,8 @@ pub(super) struct Finish {
     pub(super) told: bool,
 }
 
-/// All of a worker except its handler and its poller.
+/// All of a worker except its handler. When it is dropped, it gives back the receives that it has:
+/// see [`super::last_turns`].
 pub(super) struct Core<P: Provider> {
     // Before the sender, which owns the memory that datagrams are received in.
     pub(super) datagrams: Datagrams<P>,
@@ -68,11 +71,19 @@ pub(super) struct Core<P: Provider> {
     /// Bytes of the longest one-sided request.
     pub(super) message_max: u32,
     pub(super) config: Config,
+    /// Places for the completions of one poll: `POLL_BATCH`, and more after a handler's panic left
+    /// that many.
+    pub(super) wcs: Vec<Wc>,
+    /// Completions at the front of `wcs` that are not dispatched yet, because a handler panicked.
+    pub(super) left: usize,
+    // Last: the queue pairs report to its completion queue.
+    pub(super) poller: P::Poller,
 }
 
 impl<P: Provider> Core<P> {
     pub(super) fn new(
         mailbox: Arc<Mailbox<P>>,
+        poller: P::Poller,
         accounts: Accounts<P>,
         datagrams: Datagrams<P>,
         caps: &Caps,
@@ -96,6 +107,9 @@ impl<P: Provider> Core<P> {
             turn: 0,
             message_max: caps.message_max,
             config: *config,
+            wcs: vec![Wc::default(); POLL_BATCH],
+            left: 0,
+            poller,
         }
     }
 

@@ -12,6 +12,9 @@ use super::requests::Ended;
 use crate::provider::Provider;
 use crate::room::Take;
 
+/// Turns in which closed peers get their last completions.
+pub(super) const CLOSE_TURNS: u32 = 1 << 12;
+
 /// Tells the handler of requests that are over.
 #[inline(never)]
 pub(super) fn report_requests<P: Provider, H: Handler<P>>(core: &mut Core<P>, handler: &mut H) {

@@ -10,6 +10,7 @@
 //! group and of later groups, and no two files use each other.
 
 mod arm;
+mod last_turns;
 mod run;
 mod setup;
 mod turn;

@@ -95,9 +95,8 @@ impl Promises {
     }
 
     /// Gives back what was borrowed. The receives are posted, or in a refill list that was set
-    /// aside for. That does not hold for a worker that is dropped before it has drained: nobody
-    /// posts the receives again that it had, and their promises come back all the same. A peer that
-    /// is promised one of them waits, or tries again.
+    /// aside for, or the worker that has them posts them in the same turn. A worker that is dropped
+    /// does so in its last turns.
     pub(super) fn give_back(&self, count: u32) {
         if count > 0 {
             self.spare.fetch_add(count, Ordering::Release);

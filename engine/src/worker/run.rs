@@ -2,14 +2,11 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::drain::Undone;
+use super::drain::{CLOSE_TURNS, Undone};
 use super::handler::Handler;
 use super::outbox::Outbox;
 use super::turn::Worker;
 use crate::provider::Provider;
-
-/// Turns in which closed peers get their last completions.
-const CLOSE_TURNS: u32 = 1 << 12;
 
 /// While busy, read the clock on every 16th turn.
 const CLOCK_TURNS: u64 = 16;
@@ -43,6 +40,10 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     ///
     /// `more` is called after every turn and says whether there is time: false closes at once what
     /// is left. A program without a clock can count the calls. Returns what had not ended by then.
+    ///
+    /// A worker that is dropped without this call closes its connections at once, and what waits
+    /// for its peers may be lost. Its handler hears of nothing. The receives that it has go back to
+    /// the [`SharedRecv`](super::SharedRecv) in any case.
     ///
     /// ```
     /// # use doorbell_engine::worker::{Handler, Worker};

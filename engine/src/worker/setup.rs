@@ -2,13 +2,12 @@
 
 use std_alloc::format;
 use std_alloc::sync::Arc;
-use std_alloc::vec;
 use std_alloc::vec::Vec;
 
 use doorbell_alloc::{BlockPool, Mapping};
 
 use super::accounts::{Accounts, Broken};
-use super::config::{Config, POLL_BATCH};
+use super::config::Config;
 use super::core::Core;
 use super::datagrams::Datagrams;
 use super::handler::Handler;
@@ -29,7 +28,6 @@ use super::watch::Closings;
 use crate::error::{Code, SetupError};
 use crate::provider::wake::WakeFds;
 use crate::provider::{Access, Caps, Poller, Provider, Qp, QpCaps, Sharing};
-use crate::wc::Wc;
 
 /// Checks that the device can make this worker's queue pairs, so that it fails here and not at each
 /// connection.
@@ -99,7 +97,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             broken: Broken::new(config.peers),
             stats: Stats::default(),
         };
-        let core = Core::new(mailbox.clone(), accounts, datagrams, nic.caps(), config);
+        let core = Core::new(mailbox.clone(), poller, accounts, datagrams, nic.caps(), config);
         let inline = config.inline_on::<P>(nic.caps());
         let with_inline = |caps: QpCaps| QpCaps { inline: caps.inline.max(inline), ..caps };
         let caps = [with_inline(config.qp_caps()), config.datagram_caps()];
@@ -114,13 +112,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             domain,
             closings: Arc::new(Closings::new(config.peers)),
         };
-        let wcs = vec![Wc::default(); POLL_BATCH];
         let (idle, uncounted, alone, settled) = (0, 0, 0, false);
         let worker = Worker {
             core,
-            poller,
-            wcs,
-            left: 0,
             idle,
             uncounted,
             alone,
@@ -142,7 +136,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// The descriptors that become readable while the worker is armed and has something to do; the
     /// same as long as it lives. `None`: the device cannot wake anybody. See [`Worker::arm`].
     pub fn wake_fds(&self) -> Option<WakeFds> {
-        self.poller.wake_fds()
+        self.core.poller.wake_fds()
     }
 
     /// A handle for other threads.

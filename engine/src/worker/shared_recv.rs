@@ -21,8 +21,8 @@ use crate::wr::{RecvWr, Sge};
 /// A shared receive queue with its memory. Clones are handles to the same queue. The memory goes
 /// with the last handle and the last worker on it.
 ///
-/// If several workers share it, [`Worker::drain`](super::Worker::drain) each before you drop it. A
-/// worker that is dropped with messages in its hands does not post their receives again.
+/// Several workers may share it. A worker that is dropped posts all receives again that it has,
+/// also if a handler's panic unwinds its thread, so the others can use them.
 pub struct SharedRecv<P: Provider> {
     inner: Arc<Inner<P>>,
     blocks: Blocks,

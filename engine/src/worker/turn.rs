@@ -49,14 +49,7 @@ pub(super) const LOOK_TURNS: u64 = 1 << 20;
 
 /// One core's datapath. One thread owns it; it may move to that thread, and is not shared.
 pub struct Worker<P: Provider, H: Handler<P>> {
-    // The core first, so that its queue pairs are gone before the completion queue they report to.
     pub(super) core: Core<P>,
-    pub(super) poller: P::Poller,
-    /// Places for the completions of one poll: `POLL_BATCH`, and more after a handler's panic left
-    /// that many.
-    pub(super) wcs: Vec<Wc>,
-    /// Completions at the front of `wcs` that are not dispatched yet, because a handler panicked.
-    pub(super) left: usize,
     /// Turns in a row that found nothing, and the number of those that are not in the counters yet.
     pub(super) idle: u64,
     pub(super) uncounted: u64,
@@ -83,7 +76,7 @@ struct Round<'a, P: Provider, H: Handler<P>> {
 impl<P: Provider, H: Handler<P>> Drop for Round<'_, P, H> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.worker.wcs = mem::take(&mut self.wcs);
+        self.worker.core.wcs = mem::take(&mut self.wcs);
         if self.next < self.end {
             self.worker.leave(self.next, self.end);
         }
@@ -102,7 +95,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// 0.
     #[inline(always)]
     pub fn turn(&mut self) -> usize {
-        match self.poller.poll_one() {
+        match self.core.poller.poll_one() {
             Polled::Nothing if self.is_short_idle_turn() => 0,
             Polled::Nothing => self.work(0),
             Polled::One(wc) => self.turn_one(&wc),
@@ -113,10 +106,10 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// A turn that polls for a list.
     #[inline(never)]
     pub(super) fn turn_full(&mut self) -> usize {
-        if self.left > 0 {
+        if self.core.left > 0 {
             return self.work(0);
         }
-        let taken = self.poller.poll_more(&mut self.wcs);
+        let taken = self.core.poller.poll_more(&mut self.core.wcs);
         if taken == 0 && self.is_short_idle_turn() {
             return 0;
         }
@@ -160,9 +153,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             // those left from the previous turn. Inlined: a function would need the completion in
             // memory, in every turn.
             self.make_place();
-            if let Some(place) = self.wcs.get_mut(self.left) {
+            if let Some(place) = self.core.wcs.get_mut(self.core.left) {
                 *place = *wc;
-                self.left += 1;
+                self.core.left += 1;
             }
             return self.work(0);
         }
@@ -185,19 +178,19 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     #[cold]
     #[inline(never)]
     fn make_place(&mut self) {
-        let places = self.left + 1;
-        if self.wcs.len() < places && self.wcs.make_room(places) {
-            self.wcs.put(Wc::default());
+        let places = self.core.left + 1;
+        if self.core.wcs.len() < places && self.core.wcs.make_room(places) {
+            self.core.wcs.put(Wc::default());
         }
     }
 
     /// The turn after a poll for a list.
     #[inline(never)]
     fn work(&mut self, taken: usize) -> usize {
-        let wcs = mem::take(&mut self.wcs);
+        let wcs = mem::take(&mut self.core.wcs);
         let mut round = Round { worker: self, wcs, next: 0, end: taken };
         if round.worker.core.mailbox.has_mail() {
-            round.end += mem::take(&mut round.worker.left);
+            round.end += mem::take(&mut round.worker.core.left);
             admit::admit(&mut round.worker.core, &mut round.worker.handler);
         }
         let taken = round.end;
@@ -234,12 +227,12 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     fn leave(&mut self, next: usize, end: usize) {
         self.core.sender.accounts.stats.completions += next as u64;
         for at in next..end {
-            let wc = self.wcs.get(at).copied();
-            if let (Some(place), Some(wc)) = (self.wcs.get_mut(at - next), wc) {
+            let wc = self.core.wcs.get(at).copied();
+            if let (Some(place), Some(wc)) = (self.core.wcs.get_mut(at - next), wc) {
                 *place = wc;
             }
         }
-        self.left = end - next;
+        self.core.left = end - next;
         self.settled = false;
         self.core.mailbox.call();
     }
@@ -311,7 +304,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
 
     /// A completion queue that has failed ends all peers.
     pub(super) fn check_health(&mut self) {
-        if self.poller.is_broken() {
+        if self.core.poller.is_broken() {
             self.core.fail_all(DownReason::Failed(Status::Fatal));
         }
     }

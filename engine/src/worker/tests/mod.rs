@@ -4,6 +4,7 @@ mod breaches;
 mod credits;
 mod datagrams;
 mod doorbells;
+mod drops;
 mod ends;
 mod finish;
 mod half;

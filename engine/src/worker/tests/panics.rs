@@ -58,7 +58,7 @@ fn turn(side: &mut Side<Shaky>) -> bool {
 /// A turn on a device that finds each completion alone.
 fn turn_alone(side: &mut Side<Shaky>) -> bool {
     let mut wc = [Wc::default()];
-    assert_eq!(side.worker.poller.poll(&mut wc), 1);
+    assert_eq!(side.worker.core.poller.poll(&mut wc), 1);
     catch_unwind(AssertUnwindSafe(|| side.worker.turn_one(&wc[0]))).is_err()
 }
 
