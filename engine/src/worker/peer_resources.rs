@@ -33,15 +33,14 @@ pub(super) struct CreditWords<P: Provider> {
 }
 
 impl<P: Provider> CreditWords<P> {
-    /// Registers words for the peers' connections, and sets aside the blocks that the refill list
-    /// may hold while peers already have credit for them. A connection has its word from before it
-    /// is made until its slot is free, so a worker never gets more queue pairs than it has slots.
+    /// Registers words for the peers' connections. A connection has its word from before it is made
+    /// until its slot is free, so a worker never gets more queue pairs than it has slots.
     pub(super) fn new(
         nic: &P,
         shared: &SharedRecv<P>,
         config: &Config,
     ) -> Result<CreditWords<P>, SetupError> {
-        let Config { peers, window: most, window_min, refill, overcommit, .. } = *config;
+        let Config { peers, window: most, window_min, .. } = *config;
         let memory = nic.peer_memory(peers as usize * WORD)?;
         let region = nic.register(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let free = ArrayQueue::new(peers as usize);
@@ -50,15 +49,6 @@ impl<P: Provider> CreditWords<P> {
         }
         let holders = (0..peers).map(|_| AtomicU64::new(0)).collect();
         let base = if most == 0 { 0 } else { window_min };
-        let refills = if most == 0 { 0 } else { refill.saturating_mul(overcommit) };
-        shared.promises().set_aside(refills).map_err(|spare| {
-            let asked = format!("a worker with refill = {refill} on a shared receive queue");
-            let short = refills.saturating_sub(spare).div_ceil(overcommit);
-            SetupError::new(Code::NoMemory, asked, shared.unpromised(spare)).cure(format!(
-                "raise Config::recv_blocks to {} at least, or lower Config::peers",
-                shared.blocks().saturating_add(short)
-            ))
-        })?;
         Ok(CreditWords { region, free, holders, shared: shared.clone(), peers, most, base })
     }
 

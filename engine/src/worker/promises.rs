@@ -3,9 +3,10 @@
 //!
 //! Each receive counts as often as it may be promised (`Config::overcommit`). The base windows of
 //! `Config::peers` peers are set aside when the queue is made, and each worker sets aside what its
-//! refill list may hold. The rest is the *surplus*. Peers that use their windows borrow it in equal
-//! shares, whichever came first, and give it back when they fall idle. Workers that share a queue
-//! may have more peers together: their base windows come out of the surplus while some is left.
+//! refill list may hold, as long as it lives. The rest is the *surplus*. Peers that use their
+//! windows borrow it in equal shares, whichever came first, and give it back when they fall idle.
+//! Workers that share a queue may have more peers together: their base windows come out of the
+//! surplus while some is left.
 
 use super::config::Config;
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
@@ -46,7 +47,7 @@ impl Promises {
         }
     }
 
-    /// Takes `count` out of the surplus for good.
+    /// Takes `count` out of the surplus.
     ///
     /// # Errors
     /// What there is, if that is less.
@@ -54,6 +55,12 @@ impl Promises {
         self.take(|spare| spare.checked_sub(count))?;
         self.surplus.fetch_sub(count, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Gives back what was set aside.
+    pub(super) fn put_aside(&self, count: u32) {
+        self.surplus.fetch_add(count, Ordering::Relaxed);
+        self.give_back(count);
     }
 
     /// A base window of `count`, from those set aside or else from the surplus.

@@ -4,6 +4,7 @@
 
 use core::slice;
 
+use std_alloc::format;
 use std_alloc::vec::Vec;
 
 use super::config::Config;
@@ -11,6 +12,7 @@ use super::kept::KeptMessage;
 use super::message::{Message, PeerId};
 use super::shared_recv::SharedRecv;
 use super::stats::Stats;
+use crate::error::{Code, SetupError};
 use crate::provider::{Provider, Srq};
 use crate::room::Room;
 use crate::wc::{Wc, WcFlags, WcOpcode};
@@ -25,19 +27,36 @@ pub(super) enum Refill {
     All,
 }
 
-/// The shared receive memory, and the blocks of it that are free and not posted.
+/// The shared receive memory, and the blocks of it that are free and not posted. Its owner posts
+/// them all before it drops this.
 pub(super) struct RecvBlocks<P: Provider> {
     pub(super) shared: SharedRecv<P>,
     free: Vec<RecvWr>,
     batch: usize,
     /// Receives that came back without a message to a handler.
     returned_otherwise: u64,
+    /// Receives that are set aside for `free`: peers may have credit for them already.
+    aside: u32,
 }
 
 impl<P: Provider> RecvBlocks<P> {
-    pub(super) fn new(shared: SharedRecv<P>, config: &Config) -> RecvBlocks<P> {
+    /// Sets aside the blocks that may be free while peers already have credit for them.
+    ///
+    /// # Errors
+    /// `NoMemory`: too many are promised.
+    pub(super) fn new(shared: SharedRecv<P>, config: &Config) -> Result<Self, SetupError> {
+        let Config { window, refill, overcommit, .. } = *config;
+        let aside = if window == 0 { 0 } else { refill.saturating_mul(overcommit) };
+        shared.promises().set_aside(aside).map_err(|spare| {
+            let asked = format!("a worker with refill = {refill} on a shared receive queue");
+            let short = aside.saturating_sub(spare).div_ceil(overcommit);
+            SetupError::new(Code::NoMemory, asked, shared.unpromised(spare)).cure(format!(
+                "raise Config::recv_blocks to {} at least, or lower Config::peers",
+                shared.blocks().saturating_add(short)
+            ))
+        })?;
         let free = Vec::with_capacity(shared.blocks() as usize);
-        RecvBlocks { shared, free, batch: config.refill as usize, returned_otherwise: 0 }
+        Ok(RecvBlocks { shared, free, batch: refill as usize, returned_otherwise: 0, aside })
     }
 
     /// The number of blocks that are free and not posted.
@@ -153,5 +172,11 @@ impl<P: Provider> RecvBlocks<P> {
     /// The block a message lies in.
     pub(super) fn block_of(&self, message: &Message<'_>) -> Option<u32> {
         self.shared.block_at(message.block.as_ptr())
+    }
+}
+
+impl<P: Provider> Drop for RecvBlocks<P> {
+    fn drop(&mut self) {
+        self.shared.promises().put_aside(self.aside);
     }
 }

@@ -89,7 +89,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         let datagrams = Datagrams::new(nic, config);
         let accounts = Accounts {
             in_flight: InFlight::new(config),
-            recv: RecvBlocks::new(shared.clone(), config),
+            recv: RecvBlocks::new(shared.clone(), config)?,
             send: SendBlocks::new(region, pool),
             requests: Requests::new(config.requests),
             credit_due: Vec::with_capacity(config.peers as usize),

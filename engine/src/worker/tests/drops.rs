@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::credits::COUNTED;
 use super::*;
 use crate::provider::Poller;
 
@@ -220,6 +221,21 @@ fn a_drained_worker_gives_back_the_rest() {
         drop(first.worker);
         calls
     });
+}
+
+/// What is set aside for the refill list of a worker goes back with it.
+#[test]
+fn workers_may_come_and_go_for_ever() {
+    let nic = Soft::new("soft0", Host::alone(clock), None);
+    let memory = shared(&nic, &COUNTED);
+    let figures = || (memory.promises().spare(), memory.promises().share());
+    let before = figures();
+    for _ in 0..20 {
+        let one = worker(&nic, &memory, &COUNTED, false);
+        assert!(figures() < before);
+        drop(one);
+        assert_eq!(figures(), before);
+    }
 }
 
 /// What a handler borrows may be read while the worker is still there: the end of a worker does not
