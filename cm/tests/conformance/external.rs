@@ -1,6 +1,7 @@
 //! Queue pairs that are moved from state to state by hand and connected by ids: CM-12, and QP-20 as
 //! a query shows it.
 
+use std::sync::Mutex;
 use std::thread;
 
 use doorbell_cm::{
@@ -71,11 +72,6 @@ pub(crate) fn say<F: Fabric>(bed: &Bed<F>, from: &mut ExternalQp<F>, to: &mut Ex
 
 pub(crate) type Side<F> = (Id<F>, ExternalQp<F>);
 
-/// Two ids that connect external queue pairs.
-fn pair<F: Fabric>(bed: &Bed<F>, asks: &ConnParam<'_>, grants: &ConnParam<'_>) -> [Side<F>; 2] {
-    joined(bed, [own(bed), own(bed)], asks, grants)
-}
-
 /// Two ids that connect these queue pairs, which are in RESET.
 pub(crate) fn joined<F: Fabric>(
     bed: &Bed<F>,
@@ -116,9 +112,32 @@ pub(crate) fn joined_by<F: Fabric>(
 }
 
 fn cm_12_a_queue_pair_of_ones_own_is_connected_in_four_steps<F: Fabric>(bed: &Bed<F>) {
-    let asks = ConnParam { private_data: b"mine", responder_resources: 3, ..Default::default() };
-    let grants = ConnParam { private_data: b"yours", initiator_depth: 2, ..Default::default() };
-    let [(mut one, mut left), (mut two, mut right)] = pair(bed, &asks, &grants);
+    let asks = ConnParam {
+        private_data: b"mine",
+        responder_resources: 3,
+        retry_count: 3,
+        rnr_retry: 2,
+        ..Default::default()
+    };
+    let grants = ConnParam {
+        private_data: b"yours",
+        initiator_depth: 2,
+        retry_count: 5,
+        rnr_retry: 6,
+        ..Default::default()
+    };
+    let agreed = Mutex::new(Vec::new());
+    let note = |qp: &mut ExternalQp<F>, id: &mut Id<F>| {
+        go(qp, id, QpState::Rtr);
+        let fields = id.by_hand().init_qp_attr(QpState::Rts).expect("the fields for this state");
+        agreed.lock().expect("no panic").push((fields.retry_cnt, fields.rnr_retry));
+        go(qp, id, QpState::Rts);
+    };
+    let qps = [own(bed), own(bed)];
+    let [(mut one, mut left), (mut two, mut right)] = joined_by(bed, qps, &asks, &grants, note);
+    // The accepting side comes first. The retries for want of a receive are the other side's (QP-20).
+    let retries = [(Some(3), Some(2)), (Some(3), Some(6))];
+    assert_eq!(agreed.into_inner().expect("no panic"), retries);
     assert_padded(two.private_data(), b"mine", 56);
     assert_padded(one.private_data(), b"yours", 196);
     assert_eq!(two.depths().map(|depths| depths.initiator), Some(3));

@@ -66,7 +66,7 @@ use doorbell_seam::{error, event, provider, wc, wr};
 
 #[cfg(feature = "std")]
 pub use self::control::{
-    Carrier, CarrierEnd, Parting, Requests, SOFT_DEVICE, SoftChannel, SoftDevice, SoftId,
+    Carrier, CarrierEnd, Parting, PeerQp, Requests, SOFT_DEVICE, SoftChannel, SoftDevice, SoftId,
     Uncancelled, Waiter, event_failure,
 };
 pub use self::device::host::{Host, Member, Membership, Neighbours};

@@ -28,7 +28,7 @@ fn translate(mut event: Event<SoftDevice>) -> Option<*mut rdma_cm_event> {
     let mut told = Told {
         ud: event.ud,
         depths: event.depths,
-        qp_num: None,
+        peer: None,
         data: std::mem::take(&mut event.private_data),
     };
     let mut user = None;
@@ -53,7 +53,7 @@ fn translate(mut event: Event<SoftDevice>) -> Option<*mut rdma_cm_event> {
         }
         if told.depths.is_some() {
             // It has come with them.
-            told.qp_num = id_at(id).ok().and_then(|id| lock(&id.own.id).peer_qp());
+            told.peer = id_at(id).ok().and_then(|id| lock(&id.own.id).peer_qp());
         }
     }
     Some(tell((id, listener), (event.kind, event.status), told, (user, Some(report))))

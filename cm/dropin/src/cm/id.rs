@@ -211,7 +211,7 @@ pub(crate) unsafe fn keep_event(
             Told {
                 ud: id.ud(),
                 depths: id.depths(),
-                qp_num: id.peer_qp(),
+                peer: id.peer_qp(),
                 data: id.private_data().to_vec(),
             }
         };

@@ -28,8 +28,10 @@ use crate::qp::{ibv_create_qp, ibv_query_qp};
 
 const TCP: i32 = 0x106;
 const UDP: i32 = 0x111;
+const CONNECT_REQUEST: i32 = 4;
 const CONNECT_RESPONSE: i32 = 5;
 const REJECTED: i32 = 8;
+const ESTABLISHED: i32 = 9;
 const MULTICAST_JOIN: i32 = 12;
 /// States of `ibv_qp_state`.
 const INIT: i32 = 1;
@@ -309,20 +311,38 @@ fn the_queue_pair_of_an_id_may_have_the_extended_post() {
 }
 
 #[test]
-fn an_event_has_the_number_of_the_peers_queue_pair() {
+fn events_have_what_the_peer_says_of_its_queue_pair() {
     let channel = rdma_create_event_channel();
     let listener = bound(channel, TCP);
     assert_eq!(unsafe { rdma_listen(listener, 4) }, 0);
     let id = routed(listener);
+    let said = |event: *mut rdma_cm_event| unsafe {
+        let said = (*event).param.conn;
+        ((*event).event, said.qp_num, said.retry_count, said.rnr_retry_count)
+    };
+    let param = |retry_count, rnr_retry_count| unsafe {
+        rdma_conn_param { retry_count, rnr_retry_count, ..zeroed() }
+    };
     unsafe {
         let mut attr = small_rc();
         assert_eq!(rdma_create_qp(id, null_mut(), &raw mut attr), 0);
         let (at, num) = (id as usize, (*(*id).qp).qp_num);
-        let connecter = thread::spawn(move || rdma_connect(at as *mut rdma_cm_id, null_mut()));
+        let connecter = thread::spawn(move || {
+            let mut asks = param(3, 2);
+            rdma_connect(at as *mut rdma_cm_id, &raw mut asks)
+        });
         let mut event = null_mut();
         assert_eq!(rdma_get_cm_event(channel, &raw mut event), 0);
-        assert_eq!((*event).param.conn.qp_num, num);
-        assert_eq!(rdma_reject((*event).id, null(), 0), 0);
-        assert_eq!(connecter.join().unwrap(), -1);
+        assert_eq!(said(event), (CONNECT_REQUEST, num, 3, 2));
+        let request = (*event).id;
+        assert_eq!(rdma_ack_cm_event(event), 0);
+        assert_eq!(rdma_create_qp(request, null_mut(), &raw mut attr), 0);
+        let mut grants = param(5, 6);
+        assert_eq!(rdma_accept(request, &raw mut grants), 0);
+        assert_eq!(connecter.join().unwrap(), 0);
+        // An answer has no retry count, and what says that the peer is up has nothing.
+        assert_eq!(said((*id).event), (ESTABLISHED, (*(*request).qp).qp_num, 0, 6));
+        assert_eq!(rdma_get_cm_event(channel, &raw mut event), 0);
+        assert_eq!(said(event), (ESTABLISHED, 0, 0, 0));
     }
 }

@@ -4,6 +4,7 @@ use std::ptr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use doorbell_fabric::{Depths, EventKind, UdParam};
+use doorbell_soft::PeerQp;
 use libc::c_int;
 
 use crate::attr::address_attr;
@@ -60,8 +61,8 @@ impl Noun for Taken {
 pub(crate) struct Told {
     pub(crate) ud: Option<UdParam>,
     pub(crate) depths: Option<Depths>,
-    /// The number of its queue pair.
-    pub(crate) qp_num: Option<u32>,
+    /// Its queue pair.
+    pub(crate) peer: Option<PeerQp>,
     pub(crate) data: Vec<u8>,
 }
 
@@ -88,10 +89,10 @@ fn param(told: &Told) -> event_param {
             responder_resources: depths.responder,
             initiator_depth: depths.initiator,
             flow_control: 0,
-            retry_count: 7,
-            rnr_retry_count: 7,
+            retry_count: told.peer.map_or(0, |peer| peer.retry_count),
+            rnr_retry_count: told.peer.map_or(0, |peer| peer.rnr_retry),
             srq: 0,
-            qp_num: told.qp_num.unwrap_or(0),
+            qp_num: told.peer.map_or(0, |peer| peer.num),
         };
     }
     param

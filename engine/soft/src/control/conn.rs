@@ -32,7 +32,7 @@ impl Core {
     /// Starts to connect (`rdma_connect`).
     pub(super) fn start(&mut self, param: &ConnParam<'_>, qp: &QpControl) -> Option<Raised> {
         let (Some(local), Some(_)) = (self.local, self.remote) else { return None };
-        self.rnr_retry = param.rnr_retry;
+        (self.retry_count, self.rnr_retry) = (param.retry_count, param.rnr_retry);
         let asked =
             Depths { responder: param.responder_resources, initiator: param.initiator_depth };
         self.depths = asked.within(self.depths_max());
@@ -41,6 +41,8 @@ impl Core {
             qp: qp.num(),
             from: local,
             depths: self.depths,
+            retry_count: param.retry_count,
+            rnr_retry: param.rnr_retry,
             directory: self.device.directory,
             data: padded(param.private_data),
         })));
@@ -164,6 +166,7 @@ impl Core {
             link: offer.id,
             maker: offer.maker,
             depths: self.depths,
+            rnr_retry: param.rnr_retry,
             directory: self.device.directory,
             data: padded(param.private_data),
         }));

@@ -17,7 +17,7 @@ use super::links::Offer;
 use super::rendezvous::HangsUp;
 use super::spare::Accepted;
 use super::sys::{self, Epoll, Received, Socket};
-use super::wire::{Instance, MESSAGE_MAX, Message, Request};
+use super::wire::{Instance, MESSAGE_MAX, Message, PeerQp, Request};
 use crate::{LinkShared, QpControl};
 
 /// How long a side waits for the other's answer: about as long as a kernel's connection manager
@@ -114,8 +114,8 @@ pub(super) struct End {
     pub(super) data: OnceLock<Vec<u8>>,
     /// The depths that came with the peer's request or answer.
     pub(super) depths: OnceLock<Depths>,
-    /// The number of the peer's queue pair, which came with them.
-    pub(super) peer_qp: OnceLock<u32>,
+    /// The peer's queue pair, which came with them.
+    pub(super) peer_qp: OnceLock<PeerQp>,
     /// User data.
     context: AtomicU64,
 }
@@ -152,6 +152,8 @@ pub(super) struct Core {
     pub(super) request: Option<Box<Request>>,
     /// This side's request, until the listener has room.
     pub(super) pending_request: Option<Message>,
+    /// The program's own figures, by its connect or accept.
+    pub(super) retry_count: u8,
     pub(super) rnr_retry: u8,
     /// The code last set for the queue pair's timer.
     pub(super) rnr_timer: u8,
@@ -213,6 +215,7 @@ impl End {
             deadline: None,
             request: None,
             pending_request: None,
+            retry_count: 7,
             rnr_retry: 7,
             rnr_timer: RNR_TIMER_DEFAULT,
             depths: Depths::default(),
@@ -262,9 +265,9 @@ impl End {
         };
         let raised = match message {
             Some(message) => {
-                if let Some(num) = message.qp() {
+                if let Some(qp) = message.qp() {
                     // The first one counts: a second is refused.
-                    let _ = self.peer_qp.set(num);
+                    let _ = self.peer_qp.set(qp);
                 }
                 core.receive(message, files)
             }

@@ -179,10 +179,16 @@ pub(super) fn fields_for(end: &Arc<End>, state: QpState) -> Result<QpFields, CmE
             ..QpFields::to(state)
         });
     }
-    let Some((instance, peer, depths)) = core.peer_of_external() else {
+    let known = core.peer_of_external().zip(end.peer_qp.get());
+    let Some(((instance, peer, depths), theirs)) = known else {
         let answer = format!("the id is {:?}: the peer is not known yet", core.state);
         return Err(CmError::new(Code::Invalid, asked(), answer));
     };
+    // The active side's figure holds for both; how often a side's sends wait for a receive, the
+    // other side says (QP-20).
+    let asked_here = core.state == State::Answered;
+    let retry_count = if asked_here { core.retry_count } else { theirs.retry_count };
+    let rnr_retry = theirs.rnr_retry;
     match state {
         QpState::Rtr => {
             let psn = core.psn()?;
@@ -202,8 +208,8 @@ pub(super) fn fields_for(end: &Arc<End>, state: QpState) -> Result<QpFields, CmE
         }
         QpState::Rts => Ok(QpFields {
             timeout: Some(core.options.ack_timeout),
-            retry_cnt: asks(kind).then_some(7),
-            rnr_retry: asks(kind).then_some(7),
+            retry_cnt: asks(kind).then_some(retry_count),
+            rnr_retry: asks(kind).then_some(rnr_retry),
             sq_psn: Some(core.psn()?),
             max_rd_atomic: asks(kind).then_some(depths.initiator),
             ..QpFields::to(state)

@@ -144,14 +144,24 @@ fn message(dice: &mut Dice, files: &Files, kind: usize) -> Message {
     let place = Place { instance: array(dice), domain: dice.any() as u32, queue: 2 };
     let depths = Depths { responder: dice.any() as u8, initiator: dice.any() as u8 };
     let (qp, directory) = (dice.any() as u32, files.name(dice));
+    let (retry_count, rnr_retry) = (dice.below(8) as u8, dice.below(8) as u8);
     match kind {
         0 => {
             let (from, data) = (loopback(dice.any() as u16), array(dice));
-            Message::Request(Box::new(Request { place, qp, from, depths, directory, data }))
+            Message::Request(Box::new(Request {
+                place,
+                qp,
+                from,
+                depths,
+                retry_count,
+                rnr_retry,
+                directory,
+                data,
+            }))
         }
         1 => {
             let (link, maker, data) = (dice.any() % 3, !dice.one_in(4), array(dice));
-            let reply = Reply { place, qp, link, maker, depths, directory, data };
+            let reply = Reply { place, qp, link, maker, depths, rnr_retry, directory, data };
             Message::Reply(Box::new(reply))
         }
         2 => Message::Ready,

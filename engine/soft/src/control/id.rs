@@ -20,6 +20,7 @@ use super::clock::rnr_timer_ns;
 use super::device::{DeviceInner, SoftDevice};
 use super::end::{Core, End, Raised, State};
 use super::sys::Socket;
+use super::wire::PeerQp;
 use super::{external, place, sidr};
 use crate::{QpControl, SoftQp, SoftXrcd};
 
@@ -153,8 +154,8 @@ impl SoftId {
         Ok(self.waiter(asked, EventKind::Established))
     }
 
-    /// The number of the peer's queue pair, once its request or answer has come.
-    pub fn peer_qp(&self) -> Option<u32> {
+    /// The peer's queue pair, once its request or answer has come.
+    pub fn peer_qp(&self) -> Option<PeerQp> {
         self.end.peer_qp.get().copied()
     }
 

@@ -77,6 +77,7 @@ pub(crate) use self::host::threads;
 pub use self::id::{Requests, SoftId, Waiter, event_failure};
 pub use self::rendezvous::Parting;
 pub use self::sys::Uncancelled;
+pub use self::wire::PeerQp;
 
 use self::channel::Inner;
 use doorbell_fabric::AddrInfo;

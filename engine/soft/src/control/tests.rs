@@ -9,7 +9,7 @@ use doorbell_fabric::{ConnParam, Depths, QpAttr};
 use doorbell_fabric::{Join, QpAttrEx};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{
-    HASH_KEY_BYTES, HashFields, HashFunction, Poller, Provider, QpCaps, QpType, RxHash, Sharing,
+    HASH_KEY_BYTES, HashFields, HashFunction, Poller, Provider, Qp, QpCaps, QpType, RxHash, Sharing,
 };
 use doorbell_seam::wc::{Status, Wc};
 
@@ -94,6 +94,8 @@ pub(super) fn request() -> Message {
         qp: 77,
         from,
         depths: Depths::default(),
+        retry_count: 7,
+        rnr_retry: 7,
         directory: NOWHERE,
         data: padded(b"hi"),
     }))
@@ -255,9 +257,16 @@ fn a_reply_with_a_false_link_is_refused() {
         let liar = Liar(socket.accept().unwrap().expect("it has connected"));
         assert!(matches!(liar.receive(), Some(Message::Request(_))));
         let place = Place { instance: [3; 16], domain: 1, queue: 2 };
-        let depths = Depths::default();
-        let reply =
-            Reply { place, qp: 77, link: 5, maker, depths, directory: NOWHERE, data: padded(&[]) };
+        let reply = Reply {
+            place,
+            qp: 77,
+            link: 5,
+            maker,
+            depths: Depths::default(),
+            rnr_retry: 7,
+            directory: NOWHERE,
+            data: padded(&[]),
+        };
         let reply = Message::Reply(Box::new(reply)).encode();
         liar.0.send(&reply, file.as_slice()).unwrap();
         let event = next(&channel);
@@ -404,6 +413,36 @@ fn queue_pairs_of_one_device_and_one_queue_meet_themselves() {
     drop((first, second));
 }
 
+/// The retries for want of a receive are the other side's, all others the connecting side's (QP-20).
+#[test]
+fn qp_20_each_side_hears_the_retries_of_the_other() {
+    let device = SoftDevice::open().unwrap();
+    let [here, there] = [(); 2].map(|()| device.open_channel().unwrap());
+    let (listener, _) = listener(&device, &there);
+    let mut id = device.create_id(Some(&here), PortSpace::Tcp).unwrap();
+    id.resolve_addr(None, listener.local_addr().unwrap(), SOON).unwrap();
+    id.resolve_route(SOON).unwrap();
+    let mut unbound = device.create_id(None, PortSpace::Tcp).unwrap();
+    unbound.bind(loopback(0)).unwrap();
+    let (qp, _poller) = with_qp(&device, &mut unbound);
+    let param = |retry_count, rnr_retry| ConnParam { retry_count, rnr_retry, ..Default::default() };
+    id.connect_with(&qp, &param(3, 2)).unwrap();
+    let told = |id: &mut SoftId| {
+        let fields = id.init_qp_attr(QpState::Rts).unwrap();
+        (id.peer_qp().unwrap(), fields.retry_cnt.zip(fields.rnr_retry).unwrap())
+    };
+    let mut request = next(&there).request.unwrap();
+    let (other, _other_poller) = with_qp(&device, &mut request);
+    let theirs = PeerQp { num: qp.num(), retry_count: 3, rnr_retry: 2 };
+    assert_eq!(told(&mut request), (theirs, (3, 2)));
+    request.accept(&param(5, 6)).unwrap();
+    for kind in [EventKind::AddrResolved, EventKind::RouteResolved, EventKind::ConnectResponse] {
+        assert_eq!(next(&here).kind, kind);
+    }
+    let theirs = PeerQp { num: other.num(), retry_count: 0, rnr_retry: 6 };
+    assert_eq!(told(&mut id), (theirs, (3, 6)));
+}
+
 #[test]
 fn an_accepted_peer_that_never_took_its_end_gives_it_back() {
     let device = SoftDevice::open().unwrap();
@@ -520,7 +559,7 @@ fn an_abandoned_queue_pair_is_flushed_when_its_id_goes() {
 }
 
 pub(super) fn post_receive(qp: &mut SoftQp, region: &SoftRegion) {
-    use doorbell_seam::provider::{Qp, Region};
+    use doorbell_seam::provider::Region;
     use doorbell_seam::wr::{RecvWr, Sge};
     let sge = Sge { addr: region.as_ptr() as u64, length: 64, lkey: region.lkey() };
     #[expect(unsafe_code, reason = "the region outlives the queue pair in its test")]

@@ -20,7 +20,7 @@ use crate::FileName;
 /// First word of each message: the name of the protocol.
 const MAGIC: u32 = 0x4442_434d;
 /// Changes with every change of a message or of the layout of a link or a table.
-const VERSION: u16 = 10;
+const VERSION: u16 = 11;
 
 /// The longest message, in bytes.
 pub(super) const MESSAGE_MAX: usize = 256;
@@ -36,6 +36,18 @@ pub(super) struct Place {
     pub(super) queue: u32,
 }
 
+/// The peer's queue pair, as its request or its answer describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerQp {
+    /// Its number.
+    pub num: u32,
+    /// `retry_count` of the connecting side's [`doorbell_fabric::ConnParam`]; an answer has none,
+    /// and this is 0 then, as in events of librdmacm.
+    pub retry_count: u8,
+    /// `rnr_retry` of the peer's [`doorbell_fabric::ConnParam`].
+    pub rnr_retry: u8,
+}
+
 /// The request of an active side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
@@ -44,6 +56,9 @@ pub(super) struct Request {
     /// The address the active side gives as its own.
     pub(super) from: SocketAddr,
     pub(super) depths: Depths,
+    /// `retry_count` and `rnr_retry` of the active side's [`doorbell_fabric::ConnParam`].
+    pub(super) retry_count: u8,
+    pub(super) rnr_retry: u8,
     pub(super) directory: FileName,
     pub(super) data: [u8; CONNECT_DATA_MAX],
 }
@@ -79,6 +94,8 @@ pub(super) struct Reply {
     /// The passive side is the link's maker.
     pub(super) maker: bool,
     pub(super) depths: Depths,
+    /// `rnr_retry` of the passive side's [`doorbell_fabric::ConnParam`].
+    pub(super) rnr_retry: u8,
     pub(super) directory: FileName,
     pub(super) data: [u8; ACCEPT_DATA_MAX],
 }
@@ -122,11 +139,17 @@ impl Message {
         Message::Reject { status: Rejection::Consumer as i32, data: Box::new(padded(data)) }
     }
 
-    /// The number of the sender's queue pair, in a request and in its answer.
-    pub(super) fn qp(&self) -> Option<u32> {
+    /// The sender's queue pair, in a request and in its answer.
+    pub(super) fn qp(&self) -> Option<PeerQp> {
         match self {
-            Message::Request(request) => Some(request.qp),
-            Message::Reply(reply) => Some(reply.qp),
+            Message::Request(request) => Some(PeerQp {
+                num: request.qp,
+                retry_count: request.retry_count,
+                rnr_retry: request.rnr_retry,
+            }),
+            Message::Reply(reply) => {
+                Some(PeerQp { num: reply.qp, retry_count: 0, rnr_retry: reply.rnr_retry })
+            }
             _ => None,
         }
     }
@@ -156,6 +179,7 @@ impl Message {
                 out.extend(request.qp.to_le_bytes());
                 put_addr(&mut out, request.from);
                 out.extend([request.depths.responder, request.depths.initiator]);
+                out.extend([request.retry_count, request.rnr_retry]);
                 put_name(&mut out, request.directory);
                 out.extend(request.data);
             }
@@ -165,6 +189,7 @@ impl Message {
                 out.extend(reply.link.to_le_bytes());
                 out.push(u8::from(reply.maker));
                 out.extend([reply.depths.responder, reply.depths.initiator]);
+                out.push(reply.rnr_retry);
                 put_name(&mut out, reply.directory);
                 out.extend(reply.data);
             }
@@ -205,6 +230,8 @@ impl Message {
                 qp: rest.u32()?,
                 from: rest.addr()?,
                 depths: rest.depths()?,
+                retry_count: rest.retries()?,
+                rnr_retry: rest.retries()?,
                 directory: rest.name()?,
                 data: rest.array()?,
             })),
@@ -214,6 +241,7 @@ impl Message {
                 link: rest.u64()?,
                 maker: rest.array::<1>()? != [0],
                 depths: rest.depths()?,
+                rnr_retry: rest.retries()?,
                 directory: rest.name()?,
                 data: rest.array()?,
             })),
@@ -293,6 +321,12 @@ impl Bytes<'_> {
         Some(Depths { responder, initiator })
     }
 
+    /// A number of retries, which has three bits.
+    fn retries(&mut self) -> Option<u8> {
+        let [count] = self.array()?;
+        (count <= 7).then_some(count)
+    }
+
     fn place(&mut self) -> Option<Place> {
         Some(Place { instance: self.array()?, domain: self.u32()?, queue: self.u32()? })
     }
@@ -320,10 +354,13 @@ mod tests {
         let depths = Depths { responder: 3, initiator: 16 };
         let directory = FileName { fd: 9, inode: 1 << 50 };
         let welcome = padded(b"welcome");
-        let reply =
-            Reply { place, qp: 5, link: 1 << 40, maker: true, depths, directory, data: welcome };
+        let (retry_count, rnr_retry, link) = (5, 6, 1 << 40);
+        let request =
+            Request { place, qp: 4, from, depths, retry_count, rnr_retry, directory, data };
+        let data = welcome;
+        let reply = Reply { place, qp: 5, link, maker: true, depths, rnr_retry, directory, data };
         vec![
-            Message::Request(Box::new(Request { place, qp: 4, from, depths, directory, data })),
+            Message::Request(Box::new(request)),
             Message::Reply(Box::new(reply)),
             Message::Ready,
             Message::Reject { status: 28, data: Box::new(padded(b"no")) },
@@ -338,6 +375,25 @@ mod tests {
     fn encoding_and_decoding_agree() {
         for message in all() {
             assert_eq!(Message::decode(&message.encode()).as_ref(), Some(&message));
+        }
+    }
+
+    #[test]
+    fn more_retries_than_three_bits_hold_are_refused() {
+        for message in all() {
+            let counts: &[usize] = match &message {
+                // Behind the head, the place, the queue pair, the address and the depths.
+                Message::Request(_) => &[57, 58],
+                // Behind the head, the place, the queue pair, the link, its maker and the depths.
+                Message::Reply(_) => &[47],
+                _ => &[],
+            };
+            for at in counts {
+                let mut bytes = message.encode();
+                assert!((5..=6).contains(&bytes[*at]));
+                bytes[*at] = 8;
+                assert_eq!(Message::decode(&bytes), None);
+            }
         }
     }
 
