@@ -3,7 +3,7 @@
 
 use std::ptr;
 
-use doorbell_fabric::{AddrInfo, EventKind, Fabric, Hints};
+use doorbell_fabric::{AddrInfo, Fabric, Hints};
 use libc::c_int;
 
 use crate::abi::{ibv_pd, ibv_qp_init_attr};
@@ -18,7 +18,7 @@ use super::qp::{create, rdma_destroy_qp};
 use super::srq::rdma_destroy_srq;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_create_ep(
+pub(super) unsafe extern "C" fn rdma_create_ep(
     to: *mut *mut rdma_cm_id,
     res: *mut rdma_addrinfo,
     pd: *mut ibv_pd,
@@ -39,6 +39,7 @@ unsafe extern "C" fn rdma_create_ep(
         let at = give(id, ptr::null_mut(), ptr::null_mut());
         if !passive {
             show_device(at);
+            keep_event(at, ptr::null_mut(), None)?;
         }
         let done = add_qp(at, (pd, attr), passive, info.ai_qp_type).and_then(|()| put(to, at));
         if done.is_err() {
@@ -96,7 +97,7 @@ pub(super) unsafe extern "C" fn rdma_get_request(
         let saved = *lock(&own.own.saved);
         let at = give(request, ptr::null_mut(), (*listener).context);
         show_device(at);
-        keep_event(at, listener, (EventKind::ConnectRequest, 0), None)?;
+        keep_event(at, listener, None)?;
         if let Some(Saved { pd, mut attr }) = saved
             && let Err(errno) = create(at, pd, &mut attr)
         {

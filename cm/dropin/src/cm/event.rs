@@ -25,16 +25,10 @@ fn translate(mut event: Event<SoftDevice>) -> Option<*mut rdma_cm_event> {
         // SAFETY: in the list, which is locked, so it is alive. From here on it waits for `report`.
         (at, unsafe { id_at(at) }.ok()?.own.reports.one())
     };
-    let mut told = Told {
-        ud: event.ud,
-        depths: event.depths,
-        peer: None,
-        data: std::mem::take(&mut event.private_data),
-    };
     let mut user = None;
     let (mut id, mut listener) = (at, ptr::null_mut());
     // SAFETY: alive, see above.
-    unsafe {
+    let told = unsafe {
         match event.kind {
             EventKind::ConnectRequest => {
                 let request = event.request.take()?;
@@ -51,11 +45,8 @@ fn translate(mut event: Event<SoftDevice>) -> Option<*mut rdma_cm_event> {
             }
             _ => {}
         }
-        if told.depths.is_some() {
-            // It has come with them.
-            told.peer = id_at(id).ok().and_then(|id| lock(&id.own.id).peer_qp());
-        }
-    }
+        Told::with(&mut event, &lock(&id_at(id).ok()?.own.id))
+    };
     Some(tell((id, listener), (event.kind, event.status), told, (user, Some(report))))
 }
 

@@ -5,13 +5,11 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::os::fd::AsFd;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use doorbell_fabric::{
-    CmError, CmId, ConnParam, EventKind, Fabric, IdKey, IdOption, Join, PortSpace, QpFields,
-    QpState,
+    CmError, CmId, ConnParam, Fabric, IdKey, IdOption, Join, PortSpace, QpFields, QpState,
 };
 use doorbell_soft::{QpControl, SoftChannel, SoftId, Waiter};
 use libc::{c_int, sockaddr};
@@ -37,8 +35,6 @@ use super::told::{Reports, Taken, Told, tell};
 pub(crate) struct Id {
     pub(crate) id: Mutex<SoftId>,
     pub(crate) key: IdKey,
-    /// Its calls wait for what they bring about.
-    synchronous: AtomicBool,
     /// A thread waits for a request of this listener.
     pub(crate) asking: Mutex<()>,
     /// What an endpoint that listens gives its requests.
@@ -115,9 +111,7 @@ pub(crate) fn give(
     channel: *mut rdma_event_channel,
     user: *mut c_void,
 ) -> *mut rdma_cm_id {
-    let synchronous = channel.is_null();
-    let channel = if synchronous { private(id.as_fd()) } else { channel };
-    let synchronous = AtomicBool::new(synchronous);
+    let channel = if channel.is_null() { private(id.as_fd()) } else { channel };
     let key = id.key();
     let (local, remote) = (id.local_addr(), id.peer_addr());
     let c = rdma_cm_id {
@@ -130,7 +124,6 @@ pub(crate) fn give(
     let own = Id {
         id: Mutex::new(id),
         key,
-        synchronous,
         asking: Mutex::default(),
         saved: Mutex::default(),
         joined: Mutex::default(),
@@ -193,32 +186,27 @@ pub(crate) unsafe fn id_at<'a>(at: *mut rdma_cm_id) -> Result<&'a Object<Id>, Er
     unsafe { object::<Id>(at.cast()) }
 }
 
-/// Keeps the last event of a synchronous id in it, where programs look for the peer's private data.
-/// `user` is the program's own pointer, of a join.
+/// Keeps the event of the last call of a synchronous id in it, where programs look for the peer's
+/// private data; false if there is none. `user` is the program's own pointer, of a join.
 ///
 /// # Safety
 /// The id is alive.
 pub(crate) unsafe fn keep_event(
     at: *mut rdma_cm_id,
     listener: *mut rdma_cm_id,
-    event: (EventKind, c_int),
     user: Option<usize>,
-) -> Result<(), Errno> {
+) -> Result<bool, Errno> {
     // SAFETY: as the caller says; the event before is ours.
     unsafe {
-        let told = {
-            let id = lock(&id_at(at)?.own.id);
-            Told {
-                ud: id.ud(),
-                depths: id.depths(),
-                peer: id.peer_qp(),
-                data: id.private_data().to_vec(),
-            }
+        let (event, told) = {
+            let mut id = lock(&id_at(at)?.own.id);
+            let Some(mut event) = id.taken_event() else { return Ok(false) };
+            ((event.kind, event.status), Told::with(&mut event, &id))
         };
         drop_event(at);
         (*at).event = tell((at, listener), event, told, (user, None));
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Frees that event.
@@ -244,6 +232,19 @@ unsafe fn on_id(
     };
     // SAFETY: alive.
     unsafe { show_addresses(at, local, remote) };
+    Ok(())
+}
+
+/// The same, for a call that has an event.
+unsafe fn on_id_with_event(
+    at: *mut rdma_cm_id,
+    call: impl FnOnce(&mut SoftId) -> Result<(), CmError>,
+) -> Result<(), Errno> {
+    // SAFETY: the program's id.
+    unsafe {
+        on_id(at, call)?;
+        keep_event(at, ptr::null_mut(), None)?;
+    }
     Ok(())
 }
 
@@ -310,7 +311,7 @@ pub(super) unsafe extern "C" fn rdma_resolve_addr(
     number(|| unsafe {
         let from = if src.is_null() { None } else { Some(read(src)?) };
         let to = read(dst)?;
-        on_id(at, |id| id.resolve_addr(from, to, limit(timeout_ms)))?;
+        on_id_with_event(at, |id| id.resolve_addr(from, to, limit(timeout_ms)))?;
         show_device(at);
         Ok(0)
     })
@@ -322,7 +323,7 @@ pub(super) unsafe extern "C" fn rdma_resolve_route(
     timeout_ms: c_int,
 ) -> c_int {
     // SAFETY: the program's id.
-    number(|| unsafe { on_id(at, |id| id.resolve_route(limit(timeout_ms))).map(|()| 0) })
+    number(|| unsafe { on_id_with_event(at, |id| id.resolve_route(limit(timeout_ms))).map(|()| 0) })
 }
 
 #[unsafe(no_mangle)]
@@ -425,21 +426,6 @@ unsafe fn note_fields(at: *mut rdma_cm_id) {
     }
 }
 
-/// Keeps the event that a call on a synchronous id has waited for, if it has.
-///
-/// # Safety
-/// The id is alive.
-unsafe fn keep_taken(at: *mut rdma_cm_id) -> Result<bool, Errno> {
-    // SAFETY: as the caller says.
-    unsafe {
-        let taken = lock(&id_at(at)?.own.id).taken_event();
-        if let Some(event) = taken {
-            keep_event(at, ptr::null_mut(), event, None)?;
-        }
-        Ok(taken.is_some())
-    }
-}
-
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn rdma_connect(
     at: *mut rdma_cm_id,
@@ -448,7 +434,7 @@ pub(super) unsafe extern "C" fn rdma_connect(
     // SAFETY: the program's id and parameters.
     number(|| unsafe {
         let done = meet(at, param, SoftId::begin_connect);
-        if keep_taken(at)? {
+        if keep_event(at, ptr::null_mut(), None)? {
             note_known_state(at);
         }
         done.map(|()| 0)
@@ -470,7 +456,12 @@ pub(super) unsafe extern "C" fn rdma_accept(
         } else {
             note_known_state(at)
         };
-        keep_taken(at)?;
+        if done.is_ok() && lock(&id_at(at)?.own.id).space().is_datagram() {
+            // No event follows (CM-14), and that of the request goes.
+            drop_event(at);
+        } else {
+            keep_event(at, ptr::null_mut(), None)?;
+        }
         done.map(|()| 0)
     })
 }
@@ -500,7 +491,7 @@ pub(super) unsafe extern "C" fn rdma_disconnect(at: *mut rdma_cm_id) -> c_int {
     // SAFETY: the program's id.
     number(|| unsafe {
         device()?.settle();
-        on_id(at, SoftId::disconnect)?;
+        on_id_with_event(at, SoftId::disconnect)?;
         note_state(at, QpState::Err);
         Ok(0)
     })
@@ -513,7 +504,7 @@ unsafe extern "C" fn rdma_establish(at: *mut rdma_cm_id) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_migrate_id(
+pub(super) unsafe extern "C" fn rdma_migrate_id(
     at: *mut rdma_cm_id,
     channel: *mut rdma_event_channel,
 ) -> c_int {
@@ -527,7 +518,7 @@ unsafe extern "C" fn rdma_migrate_id(
         let leaves = lock(&LEAVES);
         let mut soft_id = lock(&id.own.id);
         soft_id.migrate(soft)?;
-        id.own.synchronous.store(channel.is_null(), Ordering::Relaxed);
+        drop_event(at);
         drop_private((*at).channel);
         (*at).channel = if channel.is_null() { private(soft_id.as_fd()) } else { channel };
         drop((soft_id, leaves));
@@ -591,11 +582,8 @@ unsafe fn join(at: *mut rdma_cm_id, addr: *const sockaddr, how: Join, user: *mut
         // Locked until the pointer is there: another thread may take the event before.
         let own = &id_at(at)?.own;
         let mut joined = lock(&own.joined);
-        on_id(at, |id| id.join_multicast(group, how))?;
-        if own.synchronous.load(Ordering::Relaxed) {
-            let event = (EventKind::MulticastJoin, 0);
-            keep_event(at, ptr::null_mut(), event, Some(user as usize))?;
-        } else {
+        lock(&own.id).join_multicast(group, how)?;
+        if !keep_event(at, ptr::null_mut(), Some(user as usize))? {
             joined.push_back(user as usize);
         }
         Ok(0)

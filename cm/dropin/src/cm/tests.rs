@@ -15,7 +15,7 @@ use libc::{sockaddr, sockaddr_storage};
 use super::abi::*;
 use super::addr::{rdma_getaddrinfo, storage};
 use super::channel::rdma_create_event_channel;
-use super::ep::rdma_get_request;
+use super::ep::{rdma_create_ep, rdma_get_request};
 use super::event::{rdma_ack_cm_event, rdma_get_cm_event};
 use super::id::*;
 use super::qp::{rdma_create_qp, rdma_create_qp_ex};
@@ -28,10 +28,13 @@ use crate::qp::{ibv_create_qp, ibv_query_qp};
 
 const TCP: i32 = 0x106;
 const UDP: i32 = 0x111;
+const ADDR_RESOLVED: i32 = 0;
+const ROUTE_RESOLVED: i32 = 2;
 const CONNECT_REQUEST: i32 = 4;
 const CONNECT_RESPONSE: i32 = 5;
 const REJECTED: i32 = 8;
 const ESTABLISHED: i32 = 9;
+const DISCONNECTED: i32 = 10;
 const MULTICAST_JOIN: i32 = 12;
 /// States of `ibv_qp_state`.
 const INIT: i32 = 1;
@@ -111,9 +114,19 @@ fn routed(to: *mut rdma_cm_id) -> *mut rdma_cm_id {
     unsafe {
         let mut to = Addr::new(HERE, u16::from_be(rdma_get_src_port(to)));
         assert_eq!(rdma_resolve_addr(id, null_mut(), to.at(), 1000), 0);
+        assert_eq!(kept(id), (ADDR_RESOLVED, 0));
+        // A call that does not begin leaves the event of the last one.
+        assert_eq!(errno(rdma_resolve_route(id, 0)), libc::EINVAL);
+        assert_eq!(kept(id), (ADDR_RESOLVED, 0));
         assert_eq!(rdma_resolve_route(id, 1000), 0);
+        assert_eq!(kept(id), (ROUTE_RESOLVED, 0));
     }
     id
+}
+
+/// Which event a synchronous id has, and its status.
+fn kept(id: *mut rdma_cm_id) -> (i32, i32) {
+    unsafe { ((*(*id).event).event, (*(*id).event).status) }
 }
 
 /// A synchronous id that listens.
@@ -344,5 +357,78 @@ fn events_have_what_the_peer_says_of_its_queue_pair() {
         assert_eq!(said((*id).event), (ESTABLISHED, (*(*request).qp).qp_num, 0, 6));
         assert_eq!(rdma_get_cm_event(channel, &raw mut event), 0);
         assert_eq!(said(event), (ESTABLISHED, 0, 0, 0));
+    }
+}
+
+/// Both sides of a connection are synchronous. Each call leaves its own event, with what the peer
+/// has said by that event alone.
+#[test]
+fn each_synchronous_call_leaves_its_event() {
+    let listener = listener();
+    let id = routed(listener);
+    let connect = |id: usize| unsafe {
+        let mut param = rdma_conn_param { responder_resources: 1, ..zeroed() };
+        rdma_connect(id as *mut rdma_cm_id, &raw mut param)
+    };
+    let has_param = |id: *mut rdma_cm_id| unsafe {
+        let said = (*(*id).event).param.conn;
+        (said.qp_num != 0, said.initiator_depth, !said.private_data.is_null())
+    };
+    unsafe {
+        let mut attr = small_rc();
+        assert_eq!(rdma_create_qp(id, null_mut(), &raw mut attr), 0);
+        let at = id as usize;
+        let connecter = thread::spawn(move || connect(at));
+        let mut request = null_mut();
+        assert_eq!(rdma_get_request(listener, &raw mut request), 0);
+        assert_eq!(((*(*request).event).id, (*(*request).event).listen_id), (request, listener));
+        assert_eq!((kept(request), has_param(request)), ((CONNECT_REQUEST, 0), (true, 1, true)));
+        assert_eq!(rdma_create_qp(request, null_mut(), &raw mut attr), 0);
+        assert_eq!(rdma_accept(request, null_mut()), 0);
+        assert_eq!((kept(request), has_param(request)), ((ESTABLISHED, 0), (false, 0, false)));
+        assert_eq!(connecter.join().unwrap(), 0);
+        assert_eq!((kept(id), has_param(id)), ((ESTABLISHED, 0), (true, 0, true)));
+        for id in [id, request] {
+            assert_eq!(rdma_disconnect(id), 0);
+            assert_eq!((kept(id), has_param(id)), ((DISCONNECTED, 0), (false, 0, false)));
+        }
+        // An id with a channel has its events there.
+        assert_eq!(rdma_migrate_id(id, rdma_create_event_channel()), 0);
+        assert!((*id).event.is_null());
+        assert_eq!(rdma_destroy_id(request), 0);
+    }
+}
+
+#[test]
+fn a_synchronous_accept_of_datagrams_leaves_no_event() {
+    let listener = bound(null_mut(), UDP);
+    let id = bound(null_mut(), UDP);
+    unsafe {
+        assert_eq!(rdma_listen(listener, 4), 0);
+        let mut to = Addr::new(HERE, u16::from_be(rdma_get_src_port(listener)));
+        assert_eq!(rdma_resolve_addr(id, null_mut(), to.at(), 1000), 0);
+        assert_eq!(rdma_resolve_route(id, 1000), 0);
+        let at = id as usize;
+        let connecter = thread::spawn(move || rdma_connect(at as *mut rdma_cm_id, null_mut()));
+        let mut request = null_mut();
+        assert_eq!(rdma_get_request(listener, &raw mut request), 0);
+        assert_eq!(kept(request), (CONNECT_REQUEST, 0));
+        let mut param = rdma_conn_param { qp_num: 7, ..zeroed() };
+        assert_eq!(rdma_accept(request, &raw mut param), 0);
+        assert!((*request).event.is_null());
+        assert_eq!(connecter.join().unwrap(), 0);
+        assert_eq!((kept(id), (*(*id).event).param.ud.qp_num), ((ESTABLISHED, 0), 7));
+    }
+}
+
+#[test]
+fn an_active_endpoint_has_the_event_of_its_route() {
+    let mut to = Addr::new(HERE, u16::from_be(unsafe { rdma_get_src_port(listener()) }));
+    let mut id = null_mut();
+    unsafe {
+        let (ai_dst_addr, ai_port_space) = (to.at(), TCP);
+        let mut info = rdma_addrinfo { ai_dst_addr, ai_port_space, ai_qp_type: 2, ..zeroed() };
+        assert_eq!(rdma_create_ep(&raw mut id, &raw mut info, null_mut(), null_mut()), 0);
+        assert_eq!(kept(id), (ROUTE_RESOLVED, 0));
     }
 }

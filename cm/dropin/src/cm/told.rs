@@ -1,10 +1,10 @@
 //! Events, as programs see them.
 
-use std::ptr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::{mem, ptr};
 
-use doorbell_fabric::{Depths, EventKind, UdParam};
-use doorbell_soft::PeerQp;
+use doorbell_fabric::{Depths, Event, EventKind, UdParam};
+use doorbell_soft::{PeerQp, SoftDevice, SoftId};
 use libc::c_int;
 
 use crate::attr::address_attr;
@@ -57,13 +57,24 @@ impl Noun for Taken {
 }
 
 /// What the peer has told with an event.
-#[derive(Default)]
 pub(crate) struct Told {
     pub(crate) ud: Option<UdParam>,
     pub(crate) depths: Option<Depths>,
     /// Its queue pair.
     pub(crate) peer: Option<PeerQp>,
     pub(crate) data: Vec<u8>,
+}
+
+impl Told {
+    /// What came with an event of that id. An event with depths is the peer's request or answer.
+    pub(crate) fn with(event: &mut Event<SoftDevice>, id: &SoftId) -> Told {
+        Told {
+            ud: event.ud,
+            depths: event.depths,
+            peer: event.depths.and_then(|_| id.peer_qp()),
+            data: mem::take(&mut event.private_data),
+        }
+    }
 }
 
 /// The parameters of an event.

@@ -128,8 +128,8 @@ pub(super) struct Core {
     pub(super) kind: QpType,
     /// Where to send datagrams, by its last event.
     pub(super) ud: Option<UdParam>,
-    /// The event that the last call of a synchronous id took, and its status.
-    pub(super) taken: Option<(EventKind, i32)>,
+    /// The event of the last call of a synchronous id.
+    pub(super) taken: Option<Raised>,
     /// A thread waits in a call on a synchronous id, with nothing locked.
     pub(super) is_waited: bool,
     /// The multicast groups it has joined.

@@ -10,7 +10,7 @@ use doorbell_fabric::{
     ACK_TIMEOUT_MAX, ConnParam, Credentials, Depths, IdOption, Join, PortSpace, QpAttr, UDP_QKEY,
     UdParam,
 };
-use doorbell_fabric::{CmId, EventKind, IdKey, Rejection};
+use doorbell_fabric::{CmId, Event, EventKind, IdKey, Rejection};
 use doorbell_fabric::{QpFields, QpState};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{ProtectionDomains, QpType};
@@ -55,10 +55,12 @@ impl SoftId {
         SoftId { end, channel, synchronous }
     }
 
-    /// Raises an event, unless the call itself returns the result.
-    fn answer(&self, kind: EventKind) {
-        if !self.synchronous {
-            self.channel.raise(self.end.key, Raised::plain(kind));
+    /// Raises the event of a call. That of a synchronous id returns the result itself.
+    fn answer(&self, raised: Raised) {
+        if self.synchronous {
+            self.end.lock().taken = Some(raised);
+        } else {
+            self.channel.raise(self.end.key, raised);
         }
     }
 
@@ -70,7 +72,7 @@ impl SoftId {
         }
         core.state = State::RouteResolved;
         drop(core);
-        self.answer(EventKind::RouteResolved);
+        self.answer(Raised::plain(EventKind::RouteResolved));
         Ok(())
     }
 
@@ -188,11 +190,11 @@ impl SoftId {
         Ok(Requests { end: Waited::new(&self.end), channel: self.channel.clone() })
     }
 
-    /// The event that the last call of this synchronous id waited for, and its raw status
-    /// ([`doorbell_fabric::Event::status`]): also that of a call that has failed. It is returned
-    /// once.
-    pub fn taken_event(&mut self) -> Option<(EventKind, i32)> {
-        self.end.lock().taken.take()
+    /// The event of the last call of this synchronous id, also if it has made the call fail; the
+    /// first one of an id from [`CmId::get_request`] is `ConnectRequest`. It is returned once.
+    pub fn taken_event(&mut self) -> Option<Event<SoftDevice>> {
+        let raised = self.end.lock().taken.take()?;
+        Some(raised.event(self.end.key, self.end.context(), None))
     }
 }
 
@@ -235,7 +237,7 @@ impl Waiter {
         loop {
             let Some((_, raised)) = channel.next(None)? else { continue };
             if let Some(end) = end.0.upgrade() {
-                end.lock().taken = Some((raised.kind, raised.status));
+                end.lock().taken = Some(raised.clone());
             }
             match raised.kind {
                 kind if kind == wanted => return Ok(()),
@@ -269,11 +271,12 @@ impl Requests {
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
             let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let Some((_, raised)) = self.channel.next(rest)? else {
+            let Some((_, mut raised)) = self.channel.next(rest)? else {
                 let text = format!("none came within {:?}", limit.unwrap_or_default());
                 return Err(CmError::new(Code::TimedOut, "get a connection request", text));
             };
-            let Some(end) = raised.request else { continue };
+            let Some(end) = raised.request.take() else { continue };
+            end.lock().taken = Some(raised);
             end.set_context(self.end.0.upgrade().map_or(0, |listener| listener.context()));
             // From here on it has a channel of its own (MG-5).
             let channel = Arc::new(Inner::new(false)?);
@@ -446,7 +449,11 @@ impl CmId<SoftDevice> for SoftId {
             }
             None => Arc::new(Inner::new(false)?),
         };
-        check_waited("move an id to another channel", &self.end.lock())?;
+        {
+            let mut core = self.end.lock();
+            check_waited("move an id to another channel", &core)?;
+            core.taken = None;
+        }
         if !Arc::ptr_eq(&self.channel, &to) {
             self.channel.hand_over(&self.end, &to)?;
             self.channel = to;
@@ -522,7 +529,7 @@ impl CmId<SoftDevice> for SoftId {
         core.remote = Some(to);
         core.state = State::AddrResolved;
         drop(core);
-        self.answer(EventKind::AddrResolved);
+        self.answer(Raised::plain(EventKind::AddrResolved));
         Ok(())
     }
 
@@ -605,10 +612,7 @@ impl CmId<SoftDevice> for SoftId {
 
     fn join_multicast(&mut self, group: IpAddr, how: Join) -> Result<(), CmError> {
         let ud = self.end.lock().join(group, how)?;
-        if !self.synchronous {
-            let raised = Raised::plain(EventKind::MulticastJoin);
-            self.channel.raise(self.end.key, Raised { ud: Some(ud), ..raised });
-        }
+        self.answer(Raised { ud: Some(ud), ..Raised::plain(EventKind::MulticastJoin) });
         Ok(())
     }
 
@@ -679,9 +683,9 @@ impl CmId<SoftDevice> for SoftId {
         }
         let raised = core.hang_up();
         drop(core);
-        // The peer was first: its event has been raised already.
-        if state != State::HungUp && !self.synchronous {
-            self.channel.raise(self.end.key, raised);
+        // If the peer was first, its event has been raised already.
+        if state != State::HungUp || self.synchronous {
+            self.answer(raised);
         }
         Ok(())
     }
