@@ -1,7 +1,7 @@
 //! Send requests, and the completions that they return.
 
-use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use std::{fmt, thread};
 
 use doorbell_fabric::{CmError, Fabric};
 use doorbell_seam::error::Code;
@@ -12,10 +12,27 @@ use doorbell_seam::wr::{SendFlags, SendOp};
 use crate::buffer::Buffer;
 use crate::error::{PostFailed, Refused};
 
-/// The error of a wait for a completion that did not come in time.
-pub(crate) fn none_within(asked: impl Into<String>, limit: Duration) -> CmError {
-    CmError::new(Code::TimedOut, asked, format!("none came within {limit:?}"))
-        .cure("a receive needs a peer that sends; a send may need a receive at the peer")
+/// How long a wait sleeps between polls.
+const NAP: Duration = Duration::from_micros(50);
+
+/// Polls until something comes, at most for `limit`.
+pub(crate) fn wait_for<T>(
+    limit: Duration,
+    asked: impl FnOnce() -> String,
+    mut poll: impl FnMut() -> Option<T>,
+) -> Result<T, CmError> {
+    let end = Instant::now().checked_add(limit);
+    loop {
+        if let Some(found) = poll() {
+            return Ok(found);
+        }
+        if end.is_some_and(|end| Instant::now() >= end) {
+            let answer = format!("none came within {limit:?}");
+            return Err(CmError::new(Code::TimedOut, asked(), answer)
+                .cure("a receive needs a peer that sends; a send may need a receive at the peer"));
+        }
+        thread::sleep(NAP);
+    }
 }
 
 /// A send to be posted.

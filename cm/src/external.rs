@@ -1,7 +1,7 @@
 //! [`ExternalQp`]: a queue pair that its owner takes from state to state, with or without the
 //! help of a connection manager.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use doorbell_fabric::{CmError, Fabric, QpFields, QpState};
 use doorbell_seam::error::Code;
@@ -9,14 +9,11 @@ use doorbell_seam::provider::{QpCaps, QpType};
 use doorbell_seam::wr::{SendFlags, SendOp};
 
 use crate::buffer::Buffer;
-use crate::completion::{Completion, SendRequest, none_within};
+use crate::completion::{Completion, SendRequest, wait_for};
 use crate::cq::CompletionQueue;
 use crate::error::{PostFailed, Refused};
 use crate::init::QpInit;
 use crate::qp::{Parts, QueuePair};
-
-/// How long a wait sleeps between polls.
-const NAP: Duration = Duration::from_micros(50);
 
 /// A queue pair that belongs to no id (`ibv_create_qp`): made in RESET, and moved from state to
 /// state by hand ([`ExternalQp::modify`]). An id can connect on its behalf
@@ -217,19 +214,11 @@ impl<F: Fabric> ExternalQp<F> {
         poll: fn(&mut QueuePair<F>) -> Option<Completion<F>>,
         failed: QpState,
     ) -> Result<Completion<F>, CmError> {
-        let end = Instant::now().checked_add(limit);
-        loop {
-            if let Some(completion) = poll(&mut self.qp) {
-                if !completion.status.is_ok() && self.state != QpState::Err {
-                    self.state = failed;
-                }
-                return Ok(completion);
-            }
-            if end.is_some_and(|end| Instant::now() >= end) {
-                let asked = format!("wait for the completion of {what}");
-                return Err(none_within(asked, limit));
-            }
-            std::thread::sleep(NAP);
+        let asked = || format!("wait for the completion of {what}");
+        let completion = wait_for(limit, asked, || poll(&mut self.qp))?;
+        if !completion.status.is_ok() && self.state != QpState::Err {
+            self.state = failed;
         }
+        Ok(completion)
     }
 }

@@ -4,20 +4,17 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use doorbell_fabric::{CmError, Fabric};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{Wq, WqFlags, WqState};
 
 use crate::buffer::Buffer;
-use crate::completion::{Completion, completion, none_within};
+use crate::completion::{Completion, completion, wait_for};
 use crate::cq::CompletionQueue;
 use crate::error::PostFailed;
 use crate::posted::{Posted, lock};
-
-/// How long a wait sleeps between polls.
-const NAP: Duration = Duration::from_micros(50);
 
 /// A receive work queue (`ibv_create_wq`) with the buffers posted to it, made in RESET. Frames
 /// reach it through an [`IndirectionTable`].
@@ -115,22 +112,16 @@ impl<F: Fabric> WorkQueue<F> {
     /// # Errors
     /// `TimedOut`. The completion says how the receive ended.
     pub fn next(&mut self, limit: Duration) -> Result<Completion<F>, CmError> {
-        let end = Instant::now().checked_add(limit);
-        loop {
-            if let Some(polled) = self.0.cq.take(self.num(), true) {
-                // Checked against our own count: do not trust a device that names a buffer it does
-                // not have.
+        let asked = || "wait for the completion of a receive of a work queue".to_owned();
+        wait_for(limit, asked, || {
+            loop {
+                let polled = self.0.cq.take(self.num(), true)?;
+                // Ignore a device that names a buffer it does not have.
                 if let Some(buffer) = lock(&self.0.posted).take(&polled.wc) {
-                    return Ok(completion(polled, Some(buffer)));
+                    return Some(completion(polled, Some(buffer)));
                 }
-                continue;
             }
-            if end.is_some_and(|end| Instant::now() >= end) {
-                let asked = "wait for the completion of a receive of a work queue";
-                return Err(none_within(asked, limit));
-            }
-            std::thread::sleep(NAP);
-        }
+        })
     }
 
     /// Destroys it now (`ibv_destroy_wq`). Dropped instead, it goes with the last table it is in.

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use doorbell_fabric::{CmError, Fabric};
 use doorbell_seam::error::Code;
@@ -12,14 +12,11 @@ use doorbell_seam::wc::Wc;
 use doorbell_seam::wr::PostCause;
 
 use crate::buffer::Buffer;
-use crate::completion::{Completion, completion, none_within};
+use crate::completion::{Completion, completion, wait_for};
 use crate::cq::CompletionQueue;
 use crate::error::PostFailed;
 use crate::posted::{Posted, lock};
 use crate::xrc::XrcDomain;
-
-/// How long a wait sleeps between polls.
-const NAP: Duration = Duration::from_micros(50);
 
 /// Attributes for making a shared receive queue (`struct ibv_srq_init_attr_ex`).
 pub struct SrqInit<F: Fabric> {
@@ -183,16 +180,7 @@ impl<F: Fabric> SharedReceive<F> {
             let answer = "its queue pairs say where it completes";
             return Err(CmError::new(Code::Invalid, asked, answer));
         }
-        let end = Instant::now().checked_add(limit);
-        loop {
-            if let Some(completion) = self.poll() {
-                return Ok(completion);
-            }
-            if end.is_some_and(|end| Instant::now() >= end) {
-                return Err(none_within(asked, limit));
-            }
-            std::thread::sleep(NAP);
-        }
+        wait_for(limit, || asked.to_owned(), || self.poll())
     }
 
     /// The granted depth (SRQ-3).

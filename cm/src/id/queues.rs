@@ -1,7 +1,7 @@
 //! Requests and completions of an id: its queue pair and its shared receive queue at work.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use doorbell_fabric::{CmError, CmId, Fabric};
 use doorbell_seam::error::Code;
@@ -9,7 +9,7 @@ use doorbell_seam::provider::Access;
 use doorbell_seam::wr::{Remote, SendFlags, SendOp};
 
 use crate::buffer::Buffer;
-use crate::completion::{Completion, SendRequest, none_within};
+use crate::completion::{Completion, SendRequest, wait_for};
 use crate::error::{PostFailed, Refused};
 use crate::exposed::Exposed;
 use crate::qp::QueuePair;
@@ -24,8 +24,6 @@ const LAST_LOOKS: u32 = 10_000;
 
 /// Empty polls before a wait begins to sleep.
 const SPINS: u32 = 2000;
-/// How long a wait then sleeps between polls.
-const NAP: Duration = Duration::from_micros(50);
 
 /// The queues of an id; see [`Id::queues`](super::Id::queues).
 pub struct Queues<'a, F: Fabric> {
@@ -244,33 +242,31 @@ impl<F: Fabric> Queues<'_, F> {
         poll: fn(&mut Self) -> Option<Option<Completion<F>>>,
     ) -> Result<Completion<F>, CmError> {
         let asked = || format!("wait for the completion of {what}");
-        let end = Instant::now().checked_add(limit);
-        let mut spins = 0;
+        let failed = |code, answer: &str| Some(Err(CmError::new(code, asked(), answer)));
+        let mut spins = if limit.is_zero() { SPINS } else { 0 };
         let mut last_looks = 0;
-        loop {
-            let Some(polled) = poll(self) else {
-                let answer = "the id has no queue in which any would complete";
-                return Err(CmError::new(Code::Invalid, asked(), answer));
-            };
-            if let Some(completion) = polled {
-                return Ok(completion);
-            }
-            if spins < SPINS && !limit.is_zero() {
-                spins += 1;
-                std::hint::spin_loop();
-                continue;
+        wait_for(limit, asked, || {
+            loop {
+                match poll(self) {
+                    None => {
+                        let answer = "the id has no queue in which any would complete";
+                        return failed(Code::Invalid, answer);
+                    }
+                    Some(Some(completion)) => return Some(Ok(completion)),
+                    Some(None) if spins < SPINS => {
+                        spins += 1;
+                        std::hint::spin_loop();
+                    }
+                    Some(None) => break,
+                }
             }
             if last_looks > 0 || self.cm.peer_left() {
                 last_looks += 1;
             }
             if last_looks > LAST_LOOKS {
-                let answer = "the peer has ended the connection";
-                return Err(CmError::new(Code::Reset, asked(), answer));
+                return failed(Code::Reset, "the peer has ended the connection");
             }
-            if end.is_some_and(|end| Instant::now() >= end) {
-                return Err(none_within(asked(), limit));
-            }
-            std::thread::sleep(NAP);
-        }
+            None
+        })?
     }
 }

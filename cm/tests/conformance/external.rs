@@ -135,7 +135,7 @@ fn cm_12_a_queue_pair_of_ones_own_is_connected_in_four_steps<F: Fabric>(bed: &Be
     };
     let qps = [own(bed), own(bed)];
     let [(mut one, mut left), (mut two, mut right)] = joined_by(bed, qps, &asks, &grants, note);
-    // The accepting side comes first. The retries for want of a receive are the other side's (QP-20).
+    // The accepting side comes first. Retries for want of a receive are the other side's (QP-20).
     let retries = [(Some(3), Some(2)), (Some(3), Some(6))];
     assert_eq!(agreed.into_inner().expect("no panic"), retries);
     assert_padded(two.private_data(), b"mine", 56);
