@@ -238,39 +238,21 @@ impl<F: Fabric> Live<F> {
         handle: Option<PeerHandle>,
         go: impl FnOnce(&mut F::Id, &ConnParam<'_>) -> Result<(), CmError>,
     ) -> Result<IdKey, NotHandedOver<F>> {
+        let failed = |id, refusal, error| Err(NotHandedOver { id, refusal, error });
         let grant = match intake.reserve() {
             Ok(grant) => grant,
-            Err(error) => {
-                let refusal = match intake.is_open() {
-                    true => intake.no_place(),
-                    false => Refusal::no_worker(),
-                };
-                return Err(NotHandedOver { id, refusal, error: error.into() });
-            }
+            Err(error) => return failed(id, no_place(intake), error.into()),
         };
         let (handshake, watch) = (grant.handshake(data), grant.watch());
         let qp = match worker_qp::create(&mut id, intake, QpType::Rc) {
             Ok(qp) => qp,
-            Err(error) => {
-                let refusal = Refusal::resources(error.code().errno());
-                return Err(NotHandedOver { id, refusal, error });
-            }
+            Err(error) => return failed(id, no_resources(&error), error),
         };
         let qp_num = qp.num();
         if let Err(qp) = intake.admit(qp, grant, id.peer_addr(), greeting) {
             drop(qp);
-            let asked = "hand a connection to a worker";
-            let (refusal, error) = match intake.has_ended() {
-                true => {
-                    (Refusal::no_worker(), CmError::new(Code::Reset, asked, "the worker has ended"))
-                }
-                false => (
-                    Refusal::busy(),
-                    CmError::new(Code::Busy, asked, "its mailbox is full")
-                        .cure("let the worker turn, or raise Config::peers"),
-                ),
-            };
-            return Err(NotHandedOver { id, refusal, error });
+            let (refusal, error) = not_admitted(intake);
+            return failed(id, refusal, error);
         }
         if let Some(handle) = &handle {
             handle.watches(watch);
@@ -282,8 +264,7 @@ impl<F: Fabric> Live<F> {
         let went = id.set_option(IdOption::AckTimeout(ack_timeout));
         if let Err(error) = went.and_then(|()| go(&mut id, &param)) {
             intake.gone(qp_num);
-            let refusal = Refusal::resources(error.code().errno());
-            return Err(NotHandedOver { id, refusal, error });
+            return failed(id, no_resources(&error), error);
         }
         let key = id.key();
         self.live.insert(key, Connection { id, qp_num, intake: intake.clone(), handle });
@@ -395,6 +376,30 @@ impl<F: Fabric> Live<F> {
             None => self.channel.next(limit),
         }
     }
+}
+
+/// What to tell a peer for which a worker has no place.
+fn no_place<F: Fabric>(intake: &Intake<F>) -> Refusal {
+    match intake.is_open() {
+        true => intake.no_place(),
+        false => Refusal::no_worker(),
+    }
+}
+
+/// What to tell the peer and the caller of a worker that does not take a queue pair.
+fn not_admitted<F: Fabric>(intake: &Intake<F>) -> (Refusal, CmError) {
+    let asked = "hand a connection to a worker";
+    if intake.has_ended() {
+        return (Refusal::no_worker(), CmError::new(Code::Reset, asked, "the worker has ended"));
+    }
+    let error = CmError::new(Code::Busy, asked, "its mailbox is full")
+        .cure("let the worker turn, or raise Config::peers");
+    (Refusal::busy(), error)
+}
+
+/// What to tell the peer of an error of this side.
+fn no_resources(error: &CmError) -> Refusal {
+    Refusal::resources(error.code().errno())
 }
 
 /// How long one wait of the control plane lasts, and so how late it notices that it is to stop.

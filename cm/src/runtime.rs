@@ -22,7 +22,7 @@ use crate::listener::Listener;
 use crate::memory::message_memory;
 use crate::pin::pin;
 use crate::redial::Backoff;
-use crate::sleep::{clock_ns, run_sleeping};
+use crate::sleep::{CLOCK_TURNS, clock_ns, run_sleeping};
 use crate::stop::{Signals, Stop, Why};
 use crate::trace;
 use crate::wait::any_readable;
@@ -36,9 +36,6 @@ const SLEEP: Duration = Duration::from_millis(100);
 
 /// Turns in a row that find nothing before a worker of [`Idle::Yield`] yields: some microseconds.
 const SPIN: u64 = 1024;
-
-/// A worker reads the clock for its timers on every 16th turn.
-const CLOCK_TURNS: u64 = 16;
 
 /// How long workers take at the end, unless the program says otherwise.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -334,43 +331,29 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
         };
         thread::scope(|scope| {
             // Whatever ends this block, the threads end too, and the scope joins them.
-            let _guard = Guard(&end);
+            let (end, _guard) = (&end, Guard(&end));
             for (n, worker) in self.workers.iter_mut().enumerate() {
-                let (end, core) = (&end, self.cores.get(n).copied());
+                let core = self.cores.get(n).copied();
                 let unasked = if core.is_some() { Idle::Spin } else { Idle::Yield };
                 let (idle, drain) = (self.idle.unwrap_or(unasked), self.drain);
-                let work = move || {
-                    end.guarded(&format!("worker {n}"), || {
-                        core.map_or(Ok(()), pin)?;
-                        turn(worker, end.stop, idle);
-                        let until = Instant::now().checked_add(drain);
-                        worker.drain(|| {
-                            thread::yield_now();
-                            until.is_none_or(|until| Instant::now() < until)
-                        });
-                        Ok(())
-                    });
-                };
+                let work = move || work(worker, core, end.stop, idle, drain);
+                let work = move || end.guarded(&format!("worker {n}"), work);
                 spawn(scope, format!("worker-{n}"), work)?;
             }
-            let (end, listeners, intakes) = (&end, &mut self.listeners, &self.intakes);
+            let (listeners, intakes) = (&mut self.listeners, &self.intakes);
             let dials = std::mem::take(&mut self.dials);
             let mut shown = Shown { export: self.export.take(), workers: &end.handles };
-            match &mut self.dialer {
-                None => end.guarded("the control plane", || accept(listeners, shown, end.stop)),
-                Some(dialer) => {
-                    if !listeners.is_empty() {
-                        let export = shown.export.take();
-                        let listened = Shown { export, ..shown };
-                        spawn(scope, "listener".to_owned(), move || {
-                            end.guarded("the listener", || accept(listeners, listened, end.stop));
-                        })?;
-                    }
-                    end.guarded("the control plane", || {
-                        connect(dialer, intakes, dials, shown, end.stop)
-                    });
-                }
+            let Some(dialer) = &mut self.dialer else {
+                end.guarded("the control plane", || accept(listeners, shown, end.stop));
+                return Ok(());
+            };
+            if !listeners.is_empty() {
+                let listened = Shown { export: shown.export.take(), ..shown };
+                let listen = move || accept(listeners, listened, end.stop);
+                let listen = move || end.guarded("the listener", listen);
+                spawn(scope, "listener".to_owned(), listen)?;
             }
+            end.guarded("the control plane", || connect(dialer, intakes, dials, shown, end.stop));
             Ok::<(), CmError>(())
         })?;
         let first = end.first.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -453,6 +436,24 @@ fn resolve(addr: impl ToSocketAddrs + fmt::Debug) -> Result<SocketAddr, CmError>
     let found = addr.to_socket_addrs();
     let mut found = found.map_err(|error| CmError::from_io(asked.clone(), &error).cure(cure))?;
     found.next().ok_or_else(|| CmError::new(Code::Invalid, asked, "the name has none").cure(cure))
+}
+
+/// What a worker's thread does, until the worker has drained.
+fn work<F: Fabric, H: Handler<F>>(
+    worker: &mut Worker<F, H>,
+    core: Option<usize>,
+    stop: &Stop,
+    idle: Idle,
+    drain: Duration,
+) -> Result<(), CmError> {
+    core.map_or(Ok(()), pin)?;
+    turn(worker, stop, idle);
+    let until = Instant::now().checked_add(drain);
+    worker.drain(|| {
+        thread::yield_now();
+        until.is_none_or(|until| Instant::now() < until)
+    });
+    Ok(())
 }
 
 /// The loop of a worker's thread.

@@ -13,8 +13,8 @@ use crate::wait::readable;
 /// The longest sleep between two looks for ended peers.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Read the clock on every 16th turn.
-const CLOCK_TURNS: u64 = 16;
+/// A worker reads the clock for its timers on every 16th turn.
+pub(crate) const CLOCK_TURNS: u64 = 16;
 
 /// The clock of [`run_sleeping`]: nanoseconds since it was read first in this process. It never
 /// goes back, and is the same for all threads.
