@@ -6,9 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use doorbell_engine::worker::{Intake, PEER_DATA_MAX, PeerData, Refusal};
-use doorbell_fabric::{
-    CmError, CmId, Event, EventKind, Fabric, IdKey, PortSpace, QpFields, Rejection,
-};
+use doorbell_fabric::{CmError, CmId, Event, EventKind, Fabric, IdKey, PortSpace, QpFields};
 use doorbell_seam::error::Code;
 
 use crate::connections::{Connections, NotHandedOver, Outcome, STEP, run};
@@ -381,24 +379,5 @@ fn refusal(addr: SocketAddr, kind: EventKind, status: i32, reason: Option<Refusa
         let answer = format!("the peer refused it: {reason}");
         return CmError::new(Code::Refused, asked, answer).cure(reason.cure());
     }
-    match kind {
-        EventKind::Rejected
-            if status == Rejection::NoListener as i32 || status == -libc::ECONNREFUSED =>
-        {
-            CmError::new(Code::Refused, asked, "nobody listens there").cure(
-                "start the server first (on soft: as the same user), and check address and port",
-            )
-        }
-        EventKind::Rejected => {
-            CmError::new(Code::Refused, asked, format!("the peer rejected it (status {status})"))
-        }
-        EventKind::Unreachable => {
-            CmError::new(Code::TimedOut, asked, format!("no answer (status {status})"))
-        }
-        _ if Code::from_errno(status).errno() == libc::EMFILE => {
-            CmError::new(Code::from_errno(status), asked, "this process may open no more files")
-                .cure("close files, or raise ulimit -n")
-        }
-        _ => CmError::new(Code::from_errno(status), asked, format!("{kind:?}, status {status}")),
-    }
+    CmError::of_event(asked, kind, status)
 }

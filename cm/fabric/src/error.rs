@@ -4,6 +4,9 @@ use std::fmt;
 
 use doorbell_seam::error::{Code, SetupError};
 
+/// What to do about EMFILE and ENFILE.
+pub(crate) const MORE_FILES: &str = "close files, or raise ulimit -n";
+
 /// A connection manager call failed. The error says what was asked, what the answer was, and what
 /// to do. Its `Debug` form is the same text, because a `main` that returns an error prints that.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +47,7 @@ impl CmError {
         let failed = CmError::new(code, asked, error.to_string());
         match code.errno() {
             // EMFILE, ENFILE.
-            24 | 23 => failed.cure("close files, or raise ulimit -n"),
+            24 | 23 => failed.cure(MORE_FILES),
             _ => failed,
         }
     }

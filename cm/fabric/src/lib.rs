@@ -11,6 +11,7 @@ mod attr;
 mod error;
 pub mod extended;
 mod fabric;
+mod failure;
 mod state;
 
 pub use addr::{AddrInfo, Hints};

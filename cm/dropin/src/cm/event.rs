@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::time::Duration;
 
-use doorbell_fabric::{Channel as _, Event, EventKind, QpState};
-use doorbell_soft::{SoftDevice, event_failure};
+use doorbell_fabric::{Channel as _, CmError, Event, EventKind, QpState};
+use doorbell_soft::SoftDevice;
 use libc::c_int;
 
 use crate::border::{Errno, INVALID, explain, lock, may_end, number, put, take, wait_readable};
@@ -38,7 +38,7 @@ fn translate(mut event: Event<SoftDevice>) -> Option<*mut rdma_cm_event> {
             EventKind::Established => note_state(at, QpState::Rts),
             EventKind::Rejected | EventKind::Unreachable | EventKind::ConnectError => {
                 note_state(at, QpState::Err);
-                explain(&event_failure("connect", event.kind, event.status));
+                explain(&CmError::of_event("connect", event.kind, event.status));
             }
             EventKind::MulticastJoin | EventKind::MulticastError => {
                 user = id_at(at).ok().and_then(|id| lock(&id.own.joined).pop_front());

@@ -10,7 +10,7 @@ use doorbell_fabric::{
     ACK_TIMEOUT_MAX, ConnParam, Credentials, Depths, IdOption, Join, PortSpace, QpAttr, UDP_QKEY,
     UdParam,
 };
-use doorbell_fabric::{CmId, Event, EventKind, IdKey, Rejection};
+use doorbell_fabric::{CmId, Event, EventKind, IdKey};
 use doorbell_fabric::{QpFields, QpState};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{ProtectionDomains, QpType};
@@ -21,7 +21,7 @@ use super::device::{DeviceInner, SoftDevice};
 use super::end::{Core, End, Raised, State};
 use super::sys::Socket;
 use super::wire::PeerQp;
-use super::{external, place, sidr};
+use super::{external, place};
 use crate::{QpControl, SoftQp, SoftXrcd};
 
 /// The most requests that wait at a listener (CM-4).
@@ -245,7 +245,7 @@ impl Waiter {
                     let answer = "the peer ended the connection";
                     return Err(CmError::new(Code::Reset, asked, answer));
                 }
-                kind => return Err(event_failure(&asked, kind, raised.status)),
+                kind => return Err(CmError::of_event(asked, kind, raised.status)),
             }
         }
     }
@@ -298,35 +298,6 @@ fn check_waited(asked: &str, core: &Core) -> Result<(), CmError> {
         true => Err(CmError::new(Code::Busy, asked, "another thread waits in a call on this id")
             .cure("wait until that call has returned")),
         false => Ok(()),
-    }
-}
-
-/// The error of a call that ended with that failure event (ID-10): what it means, and what to do.
-pub fn event_failure(asked: &str, kind: EventKind, status: i32) -> CmError {
-    const NO_LISTENER: i32 = Rejection::NoListener as i32;
-    const DENIED: i32 = -libc::EACCES;
-    match (kind, status) {
-        (EventKind::Rejected, NO_LISTENER) | (EventKind::Unreachable, sidr::UNSUPPORTED) => {
-            CmError::new(Code::Refused, asked, format!("nobody listens there (status {status})"))
-                .cure("start the listening side first, as the same user, and compare the port")
-        }
-        (EventKind::Rejected, _) | (EventKind::Unreachable, sidr::REJECTED) => {
-            CmError::new(Code::Refused, asked, format!("the peer rejected (status {status})"))
-                .cure("the listening program's log says why")
-        }
-        (EventKind::Unreachable, _) => {
-            CmError::new(Code::TimedOut, asked, "the peer did not answer within 60 s")
-                .cure("see that the listening program runs and takes its requests")
-        }
-        (_, DENIED) => {
-            let answer = "a process of another user listens there";
-            CmError::new(Code::Denied, asked, answer).cure("run both sides as one user")
-        }
-        (kind, status) => CmError::new(
-            Code::from_errno(status),
-            asked,
-            format!("it failed ({kind:?}, status {status})"),
-        ),
     }
 }
 

@@ -74,7 +74,7 @@ pub use self::channel::SoftChannel;
 pub use self::device::{SOFT_DEVICE, SoftDevice};
 #[cfg(test)]
 pub(crate) use self::host::threads;
-pub use self::id::{Requests, SoftId, Waiter, event_failure};
+pub use self::id::{Requests, SoftId, Waiter};
 pub use self::rendezvous::Parting;
 pub use self::sys::Uncancelled;
 pub use self::wire::PeerQp;
