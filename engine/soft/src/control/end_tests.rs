@@ -5,7 +5,7 @@ use doorbell_seam::provider::{Poller, Provider, Qp, QpType};
 use doorbell_seam::wc::{Status, Wc};
 
 use super::rendezvous_tests::{Side, next_of};
-use super::tests::{Liar, SOON, listener, next, post_receive, request, with_qp};
+use super::tests::{asked, listener, next, post_receive, routed, with_qp};
 use super::wire::Message;
 use super::*;
 
@@ -27,10 +27,7 @@ fn an_orderly_end_is_seen_behind_the_message_that_the_peer_is_up() {
     for goodbye in [true, false] {
         let device = device();
         let channel = device.open_channel().unwrap();
-        let (_listener, name) = listener(&device, &channel);
-        let liar = Liar::connect(&name);
-        liar.say(&request());
-        let mut id = next(&channel).request.unwrap();
+        let (_listener, liar, mut id) = asked(&device, &channel);
         let (mut qp, mut poller) = with_qp(&device, &mut id);
         let region = memory(&device);
         post_receive(&mut qp, &region);
@@ -60,9 +57,7 @@ fn kinds<const N: usize>(channel: &SoftChannel) -> [EventKind; N] {
 
 /// An id that is ready to connect.
 fn resolved(device: &SoftDevice, channel: &SoftChannel, listener: &SoftId) -> SoftId {
-    let mut id = device.create_id(Some(channel), PortSpace::Tcp).unwrap();
-    id.resolve_addr(None, listener.local_addr().unwrap(), SOON).unwrap();
-    id.resolve_route(SOON).unwrap();
+    let id = routed(device, Some(channel), PortSpace::Tcp, listener.local_addr().unwrap());
     assert_eq!(kinds(channel), [EventKind::AddrResolved, EventKind::RouteResolved]);
     id
 }
@@ -108,10 +103,7 @@ fn a_peer_that_left_before_its_answer_was_read_is_noticed() {
 fn a_peer_that_left_before_it_was_accepted_is_noticed() {
     let mut side = Side::new(QpType::Rc);
     let channel = side.device.open_channel().unwrap();
-    let (_listener, name) = listener(&side.device, &channel);
-    let liar = Liar::connect(&name);
-    liar.say(&request());
-    let mut id = next(&channel).request.unwrap();
+    let (_listener, liar, mut id) = asked(&side.device, &channel);
     drop(liar);
     assert_eq!(side.device.rendezvous_step(), []);
     (side.qp, side.poller) = with_qp(&side.device, &mut id);
@@ -128,10 +120,7 @@ fn a_peer_that_left_a_queue_pair_of_no_id_is_noticed() {
     for (goodbye, read) in [(true, true), (true, false), (false, true), (false, false)] {
         let mut side = Side::new(QpType::Rc);
         let channel = side.device.open_channel().unwrap();
-        let (_listener, name) = listener(&side.device, &channel);
-        let liar = Liar::connect(&name);
-        liar.say(&request());
-        let mut id = next(&channel).request.unwrap();
+        let (_listener, liar, mut id) = asked(&side.device, &channel);
         let fields = id.init_qp_attr(QpState::Rtr).unwrap();
         side.device.modify_qp(&mut side.qp, QpState::Init, &fields).unwrap();
         id.accept_with(&side.qp, &ConnParam::default()).unwrap();

@@ -6,7 +6,8 @@ use doorbell_seam::provider::{Access, Poller, Provider, Qp, QpType, Region};
 use doorbell_seam::wc::{Status, Wc};
 use doorbell_seam::wr::{RecvWr, Remote, SendFlags, SendOp, SendWr, Sge};
 
-use super::rendezvous_tests::{SOON, Side, next_of};
+use super::rendezvous_tests::{Side, next_of};
+use super::tests::SOON;
 use crate::SoftRegion;
 
 /// Bytes of a region: more than a ring has.

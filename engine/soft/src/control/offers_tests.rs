@@ -11,8 +11,9 @@ use doorbell_seam::wc::Status;
 
 use super::offers::Offers;
 use super::rendezvous::{Rendezvous, listener_name};
-use super::rendezvous_tests::{SOON, Side, next, wait_until_left};
+use super::rendezvous_tests::{Side, next, wait_until_left};
 use super::sys::{Epoll, READY_MAX, Received, Socket};
+use super::tests::SOON;
 use super::wire::{ByNumber, MESSAGE_MAX, Message};
 use super::*;
 

@@ -4,20 +4,18 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell_fabric::{Fabric, Mtu, QpAttr, QpAttrEx, QpFields, QpState};
+use doorbell_fabric::{Fabric, Mtu, QpFields, QpState};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{
-    Access, AddressVector, Gid, Poller, Ports, Provider, Qp, QpCaps, QpType, Region, Sharing,
+    Access, AddressVector, Gid, Poller, Ports, Provider, Qp, QpType, Region, Sharing,
 };
 use doorbell_seam::wc::{Status, Wc};
 use doorbell_seam::wr::{RecvWr, Remote, SendFlags, SendOp, SendWr, Sge};
 
 use super::sys::Socket;
+use super::tests::{SOON, attr};
 use super::wire::{ByNumber, Message};
 use super::*;
-
-pub(super) const SOON: Duration = Duration::from_secs(60);
-const CAPS: QpCaps = QpCaps { send_wr: 4, recv_wr: 4, send_sge: 1, recv_sge: 1, inline: 16 };
 
 /// One side: a device with a queue pair.
 pub(super) struct Side {
@@ -77,16 +75,7 @@ impl Side {
 
 /// A queue pair that signals all its sends, with a queue for them and one for its receives.
 pub(super) fn queue_pair(device: &SoftDevice, kind: QpType, cqs: [&SoftCq; 2]) -> SoftQp {
-    let attr = QpAttr {
-        kind,
-        send_cq: cqs[0],
-        recv_cq: cqs[1],
-        srq: None,
-        caps: CAPS,
-        signal_all: true,
-        ex: QpAttrEx::default(),
-    };
-    Fabric::create_qp(device, &attr).unwrap()
+    Fabric::create_qp(device, &attr(kind, cqs, None)).unwrap()
 }
 
 /// The next completion of the first; the other side is polled meanwhile.

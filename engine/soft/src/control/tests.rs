@@ -29,22 +29,40 @@ pub(super) fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
+/// The attributes of a small queue pair; `cqs`: of its sends, of its receives.
+pub(super) fn attr<'a>(
+    kind: QpType,
+    [send_cq, recv_cq]: [&'a SoftCq; 2],
+    srq: Option<&'a SoftSrq>,
+) -> QpAttr<'a, SoftDevice> {
+    let ex = QpAttrEx::default();
+    QpAttr { kind, send_cq, recv_cq, srq, caps: CAPS, signal_all: true, ex }
+}
+
 pub(super) fn with_qp(device: &SoftDevice, id: &mut SoftId) -> (SoftQp, SoftPoller) {
+    with_qp_on(device, id, None)
+}
+
+fn with_qp_on(device: &SoftDevice, id: &mut SoftId, srq: Option<&SoftSrq>) -> (SoftQp, SoftPoller) {
     let (cq, poller) = device.create_cq(16, Sharing::Shared).unwrap();
-    let attr = QpAttr {
-        kind: QpType::Rc,
-        send_cq: &cq,
-        recv_cq: &cq,
-        srq: None,
-        caps: CAPS,
-        signal_all: true,
-        ex: QpAttrEx::default(),
-    };
-    (id.create_qp(device, &attr).unwrap(), poller)
+    (id.create_qp(device, &attr(QpType::Rc, [&cq; 2], srq)).unwrap(), poller)
 }
 
 pub(super) fn next(channel: &SoftChannel) -> Event<SoftDevice> {
     channel.next(SOON).unwrap().expect("an event")
+}
+
+/// An id that is ready to connect to an address.
+pub(super) fn routed(
+    device: &SoftDevice,
+    channel: Option<&SoftChannel>,
+    space: PortSpace,
+    to: SocketAddr,
+) -> SoftId {
+    let mut id = device.create_id(channel, space).unwrap();
+    id.resolve_addr(None, to, SOON).unwrap();
+    id.resolve_route(SOON).unwrap();
+    id
 }
 
 /// A listener with a channel, and the name to connect to by hand.
@@ -101,6 +119,14 @@ pub(super) fn request() -> Message {
     }))
 }
 
+/// A listener, a peer driven by hand that has sent it a request, and the id of that request.
+pub(super) fn asked(device: &SoftDevice, channel: &SoftChannel) -> (SoftId, Liar, SoftId) {
+    let (listener, name) = listener(device, channel);
+    let liar = Liar::connect(&name);
+    liar.say(&request());
+    (listener, liar, next(channel).request.unwrap())
+}
+
 #[test]
 fn rc_1_the_timer_table_has_its_known_values() {
     assert_eq!(rnr_timer_ns(0), Some(655_360_000));
@@ -124,9 +150,7 @@ fn devices_of_different_names_do_not_see_each_other() {
     let channel = one.open_channel().unwrap();
     let (listener, _) = listener(&one, &channel);
     let to = listener.local_addr().unwrap();
-    let mut id = two.create_id(None, PortSpace::Tcp).unwrap();
-    id.resolve_addr(None, to, SOON).unwrap();
-    id.resolve_route(SOON).unwrap();
+    let mut id = routed(&two, None, PortSpace::Tcp, to);
     let _qp = with_qp(&two, &mut id);
     let error = id.connect(&ConnParam::default()).unwrap_err();
     assert_eq!(error.code(), Code::Refused);
@@ -140,9 +164,7 @@ fn a_connect_can_wait_for_a_listener_without_limit() {
     let (here, there) = (device.open_channel().unwrap(), device.open_channel().unwrap());
     let mut late = device.create_id(Some(&there), PortSpace::Tcp).unwrap();
     late.bind(loopback(0)).unwrap();
-    let mut id = device.create_id(Some(&here), PortSpace::Tcp).unwrap();
-    id.resolve_addr(None, late.local_addr().unwrap(), SOON).unwrap();
-    id.resolve_route(SOON).unwrap();
+    let mut id = routed(&device, Some(&here), PortSpace::Tcp, late.local_addr().unwrap());
     let _qp = with_qp(&device, &mut id);
     id.connect(&ConnParam::default()).unwrap();
     let kinds = [next(&here).kind, next(&here).kind];
@@ -195,10 +217,7 @@ fn an_accepted_peer_that_lies_is_cut_off() {
     let device = SoftDevice::open().unwrap();
     for nonsense in [Message::Ready.encode(), request().encode(), vec![7; 40]] {
         let channel = device.open_channel().unwrap();
-        let (_listener, name) = listener(&device, &channel);
-        let liar = Liar::connect(&name);
-        liar.say(&request());
-        let mut id = next(&channel).request.unwrap();
+        let (_listener, liar, mut id) = asked(&device, &channel);
         let (_qp, _poller) = with_qp(&device, &mut id);
         id.accept(&ConnParam::default()).unwrap();
         assert!(matches!(liar.receive(), Some(Message::Reply(_))));
@@ -233,9 +252,7 @@ fn a_reply_with_a_false_link_is_refused() {
         let to = place::claim(&socket, device.name(), loopback(0), false).unwrap();
         socket.listen(4).unwrap();
         let channel = device.open_channel().unwrap();
-        let mut id = device.create_id(Some(&channel), PortSpace::Tcp).unwrap();
-        id.resolve_addr(None, to, SOON).unwrap();
-        id.resolve_route(SOON).unwrap();
+        let mut id = routed(&device, Some(&channel), PortSpace::Tcp, to);
         let (_qp, _poller) = with_qp(&device, &mut id);
         id.connect(&ConnParam::default()).unwrap();
         let kinds = [next(&channel).kind, next(&channel).kind];
@@ -319,9 +336,7 @@ fn another_users_listener_is_not_talked_to() {
     });
     if listens {
         let socket = told.recv().unwrap();
-        let mut id = device.create_id(None, PortSpace::Tcp).unwrap();
-        id.resolve_addr(None, to, SOON).unwrap();
-        id.resolve_route(SOON).unwrap();
+        let mut id = routed(&device, None, PortSpace::Tcp, to);
         let _qp = with_qp(&device, &mut id);
         let error = id.connect(&ConnParam::default()).unwrap_err();
         assert_eq!(error.code(), Code::Denied, "{error}");
@@ -342,26 +357,11 @@ pub(super) fn connect(
 ) -> Both {
     let (here, there) = (one.open_channel().unwrap(), two.open_channel().unwrap());
     let (listener, _) = listener(two, &there);
-    let make = |device: &SoftDevice, id: &mut SoftId, srq| {
-        let (cq, poller) = device.create_cq(16, Sharing::Shared).unwrap();
-        let attr = QpAttr {
-            kind: QpType::Rc,
-            send_cq: &cq,
-            recv_cq: &cq,
-            srq,
-            caps: CAPS,
-            signal_all: true,
-            ex: QpAttrEx::default(),
-        };
-        (id.create_qp(device, &attr).unwrap(), poller)
-    };
-    let mut id = one.create_id(Some(&here), PortSpace::Tcp).unwrap();
-    id.resolve_addr(None, listener.local_addr().unwrap(), SOON).unwrap();
-    id.resolve_route(SOON).unwrap();
-    let (qp, poller) = make(one, &mut id, srqs.map(|srqs| srqs.0));
+    let mut id = routed(one, Some(&here), PortSpace::Tcp, listener.local_addr().unwrap());
+    let (qp, poller) = with_qp_on(one, &mut id, srqs.map(|srqs| srqs.0));
     id.connect(&ConnParam::default()).unwrap();
     let mut request = next(&there).request.unwrap();
-    let (other_qp, other_poller) = make(two, &mut request, srqs.map(|srqs| srqs.1));
+    let (other_qp, other_poller) = with_qp_on(two, &mut request, srqs.map(|srqs| srqs.1));
     request.accept(&ConnParam::default()).unwrap();
     for kind in [EventKind::AddrResolved, EventKind::RouteResolved, EventKind::Established] {
         assert_eq!(next(&here).kind, kind);
@@ -405,9 +405,7 @@ fn qp_20_each_side_hears_the_retries_of_the_other() {
     let device = SoftDevice::open().unwrap();
     let [here, there] = [(); 2].map(|()| device.open_channel().unwrap());
     let (listener, _) = listener(&device, &there);
-    let mut id = device.create_id(Some(&here), PortSpace::Tcp).unwrap();
-    id.resolve_addr(None, listener.local_addr().unwrap(), SOON).unwrap();
-    id.resolve_route(SOON).unwrap();
+    let mut id = routed(&device, Some(&here), PortSpace::Tcp, listener.local_addr().unwrap());
     let mut unbound = device.create_id(None, PortSpace::Tcp).unwrap();
     unbound.bind(loopback(0)).unwrap();
     let (qp, _poller) = with_qp(&device, &mut unbound);
@@ -433,10 +431,7 @@ fn qp_20_each_side_hears_the_retries_of_the_other() {
 fn an_accepted_peer_that_never_took_its_end_gives_it_back() {
     let device = SoftDevice::open().unwrap();
     let channel = device.open_channel().unwrap();
-    let (_listener, name) = listener(&device, &channel);
-    let liar = Liar::connect(&name);
-    liar.say(&request());
-    let mut id = next(&channel).request.unwrap();
+    let (_listener, liar, mut id) = asked(&device, &channel);
     let (qp, mut poller) = with_qp(&device, &mut id);
     id.accept(&ConnParam::default()).unwrap();
     assert_eq!(device.0.links.alive(), 1);
@@ -457,9 +452,7 @@ fn a_queue_pair_that_is_gone_when_the_answer_comes_leaks_no_link() {
     let (one, two) = (SoftDevice::open().unwrap(), SoftDevice::open().unwrap());
     let (here, there) = (one.open_channel().unwrap(), two.open_channel().unwrap());
     let (listener, _) = listener(&two, &there);
-    let mut id = one.create_id(Some(&here), PortSpace::Tcp).unwrap();
-    id.resolve_addr(None, listener.local_addr().unwrap(), SOON).unwrap();
-    id.resolve_route(SOON).unwrap();
+    let mut id = routed(&one, Some(&here), PortSpace::Tcp, listener.local_addr().unwrap());
     let (qp, _poller) = with_qp(&one, &mut id);
     id.connect(&ConnParam::default()).unwrap();
     drop(qp);
@@ -501,15 +494,7 @@ fn a_waiting_channel_notices_ids_that_join_it() {
 fn an_id_makes_one_queue_pair_and_only_when_bound() {
     let device = SoftDevice::open().unwrap();
     let (cq, _poller) = device.create_cq(16, Sharing::Shared).unwrap();
-    let attr = QpAttr {
-        kind: QpType::Rc,
-        send_cq: &cq,
-        recv_cq: &cq,
-        srq: None,
-        caps: CAPS,
-        signal_all: true,
-        ex: QpAttrEx::default(),
-    };
+    let attr = attr(QpType::Rc, [&cq; 2], None);
     let mut id = device.create_id(None, PortSpace::Tcp).unwrap();
     let code = |made: Result<SoftQp, CmError>| made.map(|_| ()).map_err(|error| error.code());
     assert_eq!(code(id.create_qp(&device, &attr)), Err(Code::Invalid), "QP-2");
@@ -611,9 +596,7 @@ fn a_wait_for_a_listener_may_be_long() {
     let [here, there] = [(); 2].map(|()| device.open_channel().unwrap());
     let mut late = device.create_id(Some(&there), PortSpace::Tcp).unwrap();
     late.bind(loopback(0)).unwrap();
-    let mut id = device.create_id(Some(&here), PortSpace::Tcp).unwrap();
-    id.resolve_addr(None, late.local_addr().unwrap(), SOON).unwrap();
-    id.resolve_route(SOON).unwrap();
+    let mut id = routed(&device, Some(&here), PortSpace::Tcp, late.local_addr().unwrap());
     let _qp = with_qp(&device, &mut id);
     id.connect(&ConnParam::default()).unwrap();
     let (end, _) = here.0.find(id.key().0).unwrap();
@@ -630,21 +613,11 @@ fn a_queue_pair_that_is_gone_is_not_the_ids_any_more() {
     let device = SoftDevice::open().unwrap();
     let [here, there] = [(); 2].map(|()| device.open_channel().unwrap());
     let (cq, _poller) = device.create_cq(16, Sharing::Shared).unwrap();
-    let attr = QpAttr {
-        kind: QpType::Ud,
-        send_cq: &cq,
-        recv_cq: &cq,
-        srq: None,
-        caps: CAPS,
-        signal_all: true,
-        ex: QpAttrEx::default(),
-    };
+    let attr = attr(QpType::Ud, [&cq; 2], None);
     let mut listener = device.create_id(Some(&there), PortSpace::Udp).unwrap();
     listener.bind(loopback(0)).unwrap();
     listener.listen(0).unwrap();
-    let mut id = device.create_id(Some(&here), PortSpace::Udp).unwrap();
-    id.resolve_addr(None, listener.local_addr().unwrap(), SOON).unwrap();
-    id.resolve_route(SOON).unwrap();
+    let mut id = routed(&device, Some(&here), PortSpace::Udp, listener.local_addr().unwrap());
     id.connect(&ConnParam::default()).unwrap();
     let mut request = next(&there).request.unwrap();
     drop(request.create_qp(&device, &attr).unwrap());
