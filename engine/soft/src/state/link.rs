@@ -243,13 +243,19 @@ impl Link {
         }
     }
 
+    /// Publishes all that is unpublished in the ring, with an acknowledgement.
+    #[inline(always)]
+    pub(crate) fn publish(&mut self) {
+        let ack = self.ack();
+        self.tx.publish(ack);
+    }
+
     /// Publishes all that is unpublished: in the slot, if it is one message and that helps.
     #[inline(never)]
     pub(crate) fn publish_deferred(&mut self) {
         let pending = self.tx.unpublished();
         if !(self.uses_long_slot(pending) && self.publish_alone()) {
-            let ack = self.ack();
-            self.tx.publish(ack);
+            self.publish();
             if pending >= CLAIM_MIN {
                 // The next doorbell is likely to publish as much.
                 self.tx.claim(pending);

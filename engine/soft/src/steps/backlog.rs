@@ -343,8 +343,7 @@ fn write_fragments(
         let bytes = (&pending.pieces, qp.sq.sent_bytes);
         link.tx.put_gathered((header, named.or(imm).unwrap_or(0)), words, bytes);
         if link.tx.unpublished() >= PUBLISH_EVERY {
-            let ack = link.ack();
-            link.tx.publish(ack);
+            link.publish();
         }
         if last {
             return true;

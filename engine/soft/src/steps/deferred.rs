@@ -163,8 +163,7 @@ fn post_in_ring_next(
     if link.tx.unpublished() > SLOT_SHORT_RECORD {
         link.publish_deferred();
     } else {
-        let ack = link.ack();
-        link.tx.publish(ack);
+        link.publish();
     }
     true
 }

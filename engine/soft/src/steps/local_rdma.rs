@@ -73,8 +73,7 @@ pub(crate) fn carry_out(
         return false;
     }
     if length >= LONG && link.tx.unpublished() > 0 {
-        let ack = link.ack();
-        link.tx.publish(ack);
+        link.publish();
     }
     let Some(place) = place_of(link, qp, at, length, right) else { return false };
     if !perform(&deed, place, wr) {
@@ -286,8 +285,7 @@ fn publish(link: &mut Link, header: Header, imm: u32, length: u32) {
         KIND_NOTICE => link.tx.put_words(header, imm, &[length.into()]),
         _ => link.tx.put_words(header, imm, &[0, 0]),
     }
-    let ack = link.ack();
-    link.tx.publish(ack);
+    link.publish();
 }
 
 /// Enters the request in the send queue; only its completion is missing.

@@ -121,8 +121,7 @@ impl DomainState {
             if !written && !carried {
                 backlog::keep(link, qp, wr);
             } else if link.tx.unpublished() >= PUBLISH_EVERY {
-                let ack = link.ack();
-                link.tx.publish(ack);
+                link.publish();
             }
         }
         if link.first_waiting() == Some(qp.num) {
@@ -130,8 +129,7 @@ impl DomainState {
             is_local = true;
         }
         if link.tx.unpublished() > 0 {
-            let ack = link.ack();
-            link.tx.publish(ack);
+            link.publish();
         }
         if qp.failure.poison.is_some() {
             self.transport.res.service_queue.schedule(qp);
@@ -231,8 +229,7 @@ impl Transport {
             };
             let wrote = backlog::advance(link, &self.res.nic.memory, qp);
             if link.tx.unpublished() > 0 {
-                let ack = link.ack();
-                link.tx.publish(ack);
+                link.publish();
             }
             if qp.failure.poison.is_some() || qp.state.is_unreliable() {
                 self.res.service_queue.schedule(qp);
@@ -380,16 +377,14 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Post
         done += 1;
         if writer.at - link.tx.published() >= u64::from(PUBLISH_EVERY) {
             link.tx.end_writer(&writer);
-            let ack = link.ack();
-            link.tx.publish(ack);
+            link.publish();
         }
     }
     link.tx.end_writer(&writer);
     // If part of the list remains, `post_slow` publishes all of it together: each publication costs
     // the receiver a look.
     if done == list.len() && link.tx.unpublished() > 0 {
-        let ack = link.ack();
-        link.tx.publish(ack);
+        link.publish();
     }
     done
 }

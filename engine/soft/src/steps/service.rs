@@ -253,7 +253,6 @@ fn urge(links: &mut Links, qp: &QpContext) -> bool {
     }
     // A WRITE of nothing has no address and no key.
     link.tx.put_words(header, 0, &[0, 0]);
-    let ack = link.ack();
-    link.tx.publish(ack);
+    link.publish();
     true
 }
