@@ -60,7 +60,7 @@ pub(super) fn modify(
     fields: &QpFields,
 ) -> Result<(), CmError> {
     let raw = qp.kind() == QpType::RawPacket;
-    if let Some(rights) = fields.access.filter(|_| from != QpState::Rts) {
+    if let Some(rights) = fields.access {
         qp.control().set_rights(rights);
     }
     match (from, fields.state.unwrap_or(from)) {

@@ -41,6 +41,8 @@ mod rendezvous;
 #[cfg(test)]
 mod rendezvous_tests;
 #[cfg(test)]
+mod rights_tests;
+#[cfg(test)]
 mod shared_poll_tests;
 mod sidr;
 mod spare;

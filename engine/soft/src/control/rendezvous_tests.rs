@@ -40,13 +40,22 @@ impl Side {
     }
 
     /// `ibv_modify_qp` to RTR.
-    pub(super) fn connect(&mut self, (gid, num): (Gid, u32)) -> Result<(), CmError> {
+    pub(super) fn connect(&mut self, to: (Gid, u32)) -> Result<(), CmError> {
+        self.connect_with(to, 1)
+    }
+
+    /// The same; the peer may have that many READs and atomics in flight.
+    pub(super) fn connect_with(
+        &mut self,
+        (gid, num): (Gid, u32),
+        depth: u8,
+    ) -> Result<(), CmError> {
         let fields = QpFields {
             av: Some(AddressVector::to(gid)),
             path_mtu: Some(Mtu::Bytes1024),
             dest_qp: Some(num),
             rq_psn: Some(0),
-            max_dest_rd_atomic: Some(1),
+            max_dest_rd_atomic: Some(depth),
             min_rnr_timer: Some(12),
             ..QpFields::to(QpState::Rtr)
         };
@@ -58,6 +67,14 @@ impl Side {
         let flags = SendFlags::INLINE;
         let wr = SendWr { wr_id: 1, op: SendOp::Send, flags, sge, more: &[] };
         // SAFETY: the payload is inline.
+        unsafe { self.qp.post(&[wr]) }.unwrap();
+    }
+
+    /// Posts a request that moves eight bytes to or from that region.
+    pub(super) fn ask(&mut self, op: SendOp, region: &SoftRegion) {
+        let sge = Sge { addr: region.as_ptr() as u64, length: 8, lkey: region.lkey() };
+        let wr = SendWr { wr_id: 1, op, flags: SendFlags::empty(), sge, more: &[] };
+        // SAFETY: the test keeps the region, and does not use it meanwhile.
         unsafe { self.qp.post(&[wr]) }.unwrap();
     }
 

@@ -102,8 +102,8 @@ impl QpControl {
         self.peer_gone(Gone::Lost);
     }
 
-    /// Sets what the peer may do to memory by itself (`qp_access_flags`), for connections that are
-    /// made from then on. Without, it is all that the depths of the connection allow.
+    /// Sets what the peer may do to memory by itself (`qp_access_flags`), until the queue pair is
+    /// reset. Without, it is all that the depths of the connection allow.
     pub fn set_rights(&self, rights: Access) {
         self.domain.command(Command::SetRights { num: self.num, rights });
     }

@@ -36,19 +36,24 @@ pub(crate) fn has_right(access: u32, right: Access, pd: PdMark) -> bool {
     access & (right.bits() | PD) == right.bits() | pd.0
 }
 
-/// The word of a queue pair that accepts one-sided requests with those rights. `connection` tells
-/// its connections apart: a message that was sent over an earlier one names another word.
-pub(crate) fn qp_word(who: Who, rights: Access, connection: u8) -> u64 {
-    const _: () = assert!(Access::all().bits() < 1 << 7);
+/// The word of a queue pair that works. `connection` tells its connections apart: a message that
+/// was sent over an earlier one names another word.
+pub(crate) fn qp_word(who: Who, connection: u8) -> u64 {
     const _: () = assert!(PD & 0xff == 0);
     let high = who.pd.0 | u32::from(connection);
-    u64::from(who.qp << 8 | rights.bits() << 1 | 1) | u64::from(high) << 32
+    u64::from(who.qp << 8 | 1) | u64::from(high) << 32
+}
+
+/// The word of a queue pair that accepts one-sided requests with those rights.
+pub(crate) fn with_rights(word: u64, rights: Access) -> u64 {
+    const _: () = assert!(Access::all().bits() < 1 << 7);
+    word | u64::from(rights.bits() << 1)
 }
 
 /// The domain in such a word, if the word belongs to the queue pair and has the right.
 pub(crate) fn pd_in(word: u64, qp: u32, right: Access) -> Option<PdMark> {
     let high = (word >> 32) as u32;
     let pd = PdMark(high & PD);
-    let wanted = qp_word(Who { qp, pd }, right, high as u8);
+    let wanted = with_rights(qp_word(Who { qp, pd }, high as u8), right);
     (word & wanted == wanted && (word as u32) >> 8 == qp).then_some(pd)
 }

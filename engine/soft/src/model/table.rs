@@ -15,6 +15,9 @@ pub(crate) struct Table {
     pub(crate) inboxes: [InboxSlot; INBOXES],
     /// For each slot: number, rights and domain of a queue pair in RTS, 0 otherwise.
     pub(crate) qps: [AtomicU64; QPS],
+    /// For each slot: the word of such a queue pair without its rights, which may change. The
+    /// messages that it lends name this word.
+    pub(crate) lenders: [AtomicU64; QPS],
     pub(crate) slots: [Slot; REGIONS],
 }
 

@@ -261,7 +261,7 @@ impl RemoteMap {
     /// this side compares it with its own mapping.
     pub(crate) fn borrow(&self, qp: u32, offer: Offer) -> Result<Borrowed<'_>, NotLent> {
         let table = self.table();
-        let qp = &table.qps[qp as usize % QPS];
+        let qp = &table.lenders[qp as usize % QPS];
         if offer.word == 0 || qp.load(Ordering::Acquire) != offer.word {
             return Err(NotLent::SenderGone);
         }

@@ -106,7 +106,8 @@ pub(crate) struct QpContext {
     pub(crate) kind: QpType,
     pub(crate) signal_all: bool,
     pub(crate) state: State,
-    /// Its word in the device's table while peers may use memory through it, 0 otherwise.
+    /// Its word in the device's table, without rights, while peers may use memory through it; 0
+    /// otherwise.
     pub(crate) word: u64,
     /// The protection domain it belongs to.
     pub(crate) pd: PdMark,
@@ -271,6 +272,18 @@ impl QpContext {
             xrc: self.xrc.again(),
             ..QpContext::over(parts, sq)
         };
+    }
+
+    /// What the peer may do to memory: what the program, the type and the depth allow.
+    pub(crate) fn allowed(&self) -> Access {
+        let mut rights = match self.kind {
+            QpType::XrcSend => Access::empty(),
+            _ => Access::REMOTE_WRITE,
+        };
+        if self.responder_depth > 0 {
+            rights |= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        }
+        rights & self.rights_max
     }
 
     /// The identity under which it uses memory.

@@ -9,6 +9,7 @@ use crate::device::nic::Nic;
 use crate::ext::xrc_part::XrcQueues;
 use crate::model::limits::QPS;
 use crate::model::local_waker::LocalWaker;
+use crate::model::pd::with_rights;
 use crate::state::completions::Completions;
 use crate::state::inboxes::Inboxes;
 use crate::state::link::CLOSED;
@@ -58,12 +59,29 @@ impl Resources {
         self.attended && !self.completions.is_queue_armed(cq)
     }
 
+    /// Gives the peer of the queue pair what is allowed now, and takes the rest away.
+    ///
+    /// The peer looks at the word in the table before each access of its own, and this domain looks
+    /// at the rights before it carries out a request. Both change here. Whoever tells the peer of
+    /// the change does so after this store, so the peer's next look finds the new word. An access
+    /// that the peer has begun before still ends. The word of lent messages stays as it is, because
+    /// the messages under way name it.
+    pub(crate) fn change_rights(&self, qp: &mut QpContext) {
+        qp.rights = qp.allowed();
+        if qp.word != 0 {
+            let word = with_rights(qp.word, qp.rights);
+            self.nic.memory.table().qps[qp.num as usize % QPS].store(word, Ordering::Release);
+        }
+    }
+
     /// From now on no peer uses memory through this queue pair, and none believes what it reads of
     /// a message that the queue pair has lent: see
     /// [`Borrowed`](crate::shm::remote_map::Borrowed). Call it before the sends are completed.
     pub(crate) fn take_word_back(&self, qp: &mut QpContext) {
         qp.word = 0;
-        self.nic.memory.table().qps[qp.num as usize % QPS].store(0, Ordering::Release);
+        let (table, at) = (self.nic.memory.table(), qp.num as usize % QPS);
+        table.qps[at].store(0, Ordering::Release);
+        table.lenders[at].store(0, Ordering::Release);
         // The program may change the bytes of a message when its send has completed. Those stores
         // come after this fence.
         fence(Ordering::Release);

@@ -36,7 +36,7 @@ pub(crate) enum Command {
     Fail {
         num: u32,
     },
-    /// Sets what the peer of the queue pair may do, before it is connected.
+    /// Sets what the peer of the queue pair may do to memory.
     SetRights {
         num: u32,
         rights: Access,

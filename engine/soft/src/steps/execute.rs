@@ -2,7 +2,7 @@
 
 use crate::model::limits::QPS;
 use crate::model::pd::qp_word;
-use crate::provider::{Access, QpType};
+use crate::provider::QpType;
 use crate::shm::layout::{Header, KIND_SEND, RecordFlags};
 use crate::state::domain_state::DomainState;
 use crate::state::link::CLOSED;
@@ -37,6 +37,7 @@ impl DomainState {
             Command::SetRights { num, rights } => {
                 if let Some(qp) = qps.get_mut(num) {
                     qp.rights_max = rights;
+                    res.change_rights(qp);
                 }
             }
             Command::PeerGone { num, key, how } => self.peer_gone(num, key, how),
@@ -135,19 +136,13 @@ impl DomainState {
         if !takes {
             qp.responder_depth = 0;
         }
-        qp.rights = Access::REMOTE_WRITE;
-        if qp.responder_depth > 0 {
-            qp.rights |= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-        }
-        if !takes {
-            qp.rights = Access::empty();
-        }
-        qp.rights &= qp.rights_max;
         qp.state = if reliable { State::Rts } else { State::Unreliable };
         if qp.kind == QpType::Rc {
-            qp.word = qp_word(qp.who(), qp.rights, res.nic.next_connection());
-            res.nic.memory.table().qps[qp.num as usize % QPS].store(qp.word, Ordering::Release);
+            qp.word = qp_word(qp.who(), res.nic.next_connection());
+            let lenders = &res.nic.memory.table().lenders;
+            lenders[qp.num as usize % QPS].store(qp.word, Ordering::Release);
         }
+        res.change_rights(qp);
         if let Some(link) = self.links.get_mut(index) {
             if link.users == 0 {
                 link.rq = qp.rq;

@@ -93,6 +93,22 @@ fn rc_1_a_lent_message_waits_for_its_receive() {
     assert_eq!(two.bytes(1 << 20, 5000), late);
 }
 
+/// A lent message that is under way arrives though its sender changes what the peer may do.
+#[test]
+fn other_rights_take_no_lent_message_back() {
+    let (mut one, mut two) = lenders();
+    let bytes = pattern(3, 5000);
+    one.fill(0, &bytes);
+    one.send(1, 0, 5000, SIGNALED).unwrap();
+    one.qp.control().set_rights(Access::empty());
+    one.poll();
+    two.recv(1, 1 << 20, 5000);
+    let (done, got) = settle(&mut one, &mut two);
+    assert_eq!((done[0].status, got[0].status), (Status::Success, Status::Success));
+    assert_eq!(two.bytes(1 << 20, 5000), bytes);
+    assert_eq!(pass(&mut one, &mut two, 5000), LENT);
+}
+
 /// Messages of all lengths, lent and not, with and without immediate data, alone and in lists,
 /// arrive in the order of posting, whole, however late the receiver polls.
 #[test]
@@ -294,13 +310,13 @@ fn sm_3_a_copy_that_the_sender_has_changed_is_not_believed() {
             let table = nic.nic.memory.table();
             for n in 1.. {
                 words(&region)[..WORDS].iter().for_each(|at| at.store(n, Ordering::Relaxed));
-                table.qps[qp].store(word(n), Ordering::Release);
+                table.lenders[qp].store(word(n), Ordering::Release);
                 shown.store(n, Ordering::Release);
                 for _ in 0..n % 7 * 200 {
                     core::hint::spin_loop();
                 }
                 // As `take_word_back` does it.
-                table.qps[qp].store(0, Ordering::Release);
+                table.lenders[qp].store(0, Ordering::Release);
                 fence(Ordering::Release);
                 if stop.load(Ordering::Relaxed) {
                     return;
@@ -340,7 +356,7 @@ fn false_offers_lead_nowhere() {
     let region = nic.register(readable(1 << 20), Access::LOCAL_WRITE).unwrap();
     let other = nic.register(readable(4096), Access::LOCAL_WRITE).unwrap();
     assert!(map.show(region.rkey()) && !map.show(0) && !map.show(region.rkey() ^ 1));
-    nic.nic.memory.table().qps[5].store(9, Ordering::Release);
+    nic.nic.memory.table().lenders[5].store(9, Ordering::Release);
     let start = region.as_ptr() as u64;
     let offer = |addr, key, length| Offer { addr, key, length, word: 9 };
     let end = start + region.len() as u64;
