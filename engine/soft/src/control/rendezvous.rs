@@ -351,10 +351,23 @@ impl Rendezvous {
 
     pub(super) fn take_out(&self, num: u32) -> Option<Pair> {
         let pair = self.lists().pairs.remove(&num)?;
+        self.unwatch(&pair);
+        Some(pair)
+    }
+
+    /// No longer watches the socket of a pair that goes: a child process may share its file.
+    fn unwatch(&self, pair: &Pair) {
         if let Some(socket) = &pair.socket {
             self.watch.remove(socket.fd());
         }
-        Some(pair)
+    }
+
+    /// The file of a pair's socket, held open as by a child process.
+    #[cfg(test)]
+    pub(super) fn shared_with_child(&self, num: u32) -> Socket {
+        let lists = self.lists();
+        let socket = lists.pairs.get(&num).and_then(|pair| pair.socket.as_ref());
+        socket.expect("a connected pair").shared().unwrap()
     }
 
     /// See [`SoftDevice::rendezvous_step`](crate::SoftDevice::rendezvous_step).
@@ -377,7 +390,13 @@ impl Rendezvous {
                 pair.until = Some(now + pair.retries());
             }
         }
-        lists.pairs.retain(|_, pair| !pair.qp.is_gone());
+        lists.pairs.retain(|_, pair| {
+            let is_gone = pair.qp.is_gone();
+            if is_gone {
+                self.unwatch(pair);
+            }
+            !is_gone
+        });
         for (num, pair) in &mut lists.pairs {
             if pair.until.take_if(|until| *until <= now).is_some() {
                 pair.qp.peer_left();

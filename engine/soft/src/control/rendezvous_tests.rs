@@ -12,7 +12,7 @@ use doorbell_seam::provider::{
 use doorbell_seam::wc::{Status, Wc};
 use doorbell_seam::wr::{RecvWr, Remote, SendFlags, SendOp, SendWr, Sge};
 
-use super::sys::Socket;
+use super::sys::{READY_MAX, Socket};
 use super::tests::{SOON, attr};
 use super::wire::{ByNumber, Message};
 use super::*;
@@ -365,6 +365,22 @@ fn rights_of_a_queue_pair_bind_its_peer() {
         let wanted = if rights.is_empty() { Status::RemoteInvalidRequest } else { Status::Success };
         assert_eq!(next(&mut one, &mut two).status, wanted, "{rights:?}");
     }
+}
+
+/// A connection whose queue pair has gone is not reported for ever because a child process holds
+/// its file.
+#[test]
+fn a_pair_that_a_child_shares_is_not_watched() {
+    let (mut one, mut two) = (Side::new(QpType::Rc), Side::new(QpType::Rc));
+    one.connect(two.name()).unwrap();
+    two.connect(one.name()).unwrap();
+    let Side { device, qp, .. } = two;
+    let rendezvous = device.0.rendezvous.get().unwrap();
+    let _child = rendezvous.shared_with_child(qp.num());
+    drop(qp);
+    rendezvous.step();
+    drop(one);
+    assert_eq!(rendezvous.watch.wait(Some(Duration::ZERO), &mut [0; READY_MAX]).unwrap(), []);
 }
 
 /// One side goes to RESET and RTR while the other is still connected, whichever came first.
