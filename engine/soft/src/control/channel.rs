@@ -41,6 +41,10 @@ pub(super) struct Inner {
     /// They make the descriptor readable when an event is queued or due. A channel of one
     /// synchronous id has none: only its own caller queues events and waits.
     wakers: Option<(Waker, Timer)>,
+    /// Held from finding an end until its event is raised, and while an end joins or leaves: the
+    /// event of an end that moves to another channel is raised here and goes along, or it is read
+    /// there. Taken before all other locks.
+    work: Mutex<()>,
     lists: Mutex<Lists>,
 }
 
@@ -74,7 +78,12 @@ impl Inner {
             epoll.add(waker.fd(), WAKE).map_err(failed)?;
             epoll.add(timer.fd(), TIME).map_err(failed)?;
         }
-        Ok(Inner { epoll: Arc::new(epoll), wakers, lists: Mutex::default() })
+        Ok(Inner {
+            epoll: Arc::new(epoll),
+            wakers,
+            work: Mutex::default(),
+            lists: Mutex::default(),
+        })
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -84,6 +93,11 @@ impl Inner {
     fn lists(&self) -> MutexGuard<'_, Lists> {
         // Poisoning says that another thread panicked between two whole steps: still in order.
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) -> MutexGuard<'_, ()> {
+        // As in `lists`.
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds an id.
@@ -104,8 +118,7 @@ impl Inner {
         self.watch(end)
     }
 
-    /// True if this channel has the end. Another one may have taken it while this one was reading a
-    /// message of it.
+    /// True if this channel has the end. An end whose move has failed belongs to no channel.
     fn has(&self, core: &Core) -> bool {
         core.channel.as_ref().is_some_and(|epoll| Arc::ptr_eq(epoll, &self.epoll))
     }
@@ -113,7 +126,8 @@ impl Inner {
     /// Removes an id, and those of its events that nobody has taken (ID-8, ID-9), with the ends of
     /// its requests.
     pub(super) fn leave(&self, end: &End) {
-        // Dropped outside the lock: an end says goodbye to its peer.
+        let _work = self.work();
+        // Dropped outside the lock of the lists: an end says goodbye to its peer.
         let taken = self.take_out(end);
         for request in taken.events.iter().filter_map(|raised| raised.request.as_ref()) {
             drop(self.take_out(request));
@@ -122,6 +136,9 @@ impl Inner {
 
     /// Moves an id to another channel, with those of its events that nobody has taken (MG-3).
     pub(super) fn hand_over(&self, end: &Arc<End>, to: &Inner) -> Result<(), CmError> {
+        // Always in the same order: another id may move the other way.
+        let (first, second) = if std::ptr::from_ref(self) < to { (self, to) } else { (to, self) };
+        let _work = (first.work(), second.work());
         let TakenOut { events, incoming } = self.take_out(end);
         to.join(end)?;
         for incoming in incoming {
@@ -297,6 +314,7 @@ impl Inner {
             // one, and that sets the timer anew.
             return Ok(());
         }
+        let _work = self.work();
         let Some((end, listener)) = self.find(key) else { return Ok(()) };
         if end.lock().state == State::Listening {
             return self.admit(&end);
@@ -368,6 +386,7 @@ impl Inner {
             };
             let Some(Reverse((_, key))) = key else { break };
             any = true;
+            let _work = self.work();
             let Some((end, listener)) = self.find(key) else { continue };
             let raised = end.expire(now);
             self.arrived(&end, listener, raised)?;

@@ -1,6 +1,9 @@
 //! Channels that change while others use them.
 
-use doorbell_fabric::{CmId, ConnParam, Fabric};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use doorbell_fabric::{Channel, CmId, ConnParam, Event, Fabric};
 
 use super::super::SoftDevice;
 use super::super::sys::Socket;
@@ -41,6 +44,56 @@ fn an_id_that_moves_while_its_old_channel_reads_is_not_lost() {
     liar.say(&Message::Ready);
     assert_eq!(ready(&old), [], "the old one does not");
     assert_eq!(next(&new).kind, EventKind::Established);
+}
+
+/// The events that a thread takes from the channel while `act` runs.
+fn events_during(channel: &SoftChannel, act: impl FnOnce()) -> Vec<Event<SoftDevice>> {
+    let (reads, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut came = Vec::new();
+            while !stop.load(Ordering::Acquire) {
+                came.extend(channel.next(Duration::ZERO).unwrap());
+                reads.store(true, Ordering::Release);
+            }
+            came
+        });
+        while !reads.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        let acted = catch_unwind(AssertUnwindSafe(act));
+        stop.store(true, Ordering::Release);
+        acted.unwrap();
+        reader.join().unwrap()
+    })
+}
+
+/// A listener moves while a thread takes a peer of it from the old channel, or reads the peer's
+/// request. Each request is reported once, by the channel that has the listener then.
+#[test]
+fn mg_3_a_request_that_comes_while_its_listener_moves_is_not_lost() {
+    let device = SoftDevice::open().unwrap();
+    let [old, new] = [(); 2].map(|()| device.open_channel().unwrap());
+    let (mut listener, name) = listener(&device, &old);
+    for round in 0..300 {
+        let mut liar = None;
+        let came = events_during(&old, || {
+            liar = Some(Liar::connect(&name));
+            (0..round % 64 * 16).for_each(|_| std::hint::spin_loop());
+            listener.migrate(Some(&new)).unwrap();
+        });
+        assert!(came.is_empty(), "the peer has said nothing");
+        let liar = liar.unwrap();
+        assert!(new.0.next(Some(Duration::ZERO)).unwrap().is_none());
+        let mut came = events_during(&new, || {
+            liar.say(&request());
+            (0..round % 64 * 16).for_each(|_| std::hint::spin_loop());
+            listener.migrate(Some(&old)).unwrap();
+        });
+        let event = came.pop().unwrap_or_else(|| next(&old));
+        assert_eq!(event.kind, EventKind::ConnectRequest);
+        assert!(old.0.lists().incoming.is_empty(), "round {round}: it has been reported");
+    }
 }
 
 /// The file of an end's socket, held open as by a child process.
