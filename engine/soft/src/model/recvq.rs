@@ -2,7 +2,7 @@
 //!
 //! Receives leave in the order they came, to whichever domain asks. A domain prefetches a few at a
 //! time, as a NIC does, so that it takes the lock once for all of them. A domain that finds nothing
-//! left raises `wanted`; on their next poll the others give back what they have prefetched.
+//! left asks the others; on its next poll each gives back what it has prefetched, once.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -38,8 +38,18 @@ struct Ring {
     starved: bool,
 }
 
-/// How many of its prefetched receives a domain has used; the domain counts them.
-pub(crate) type Used = Arc<AtomicU32>;
+/// What a domain and a queue tell each other about the receives that the domain has prefetched.
+pub(crate) type Used = Arc<Use>;
+
+/// See [`Used`].
+#[derive(Default)]
+pub(crate) struct Use {
+    /// How many of them the domain has used; it counts them.
+    count: AtomicU32,
+    /// The domain has to give the others back: another one found the queue empty, or the limit is
+    /// near. Written under the lock of the queue.
+    asked: AtomicBool,
+}
 
 /// What one domain has prefetched from a queue.
 struct Claim {
@@ -53,7 +63,7 @@ impl Claim {
     /// Relaxed: a stale count only makes the queue look fuller.
     #[inline(always)]
     fn unused(&self) -> u32 {
-        self.claimed.saturating_sub(self.used.load(Ordering::Relaxed))
+        self.claimed.saturating_sub(self.used.count.load(Ordering::Relaxed))
     }
 
     fn has_some(&self) -> bool {
@@ -135,9 +145,6 @@ pub(crate) struct RecvQueue {
     ring: Biased<Ring>,
     /// Domains that consume from it.
     users: AtomicU32,
-    /// Domains have to give back what they have prefetched: one found the queue empty, or the limit
-    /// is near.
-    wanted: AtomicBool,
     /// Its owner has flushed it, and must hear of each receive that is posted from then on. Written
     /// under the lock of `ring`, or by the owner's domain.
     flushed: AtomicBool,
@@ -165,7 +172,6 @@ impl RecvQueue {
             is_shared: false,
             ring: Biased::new(ring, threads),
             users: AtomicU32::new(0),
-            wanted: AtomicBool::new(false),
             flushed: AtomicBool::new(false),
             listed: AtomicU32::new(0),
         }
@@ -335,11 +341,10 @@ impl RecvQueue {
         self.ask_back(ring, Some(number));
     }
 
-    /// Asks all domains but the one of that number for what they have prefetched, and wakes those
-    /// that have some.
+    /// Asks the domains that have prefetched some, all but the one of that number, and wakes them.
     fn ask_back(&self, ring: &Ring, number: Option<usize>) {
-        self.wanted.store(true, Ordering::Relaxed);
         for claim in ring.others(number) {
+            claim.used.asked.store(true, Ordering::Relaxed);
             claim.local_waker.wake();
         }
     }
@@ -362,7 +367,7 @@ impl RecvQueue {
         copy_into(to.get_mut(straight..).unwrap_or_default(), front);
         ring.head = ring.head.wrapping_add(take);
         (prefetch.next, prefetch.end) = (0, take);
-        prefetch.used.store(0, Ordering::Relaxed);
+        prefetch.used.count.store(0, Ordering::Relaxed);
         ring.claim(prefetch.number, take);
         if ring.len() >= ring.limit {
             return false;
@@ -377,13 +382,6 @@ impl RecvQueue {
         reached
     }
 
-    /// True if domains have to give back what they have prefetched: one is out of receives, or the
-    /// limit is near.
-    #[inline(always)]
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.wanted.load(Ordering::Relaxed)
-    }
-
     /// Puts prefetched receives back at the front, in order. There is always room: `post` leaves
     /// it. It wakes a domain that lacked receives. True if fewer than the limit are left now.
     #[cold]
@@ -391,9 +389,7 @@ impl RecvQueue {
     #[must_use]
     pub(crate) fn give_back(&self, prefetch: &mut Prefetch) -> bool {
         let mut ring = self.ring.lock();
-        if ring.others(Some(prefetch.number)).next().is_none() {
-            self.wanted.store(false, Ordering::Relaxed);
-        }
+        prefetch.used.asked.store(false, Ordering::Relaxed);
         let some = prefetch.len() > 0;
         let mask = ring.slots.len() - 1;
         while prefetch.len() > 0 {
@@ -458,7 +454,7 @@ impl RecvQueue {
 pub(crate) struct Prefetch {
     next: u32,
     end: u32,
-    /// How many of them are used: a copy of `next` that the queue reads.
+    /// Its count is a copy of `next` that the queue reads.
     used: Used,
     /// The domain's number at the queue.
     number: usize,
@@ -494,7 +490,13 @@ impl Prefetch {
     pub(crate) fn advance(&mut self, count: u32) {
         debug_assert!(count <= self.len());
         self.next += count;
-        self.used.store(self.next, Ordering::Relaxed);
+        self.used.count.store(self.next, Ordering::Relaxed);
+    }
+
+    /// True if the domain has to give them back.
+    #[inline(always)]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.used.asked.load(Ordering::Relaxed)
     }
 
     /// How many are left.

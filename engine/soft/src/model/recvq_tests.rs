@@ -146,6 +146,26 @@ fn cp_6_receives_that_come_back_wake_the_domain_that_lacks_them() {
     assert!(sleepers.iter().all(|local_waker| local_waker.is_asleep()));
 }
 
+/// A domain that was asked gives its receives back once, though another one that was asked does not
+/// look for a long time. It is asked again when the next domain finds none.
+#[test]
+fn a_domain_gives_back_once_each_time_it_is_asked() {
+    let queue = RecvQueue::new(0, 64, PdMark::default(), Threads::UNKNOWN);
+    let [mut busy, mut quick, mut dry] = [(); 3].map(|()| attach(&queue));
+    queue.post(&(0..64).map(wr).collect::<Vec<_>>()).unwrap();
+    let _ = queue.fetch(&mut busy, false);
+    let _ = queue.fetch(&mut quick, false);
+    for _ in 0..2 {
+        drain(&queue, &mut dry);
+        assert!(busy.is_asked() && quick.is_asked() && !dry.is_asked());
+        let _ = queue.give_back(&mut quick);
+        assert!(busy.is_asked() && !quick.is_asked());
+        let _ = queue.fetch(&mut quick, false);
+        assert!(quick.len() > 0 && !quick.is_asked(), "it keeps these");
+        queue.post(&[wr(64)]).unwrap();
+    }
+}
+
 /// A domain prefetches ahead of messages only where that makes no event come early and leaves
 /// some for the others; and a domain that finds none then lacks none.
 #[test]
@@ -193,9 +213,9 @@ fn receives_leave_in_order_also_after_a_give_back() {
     one.advance(1);
     let rest = drain(&queue, &mut two);
     assert_eq!(rest.first(), Some(&32));
-    assert!(queue.is_wanted());
+    assert!(one.is_asked());
     let _ = queue.give_back(&mut one);
-    assert!(!queue.is_wanted());
+    assert!(!one.is_asked());
     assert_eq!(one.len(), 0);
     assert_eq!(drain(&queue, &mut two), (1..32).collect::<Vec<_>>());
 }
@@ -261,14 +281,14 @@ fn srq_limit_fires_for_receives_that_were_prefetched_before() {
     queue.set_limit(60);
     prefetch.advance(3);
     assert!(!queue.give_back(&mut prefetch), "60 are left");
-    assert!(!queue.is_wanted());
+    assert!(!prefetch.is_asked());
     queue.set_limit(50);
     assert!(!queue.fetch(&mut prefetch, false));
     assert_eq!(prefetch.len(), 10);
     for (used, limit) in [(1, 60), (14, 46)] {
         queue.set_limit(limit);
         prefetch.advance(used);
-        assert!(queue.is_wanted() && queue.give_back(&mut prefetch), "{limit}");
+        assert!(prefetch.is_asked() && queue.give_back(&mut prefetch), "{limit}");
         assert_eq!(queue.limit(), 0);
         assert!(!queue.give_back(&mut prefetch), "once");
         let _ = queue.fetch(&mut prefetch, false);
@@ -287,7 +307,7 @@ fn srq_limit_counts_what_other_domains_have_prefetched() {
     queue.set_limit(50);
     assert!(!sleeper.is_asleep());
     assert!(!queue.give_back(&mut one));
-    assert!(queue.is_wanted(), "the other has not looked");
+    assert!(two.is_asked(), "the other has not looked");
     let mut left = 64;
     let mut use_one = |one: &mut Prefetch| {
         let fired = one.len() == 0 && queue.fetch(one, false);
@@ -303,7 +323,7 @@ fn srq_limit_counts_what_other_domains_have_prefetched() {
     assert_eq!(use_one(&mut one), (false, 49 + two.len() - 1));
     assert!(!sleeper.is_asleep());
     assert!(!queue.give_back(&mut two));
-    assert!(!queue.is_wanted());
+    assert!(!two.is_asked());
     let fired = loop {
         if let (true, left) = use_one(&mut one) {
             break left;

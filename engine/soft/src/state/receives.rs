@@ -73,7 +73,7 @@ impl Receives {
     pub(crate) fn give_back(&mut self) -> bool {
         let mut gave = false;
         for rq in &mut self.queues {
-            if rq.queue.is_wanted() && rq.users > 0 {
+            if rq.prefetch.is_asked() && rq.users > 0 {
                 gave |= rq.give_back(&self.nic);
             }
         }
