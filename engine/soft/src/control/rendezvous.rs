@@ -8,8 +8,8 @@
 //!                                          ←     READY  its notifier
 //!   BYE, or the end of the socket, either way: the peer has left
 //! ```
-//! What a queue pair has sent fails some time after its peer has left, as on a NIC: when all retries
-//! have run out. By then a program may have all that it wanted, and be gone.
+//! What a queue pair has sent fails some time after its peer has left, as on a NIC: when all
+//! retries have run out. By then a program may have all that it wanted, and be gone.
 //!
 //! A queue pair that is its own peer needs none of this: its link has one side, which reads what it
 //! writes ([`Side::Both`](crate::Side::Both)).
@@ -334,8 +334,8 @@ impl Rendezvous {
         }
     }
 
-    /// Sets how long this side waits for an acknowledgement before it sends again, as a power of two
-    /// of 4.096 us, and how often it sends again, as far as they are given.
+    /// Sets how long this side waits for an acknowledgement before it sends again, as a power of
+    /// two of 4.096 us, and how often it sends again, as far as they are given.
     pub(super) fn set_retries(&self, num: u32, timeout: Option<u8>, retry_cnt: Option<u8>) {
         if let Some(pair) = self.lists().pairs.get_mut(&num) {
             pair.timeout = timeout.or(pair.timeout);
