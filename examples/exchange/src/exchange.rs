@@ -344,13 +344,14 @@ impl Exchange {
             }
             return;
         }
-        if login.answers > self.desk.accounts.sum(login.user).count {
+        let answers = self.desk.accounts.sum(login.user).count;
+        if login.answers > answers {
             // Answers that this exchange never gave: the log was lost, or the user is mistaken.
             self.counts.damaged += 1;
             return out.close(peer);
         }
         Channel::Login.begin(&mut self.message);
-        self.message.push(LoginAnswer::Welcome as u8);
+        LoginAnswer::Welcome { answers }.write(&mut self.message);
         if out.send(peer, &self.message).is_err() {
             return out.close(peer);
         }
@@ -425,7 +426,7 @@ impl Exchange {
         }
         for peer in waiting {
             Channel::Login.begin(&mut self.message);
-            self.message.push(LoginAnswer::Again as u8);
+            LoginAnswer::Again.write(&mut self.message);
             if out.send(peer, &self.message).is_err() {
                 out.close(peer);
             }

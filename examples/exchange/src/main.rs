@@ -59,7 +59,7 @@ struct Trade {
     /// Datagrams in a thousand to drop, on each line.
     #[arg(long, default_value_t = 0)]
     drop: u32,
-    /// Of the flow of orders; also the number of the user.
+    /// Of the flow of orders; also the number of the user, who trades once in a day.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// The port of the standby.

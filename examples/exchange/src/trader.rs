@@ -188,7 +188,17 @@ impl Trader {
                 self.exchange = None;
                 self.login(peer, out);
             }
-            Some(LoginAnswer::Welcome) => {
+            Some(LoginAnswer::Welcome { answers }) if self.results.welcomes == 0 && answers > 0 => {
+                // The exchange would ignore orders with numbers that it knows.
+                let user = self.plan.load.seed;
+                let known = format!(
+                    "user {user} has traded at this exchange already; trade as another user, with \
+                     another --seed than {user}"
+                );
+                self.results.wrong.get_or_insert(known);
+                self.stop.stop();
+            }
+            Some(LoginAnswer::Welcome { .. }) => {
                 (self.exchange, self.digest_asked) = (Some(peer), false);
                 (self.digest, self.sum) = (None, None);
                 self.results.welcomes += 1;

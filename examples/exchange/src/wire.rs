@@ -75,17 +75,30 @@ impl Login {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginAnswer {
     /// This exchange is in charge: answers and orders may come.
-    Welcome,
+    Welcome {
+        /// Answers that it has for the user.
+        answers: u64,
+    },
     /// It is in charge from now on. The user has waited, so it has to say again how many answers
     /// it has.
     Again,
 }
 
 impl LoginAnswer {
+    /// Writes it behind what `to` holds.
+    pub fn write(self, to: &mut Vec<u8>) {
+        match self {
+            LoginAnswer::Welcome { answers } => drop(to.u8(0).u64(answers)),
+            LoginAnswer::Again => drop(to.u8(1)),
+        }
+    }
+
     /// Reads it. `None`: it is damaged.
     pub fn read(bytes: &[u8]) -> Option<LoginAnswer> {
         match bytes {
-            [0] => Some(LoginAnswer::Welcome),
+            [0, answers @ ..] => {
+                read_number(answers).map(|answers| LoginAnswer::Welcome { answers })
+            }
             [1] => Some(LoginAnswer::Again),
             _ => None,
         }

@@ -155,8 +155,13 @@ fn what_goes_over_a_connection() {
         assert_eq!(bytes(|to| digest.write(to)), message);
         true
     });
-    fuzz("numbers and welcomes", &[vec![1; 8]], |message| {
-        let _ = LoginAnswer::read(message);
+    let corpus = [LoginAnswer::Welcome { answers: 8 }, LoginAnswer::Again];
+    fuzz("welcomes", &corpus.map(|answer| bytes(|to| answer.write(to))), |message| {
+        let Some(answer) = LoginAnswer::read(message) else { return false };
+        assert_eq!(bytes(|to| answer.write(to)), message);
+        true
+    });
+    fuzz("numbers", &[vec![1; 8]], |message| {
         let Some(number) = read_number(message) else { return false };
         assert_eq!(number.to_be_bytes(), message);
         true

@@ -18,7 +18,7 @@ use doorbell_exchange::capture;
 use doorbell_exchange::feed::Arbiter;
 use doorbell_exchange::itch::Message;
 use doorbell_exchange::view::View;
-use doorbell_exchange::wire::{Channel, Digest, GREETING, SESSION, symbols};
+use doorbell_exchange::wire::{Channel, Digest, GREETING, LoginAnswer, SESSION, symbols};
 
 use folder::Folder;
 use process::{Running, program};
@@ -78,6 +78,9 @@ fn books_are_equal_although_the_lines_lose_datagrams() {
     // A late one gets a snapshot, and the feed from there.
     let late = served.trader(&["--orders", "500", "--seed", "3", "--take", "4"]);
     late.ends_with_all(0, &["the books are equal", "500 requests"]);
+    // The exchange ignores the order numbers of a user that it knows.
+    let again = served.trader(&["--orders", "500", "--seed", "3"]);
+    again.ends_with_all(1, &["user 3 has traded at this exchange already", "another --seed"]);
     let said = served.end();
     assert!(said.contains("damaged: 0"), "{said}");
 }
@@ -217,7 +220,9 @@ impl<P: Provider> Handler<P> for Silent {
     fn on_message(&mut self, message: Received<'_>, out: &mut Outbox<'_, P>) -> Verdict {
         match Channel::split(message.bytes()) {
             Some((Channel::Login, _)) => {
-                out.send(message.peer(), &[Channel::Login as u8, 0]).expect("a new peer has room");
+                let mut welcome = vec![Channel::Login as u8];
+                LoginAnswer::Welcome { answers: 0 }.write(&mut welcome);
+                out.send(message.peer(), &welcome).expect("a new peer has room");
                 self.welcomed = Some(Instant::now());
             }
             Some((Channel::Orders, _)) => {
