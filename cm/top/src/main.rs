@@ -69,6 +69,13 @@ fn print(out: &mut io::Stdout, text: &str) -> Result<(), String> {
 fn only_process() -> Result<u32, String> {
     let found = exporting_processes();
     let found = found.map_err(|error| format!("cannot list the processes: {error}"))?;
+    let foreign = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    only(found, |process| !read_metrics(process).is_err_and(foreign))
+}
+
+/// The one of these processes whose metrics this user may read.
+fn only(mut found: Vec<u32>, may_read: impl Fn(u32) -> bool) -> Result<u32, String> {
+    found.retain(|process| may_read(*process));
     match found[..] {
         [process] => Ok(process),
         [] => Err("no program here exports its metrics; it has to call Runtime::export".into()),
@@ -86,5 +93,18 @@ fn failed(process: u32, error: &io::Error) -> String {
             format!("process {process} does not answer: does its control plane run?")
         }
         _ => format!("cannot read the metrics of process {process}: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::only;
+
+    #[test]
+    fn programs_of_others_do_not_count() {
+        let mine = |process| process != 7;
+        assert_eq!(only(vec![7, 8], mine), Ok(8));
+        assert!(only(vec![7], mine).unwrap_err().contains("no program here"));
+        assert!(only(vec![7, 8, 9], mine).unwrap_err().contains("name one of [8, 9]"));
     }
 }
