@@ -126,7 +126,9 @@ fn a_client_whose_server_hangs_up_fails() {
         (env!("CARGO_BIN_EXE_plan"), false, "1 answers are missing"),
         (env!("CARGO_BIN_EXE_epoll"), false, "1000 answers are missing"),
         (env!("CARGO_BIN_EXE_async_fd"), false, "1000 answers are missing"),
-        // It sends nothing before it hears from the server.
+        (env!("CARGO_BIN_EXE_timers"), false, "9 heartbeats were not sent"),
+        // These send nothing before they hear from the server.
+        (env!("CARGO_BIN_EXE_futures"), true, "999 answers are missing or wrong"),
         (env!("CARGO_BIN_EXE_onesided"), true, "before the READ has ended"),
     ] {
         let (listens, listening) = mpsc::channel();
@@ -137,6 +139,34 @@ fn a_client_whose_server_hangs_up_fails() {
         let client = Running::start(program(path).args(["client", "--port", &port]));
         client.ends_with(1, words);
         server.join().expect("it has not panicked");
+    }
+}
+
+#[test]
+fn a_client_without_a_server_fails() {
+    for (path, words) in [
+        (env!("CARGO_BIN_EXE_epoll"), "nobody listens there"),
+        (env!("CARGO_BIN_EXE_async_fd"), "nobody listens there"),
+        (env!("CARGO_BIN_EXE_futures"), "nobody listens there"),
+    ] {
+        Running::start(program(path).args(["client", "--port", "1"])).ends_with(1, words);
+    }
+    let id = std::process::id();
+    let group = format!("239.78.{}.{}", id >> 8 & 255, id & 255);
+    let path = env!("CARGO_BIN_EXE_datagrams");
+    let words = ["client", "--group", &group];
+    Running::start(program(path).args(words)).ends_with(1, "nobody answered 500 questions");
+}
+
+/// Nothing would be sent, and nobody would ever answer.
+#[test]
+fn nothing_to_do_is_refused() {
+    for (path, option) in [
+        (env!("CARGO_BIN_EXE_echo"), "--count"),
+        (env!("CARGO_BIN_EXE_echo"), "--window"),
+        (env!("CARGO_BIN_EXE_plan"), "--connections"),
+    ] {
+        Running::start(program(path).args(["client", option, "0"])).ends_with(2, option);
     }
 }
 

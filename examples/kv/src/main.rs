@@ -33,7 +33,9 @@ struct Place {
     #[arg(long, global = true, default_value_t = 7480)]
     port: u16,
     /// Workers of the server; its clients have to know.
-    #[arg(long, global = true, default_value_t = 2)]
+    #[arg(
+        long, global = true, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..)
+    )]
     workers: u8,
     /// Bytes of a slot: the longest value with its key, and 32 bytes more.
     #[arg(long, global = true, default_value_t = 1088)]
@@ -82,20 +84,20 @@ struct BenchArgs {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "read,send")]
     get: Vec<How>,
     /// Rounds that count.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    #[arg(long, default_value_t = 10_000)]
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     records: u32,
     #[arg(long, default_value_t = 1000)]
     value_bytes: u32,
     /// Operations of a round.
-    #[arg(long, default_value_t = 500_000)]
+    #[arg(long, default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..))]
     operations: u64,
     /// Client threads.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     clients: u32,
     /// Operations of a client at a time.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     depth: u32,
     /// Use the server at --addr and --port.
     #[arg(long)]

@@ -138,6 +138,9 @@ fn the_command_line_stores_and_finds() {
     let bench =
         [&bench[..], &["--rounds", "1", "--value-bytes", "100", "--workload", "b"]].concat();
     run(&bench, 0, "0 gets found nothing, 0 operations failed");
+    for option in ["--workers", "--records", "--rounds", "--clients", "--depth", "--operations"] {
+        run(&["bench", option, "0"], 2, option);
+    }
     server.signal("TERM");
     server.ends_with(0, "worker 0: ");
 }

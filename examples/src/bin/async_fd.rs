@@ -3,7 +3,7 @@
 //! example `futures` gives the worker a core of its own instead.
 //!
 //! ```text
-//! async_fd server &
+//! async_fd server & sleep 1
 //! async_fd client
 //! ```
 //!
@@ -38,19 +38,19 @@ impl Program for Example {
             let shared =
                 SharedRecv::new(&nic, message_memory(&nic, config.recv_bytes())?, &config)?;
             let memory = message_memory(&nic, config.send_bytes())?;
-            let player = Player { is_server, messages: 0, over: false };
+            let player = Player { is_server, messages: 0, met: false, over: false };
             let (mut worker, intake) = Worker::new(&nic, &shared, memory, player, &config)?;
-            // Each side could listen and dial, and waits for both.
-            let mut listener =
-                Listener::bind(&nic, if is_server { addr } else { ([127, 0, 0, 1], 0).into() })?;
-            let mut dialer = Dialer::new(&nic)?;
+            let mut control = Control { listener: None, dialer: Dialer::new(&nic)?, dialed: None };
             if is_server {
+                let mut listener = Listener::bind(&nic, addr)?;
                 listener.feed(intake);
                 println!("listening on {}", listener.local_addr().unwrap_or(addr));
+                control.listener = Some(listener);
             } else {
-                dialer.start(addr, &[], &intake, Duration::from_secs(20))?;
+                let limit = Duration::from_secs(20);
+                control.dialed = Some(control.dialer.start(addr, &[], &intake, limit)?);
             }
-            let late = serve(&mut worker, &mut listener, &mut dialer).await?;
+            let late = serve(&mut worker, &mut control).await?;
             let messages = worker.handler().messages;
             println!("{messages} messages, {late} of them found late");
             match is_server || messages == ROUNDS {
@@ -61,23 +61,54 @@ impl Program for Example {
     }
 }
 
+/// The control plane: the client needs no listener, and the server dials nobody.
+struct Control<F: Fabric> {
+    listener: Option<Listener<F>>,
+    dialer: Dialer<F>,
+    dialed: Option<PeerHandle>,
+}
+
+impl<F: Fabric> Control<F> {
+    /// Handles an event, if there is one.
+    fn step(&mut self) -> Result<bool, CmError> {
+        let listened = self.listener.as_mut().map(|listener| listener.step(Duration::ZERO));
+        Ok(listened.transpose()?.unwrap_or(false) || self.dialer.step(Duration::ZERO)?)
+    }
+
+    /// Why the dial has failed, if it has. That is no error of a step, and the handler hears
+    /// nothing, since the peer was never up.
+    fn failure(&self) -> Option<CmError> {
+        let dialed = self.dialed.as_ref()?;
+        (dialed.state() == PeerState::Ended).then(|| dialed.last_error())?
+    }
+
+    /// When it is to be stepped at the latest.
+    fn next_deadline(&self) -> Option<Instant> {
+        let listener = self.listener.as_ref().and_then(Listener::next_deadline);
+        listener.into_iter().chain(self.dialer.next_deadline()).min()
+    }
+}
+
 /// Runs until the peer is gone. Returns the number of messages for which nobody woke this task.
 async fn serve<F: Fabric>(
     worker: &mut Worker<F, Player>,
-    listener: &mut Listener<F>,
-    dialer: &mut Dialer<F>,
+    control: &mut Control<F>,
 ) -> Result<u32, Failure> {
     let mut wake = Readiness::of(&WakeFd::of(worker)?)?; // for all that wakes the worker
-    let (mut listens, mut dials) = (Readiness::of(listener)?, Readiness::of(dialer)?);
+    let mut dials = Readiness::of(&control.dialer)?;
+    let mut listens = control.listener.as_ref().map(Readiness::of).transpose()?;
     let (mut late, mut timed_out) = (0, false);
     while !worker.handler().over {
         // Everything that there is. The control plane first: it may have mail for the worker.
-        while listener.step(Duration::ZERO)? || dialer.step(Duration::ZERO)? {}
+        while control.step()? {}
         worker.advance(clock_ns());
         let before = worker.handler().messages;
         while worker.turn() > 0 {}
         late += if timed_out { worker.handler().messages - before } else { 0 };
         timed_out = false;
+        if let Some(error) = control.failure().filter(|_| !worker.handler().met) {
+            return Err(error.into());
+        }
         // Whatever comes from here on makes a descriptor readable. After `Busy`, go round again,
         // when other tasks of this thread had their turn.
         let Ok(armed) = worker.arm() else {
@@ -86,14 +117,13 @@ async fn serve<F: Fabric>(
         };
         let timer =
             armed.next_timer().map(|at| Duration::from_nanos(at.saturating_sub(clock_ns())));
-        let control = [listener.next_deadline(), dialer.next_deadline()];
-        let control = control.into_iter().flatten();
-        let control = control.map(|at| at.saturating_duration_since(Instant::now()));
-        let wait = control.chain(timer).fold(LIMIT, Duration::min);
+        let due = control.next_deadline();
+        let due = due.map(|at| at.saturating_duration_since(Instant::now()));
+        let wait = due.into_iter().chain(timer).fold(LIMIT, Duration::min);
         tokio::select! {
             biased; // the time counts only if nothing else has come
             ready = wake.wait() => ready?,
-            ready = listens.wait() => ready?,
+            ready = wait_for(&mut listens) => ready?,
             ready = dials.wait() => ready?,
             () = tokio::time::sleep(wait) => timed_out = true,
         }
@@ -102,15 +132,26 @@ async fn serve<F: Fabric>(
     Ok(late)
 }
 
+/// Waits for a listener, if there is one.
+async fn wait_for(listens: &mut Option<Readiness>) -> std::io::Result<()> {
+    match listens {
+        Some(listens) => listens.wait().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Sends back what it gets; the client begins, and ends it.
 struct Player {
     is_server: bool,
     messages: u32,
+    /// The peer was up.
+    met: bool,
     over: bool,
 }
 
 impl<P: Provider> Handler<P> for Player {
     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+        self.met = true;
         if !self.is_server {
             out.send(peer, b"wake up").expect("a new peer has room");
         }

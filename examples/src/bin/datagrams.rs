@@ -1,8 +1,9 @@
 //! Datagrams of a worker (`Port`): the client asks a multicast group until somebody answers; the
-//! server is a member, and answers each sender. Datagrams may be lost, so a timer repeats them.
+//! server is a member, and answers each sender. Datagrams may be lost, so a timer repeats them, 500
+//! times at most.
 //!
 //! ```text
-//! datagrams server --group 239.1.2.3 &
+//! datagrams server --group 239.1.2.3 & sleep 1
 //! datagrams client --group 239.1.2.3
 //! ```
 
@@ -17,6 +18,9 @@ use doorbell_examples::cli::{Failure, Place, Side};
 
 /// Nanoseconds between two questions.
 const AGAIN: u64 = 20_000_000;
+
+/// Questions after which the client gives up: those of ten seconds.
+const QUESTIONS: u64 = 500;
 
 /// A question to a group, and answers.
 #[derive(Parser)]
@@ -37,7 +41,7 @@ impl Program for Cli {
         let config = Config { datagrams: 64, ..Config::DEFAULT };
         let mut runtime = Runtime::new(&nic, &config);
         let stop = runtime.stopper();
-        runtime.add(Asker { group: None, answers: 0, stop })?;
+        runtime.add(Asker { group: None, asked: 0, answers: 0, stop })?;
         // A port of its own: members of a group need not use the same one.
         let any = SocketAddr::new(self.place.addr().ip(), 0);
         let mut port = Port::open(&nic, any, &runtime.intakes()[0])?;
@@ -52,21 +56,32 @@ impl Program for Cli {
         }
         runtime.stop_on_signals()?;
         runtime.run()?;
-        println!("{} answers", runtime.workers()[0].handler().answers);
-        Ok(())
+        match (self.side, runtime.workers()[0].handler()) {
+            (Side::Client, Asker { asked, answers: 0, .. }) => {
+                Err(format!("nobody answered {asked} questions to {}", self.group).into())
+            }
+            (_, Asker { answers, .. }) => {
+                println!("{answers} answers");
+                Ok(())
+            }
+        }
     }
 }
 
 /// Asks its group; without one, answers each question.
 struct Asker {
     group: Option<DestinationId>,
+    asked: u64,
     answers: u64,
     stop: Stop,
 }
 
 impl<P: Provider> Handler<P> for Asker {
     fn on_timer(&mut self, _key: u64, out: &mut Outbox<'_, P>) {
-        if let Some(group) = self.group {
+        if self.asked == QUESTIONS {
+            self.stop.stop();
+        } else if let Some(group) = self.group {
+            self.asked += 1;
             // A full queue counts as a lost datagram.
             let _ = out.send_to(group, b"who is there?", None);
             out.set_timer(out.now() + AGAIN, 0);

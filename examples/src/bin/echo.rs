@@ -48,13 +48,13 @@ struct Server {
 #[derive(Args, Clone, Copy)]
 struct Client {
     /// Number of messages.
-    #[arg(long, default_value_t = 10_000)]
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
     /// Bytes of each, from 8 to the size of a block.
     #[arg(long, default_value_t = 64)]
     size: usize,
     /// Number of messages in flight at a time.
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..))]
     window: u64,
 }
 

@@ -3,7 +3,7 @@
 //! its time was over; a loop that loses wake-ups finds all of them so.
 //!
 //! ```text
-//! epoll server &
+//! epoll server & sleep 1
 //! epoll client
 //! ```
 //!
@@ -36,19 +36,19 @@ impl Program for Example {
         let config = Config::DEFAULT;
         let shared = SharedRecv::new(&nic, message_memory(&nic, config.recv_bytes())?, &config)?;
         let memory = message_memory(&nic, config.send_bytes())?;
-        let player = Player { is_server, messages: 0, over: false };
+        let player = Player { is_server, messages: 0, met: false, over: false };
         let (mut worker, intake) = Worker::new(&nic, &shared, memory, player, &config)?;
-        // Each side could listen and dial, and waits for both.
-        let mut listener =
-            Listener::bind(&nic, if is_server { addr } else { ([127, 0, 0, 1], 0).into() })?;
-        let mut dialer = Dialer::new(&nic)?;
+        let mut control = Control { listener: None, dialer: Dialer::new(&nic)?, dialed: None };
         if is_server {
+            let mut listener = Listener::bind(&nic, addr)?;
             listener.feed(intake);
             println!("listening on {}", listener.local_addr().unwrap_or(addr));
+            control.listener = Some(listener);
         } else {
-            dialer.start(addr, &[], &intake, Duration::from_secs(20))?;
+            let limit = Duration::from_secs(20);
+            control.dialed = Some(control.dialer.start(addr, &[], &intake, limit)?);
         }
-        let late = serve(&mut worker, &mut listener, &mut dialer)?;
+        let late = serve(&mut worker, &mut control)?;
         let messages = worker.handler().messages;
         println!("{messages} messages, {late} of them found late");
         match is_server || messages == ROUNDS {
@@ -58,33 +58,64 @@ impl Program for Example {
     }
 }
 
+/// The control plane: the client needs no listener, and the server dials nobody.
+struct Control<F: Fabric> {
+    listener: Option<Listener<F>>,
+    dialer: Dialer<F>,
+    dialed: Option<PeerHandle>,
+}
+
+impl<F: Fabric> Control<F> {
+    /// Handles an event, if there is one.
+    fn step(&mut self) -> Result<bool, CmError> {
+        let listened = self.listener.as_mut().map(|listener| listener.step(Duration::ZERO));
+        Ok(listened.transpose()?.unwrap_or(false) || self.dialer.step(Duration::ZERO)?)
+    }
+
+    /// Why the dial has failed, if it has. That is no error of a step, and the handler hears
+    /// nothing, since the peer was never up.
+    fn failure(&self) -> Option<CmError> {
+        let dialed = self.dialed.as_ref()?;
+        (dialed.state() == PeerState::Ended).then(|| dialed.last_error())?
+    }
+
+    /// When it is to be stepped at the latest.
+    fn next_deadline(&self) -> Option<Instant> {
+        let listener = self.listener.as_ref().and_then(Listener::next_deadline);
+        listener.into_iter().chain(self.dialer.next_deadline()).min()
+    }
+}
+
 /// Runs until the peer is gone. Returns the number of messages for which nobody woke this thread.
 fn serve<F: Fabric>(
     worker: &mut Worker<F, Player>,
-    listener: &mut Listener<F>,
-    dialer: &mut Dialer<F>,
+    control: &mut Control<F>,
 ) -> Result<u32, Failure> {
     let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let wake = WakeFd::of(worker)?; // one descriptor for all that wakes the worker
-    for fd in [wake.as_fd(), listener.as_fd(), dialer.as_fd()] {
+    let listens = control.listener.as_ref().map(AsFd::as_fd);
+    for fd in [wake.as_fd(), control.dialer.as_fd()].into_iter().chain(listens) {
         epoll::add(&set, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
     }
     let (mut late, mut timed_out) = (0, false);
     while !worker.handler().over {
         // Everything that there is. The control plane first: it may have mail for the worker.
-        while listener.step(Duration::ZERO)? || dialer.step(Duration::ZERO)? {}
+        while control.step()? {}
         worker.advance(clock_ns());
         let before = worker.handler().messages;
         while worker.turn() > 0 {}
         late += if timed_out { worker.handler().messages - before } else { 0 };
         timed_out = false;
+        if let Some(error) = control.failure().filter(|_| !worker.handler().met) {
+            return Err(error.into());
+        }
         // Whatever comes from here on makes a descriptor readable. After `Busy`, go round again.
         let Ok(armed) = worker.arm() else { continue };
         let timer =
             armed.next_timer().map(|at| Duration::from_nanos(at.saturating_sub(clock_ns())));
-        let control = [listener.next_deadline(), dialer.next_deadline()].into_iter().flatten();
-        let control = control.map(|at| at.saturating_duration_since(Instant::now()));
-        let wait = control.chain(timer).fold(LIMIT, Duration::min);
+        let due = control.next_deadline();
+        let due = due.map(|at| at.saturating_duration_since(Instant::now()));
+        let wait = due.into_iter().chain(timer).fold(LIMIT, Duration::min);
         let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 3];
         timed_out = epoll::wait(&set, &mut events, Some(&wait))?.0.is_empty();
@@ -97,11 +128,14 @@ fn serve<F: Fabric>(
 struct Player {
     is_server: bool,
     messages: u32,
+    /// The peer was up.
+    met: bool,
     over: bool,
 }
 
 impl<P: Provider> Handler<P> for Player {
     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+        self.met = true;
         if !self.is_server {
             out.send(peer, b"wake up").expect("a new peer has room");
         }

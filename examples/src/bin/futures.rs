@@ -3,7 +3,7 @@
 //! of it greets its client. The client makes many requests at a time, one of them in vain.
 //!
 //! ```text
-//! futures server &
+//! futures server & sleep 1
 //! futures client
 //! ```
 //!
@@ -78,6 +78,9 @@ async fn ask<F: Fabric>(nic: &F, addr: std::net::SocketAddr) -> Result<(), Failu
     }
     println!("{right} answers are right");
     println!("not answered: {}", failed.join(", "));
+    if right < REQUESTS - 1 {
+        return Err(format!("{} answers are missing or wrong", REQUESTS - 1 - right).into());
+    }
     server.send(b"goodbye").await?;
     worker.close().await?;
     Ok(())

@@ -2,7 +2,7 @@
 //! server reads them by RDMA into memory of its own and checks every byte.
 //!
 //! ```text
-//! large server &
+//! large server & sleep 1
 //! large client
 //! ```
 #![expect(clippy::expect_used, reason = "a panic of a handler ends the program")]
@@ -33,8 +33,14 @@ impl Program for Example {
     fn run<F: Fabric>(self, nic: F) -> Self::Output {
         let mut runtime = Runtime::new(&nic, &Config::DEFAULT);
         let (stop, large) = (runtime.stopper(), Large::new(4, 0)); // 4 in transit, tokens from 0 on
-        let worker =
-            runtime.add(Transfer { large, offer: None, to: None, is_read: false, stop })?;
+        let worker = runtime.add(Transfer {
+            large,
+            offer: None,
+            to: None,
+            is_read: false,
+            wrong: 0,
+            stop,
+        })?;
         if self.0.side == Side::Server {
             // Only this worker touches its memory, so its bytes can be borrowed.
             let memory = worker.adopt_own(&nic, Mapping::huge(LENGTH as usize)?)?;
@@ -51,9 +57,13 @@ impl Program for Example {
             runtime.dial(self.0.place.addr())?;
         }
         runtime.run()?;
-        match self.0.side == Side::Server || runtime.workers()[0].handler().is_read {
-            true => Ok(()),
-            false => Err("the server has not read it".into()),
+        match (self.0.side, runtime.workers()[0].handler()) {
+            (Side::Server, Transfer { wrong: 0, .. }) => Ok(()),
+            (Side::Server, Transfer { wrong, .. }) => {
+                Err(format!("{wrong} messages were lost or wrong").into())
+            }
+            (Side::Client, Transfer { is_read: true, .. }) => Ok(()),
+            (Side::Client, _) => Err("the server has not read it".into()),
         }
     }
 }
@@ -65,13 +75,16 @@ struct Transfer {
     to: Option<OwnPiece>,
     /// True once the peer has read what was offered.
     is_read: bool,
+    /// Messages that did not arrive as they were offered.
+    wrong: u64,
     stop: Stop,
 }
 
 impl Transfer {
-    fn arrived<P: Provider>(&self, arrived: Arrived, out: &Outbox<'_, P>) {
+    fn arrived<P: Provider>(&mut self, arrived: Arrived, out: &Outbox<'_, P>) {
         let Some(bytes) = self.to.and_then(|to| out.bytes(to).ok()) else { return };
         let right = bytes.iter().enumerate().all(|(n, got)| *got == byte(n));
+        self.wrong += u64::from(!right || arrived.result.is_err());
         println!("{} bytes: {:?}, right: {right}", arrived.offer.length(), arrived.result);
     }
 }

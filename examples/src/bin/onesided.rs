@@ -3,7 +3,7 @@
 //! does not take part.
 //!
 //! ```text
-//! onesided server &
+//! onesided server & sleep 1
 //! onesided client
 //! ```
 #![expect(clippy::expect_used, reason = "a panic of a handler ends the program")]

@@ -3,7 +3,7 @@
 //! `tune run`, or is made for this machine.
 //!
 //! ```text
-//! plan server --workers 2 &                                    # a plan for this machine
+//! plan server --workers 2 & sleep 1                            # a plan for this machine
 //! tune run --plan plan.toml --with-housekeeping -- plan server # or one of `tune plan`
 //! plan client --connections 2
 //! ```
@@ -38,7 +38,7 @@ enum Side {
     /// Send one message over each connection.
     Client {
         /// Connections; the server's workers get them in turn.
-        #[arg(long, default_value_t = 1)]
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
         connections: u64,
     },
 }

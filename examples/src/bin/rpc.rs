@@ -2,7 +2,7 @@
 //! deadline. The server answers even numbers at once, odd ones a little later, and 0 never.
 //!
 //! ```text
-//! rpc server &
+//! rpc server & sleep 1
 //! rpc client
 //! ```
 #![expect(clippy::expect_used, reason = "a panic of a handler ends the program")]

@@ -2,7 +2,7 @@
 //! message comes, and its counters show how few turns that took.
 //!
 //! ```text
-//! sleep server &
+//! sleep server & sleep 1
 //! sleep client
 //! ```
 #![expect(clippy::expect_used, reason = "a panic of a handler ends the program")]
