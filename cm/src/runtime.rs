@@ -228,6 +228,8 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
 
     /// Connects a worker to `addr` when the runtime runs: the first call is for the first worker,
     /// and so on in turn. If that takes longer than 20 s or fails, the runtime ends with the error.
+    /// A connection that ends later does not end the runtime: [`Handler::on_peer_down`] decides.
+    /// [`Runtime::keep`] dials again.
     ///
     /// # Errors
     /// A name that has no address.
@@ -307,9 +309,12 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
     ///
     /// Timers of the workers count nanoseconds on [`clock_ns`].
     ///
+    /// A runtime runs once: after this has returned, a second call returns at once.
+    ///
     /// # Errors
     /// The first failure: of a dial, of the control plane, of pinning; or a handler's panic, with
-    /// its text. There is no worker.
+    /// its text. With `panic = "abort"` in the program's profile, a panic ends the process instead
+    /// (SIGABRT, 134 in a shell). There is no worker.
     pub fn run(&mut self) -> Result<Why, CmError>
     where
         H: Send,

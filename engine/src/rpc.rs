@@ -116,8 +116,9 @@ impl Calls {
     /// clock.
     ///
     /// # Errors
-    /// As [`Outbox::send`]; `TooMany`: the maximum number of calls is in progress; `NoTimer`: no
-    /// timer is left for the deadline. Then nothing was sent and the call does not exist.
+    /// As [`Outbox::send`]; `TooLong`: the payload is longer than the `bytes` of [`Calls::new`], or
+    /// than a block without [`HEADER`]; `TooMany`: the maximum number of calls is in
+    /// progress; `NoTimer`: no timer is left for the deadline. Then nothing was sent and the call does not exist.
     pub fn call<P: Provider>(
         &mut self,
         out: &mut Outbox<'_, P>,

@@ -37,6 +37,10 @@
 //!         self.stop.stop();
 //!         Verdict::Done
 //!     }
+//!
+//!     fn on_peer_down(&mut self, _: PeerId, _: DownReason, _out: &mut Outbox<'_, P>) {
+//!         self.stop.stop(); // without this, a client whose server is gone would wait for ever
+//!     }
 //! }
 //!
 //! let nic = SoftDevice::open()?;
