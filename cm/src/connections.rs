@@ -389,8 +389,8 @@ fn no_place<F: Fabric>(intake: &Intake<F>) -> Refusal {
 /// What to tell the peer and the caller of a worker that does not take a queue pair.
 fn not_admitted<F: Fabric>(intake: &Intake<F>) -> (Refusal, CmError) {
     let asked = "hand a connection to a worker";
-    if intake.has_ended() {
-        return (Refusal::no_worker(), CmError::new(Code::Reset, asked, "the worker has ended"));
+    if !intake.is_open() {
+        return (Refusal::no_worker(), CmError::new(Code::Reset, asked, "the worker ends"));
     }
     let error = CmError::new(Code::Busy, asked, "its mailbox is full")
         .cure("let the worker turn, or raise Config::peers");

@@ -123,10 +123,15 @@ impl Qp {
     }
 
     fn peer_left(&self) {
+        let mut inner = self.inner.lock();
+        if matches!(inner.state, QpState::Reset | QpState::Init) {
+            // The program has taken it from that connection meanwhile.
+            return;
+        }
         self.lost.store(true, Ordering::Relaxed);
         // A post may have come behind the device's look, and before this mark. The command orders
         // them: either the post sees the mark, or the device sees the post.
-        self.inner.lock().qp.peer_left();
+        inner.qp.peer_left();
     }
 
     /// Its own receive queue; a shared one takes no receives by this way.

@@ -35,10 +35,12 @@ impl CmError {
                 CmError::new(Code::TimedOut, asked, answer)
                     .cure("see that the listening program runs and takes its requests")
             }
-            (EventKind::ConnectError, _) if code == Code::Denied => {
-                CmError::new(code, asked, "a process of another user listens there")
-                    .cure("run both sides as one user")
-            }
+            (EventKind::ConnectError, _) if code == Code::Denied => CmError::new(
+                code,
+                asked,
+                "a process of another user listens there, or the system refused a step",
+            )
+            .cure("on soft, run both sides as one user"),
             // EMFILE.
             _ if code.errno() == 24 => {
                 CmError::new(code, asked, "this process may open no more files").cure(MORE_FILES)

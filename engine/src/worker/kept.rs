@@ -88,6 +88,9 @@ impl Kept {
 
     /// Takes out one kept message of a peer, if there is one.
     pub(super) fn take_of(&mut self, peer: PeerId) -> Option<KeptMessage> {
+        if self.len() == 0 {
+            return None;
+        }
         let of = |place: &Place| matches!(place, Place::Kept(keeping) if keeping.peer == peer);
         let index = self.places.iter().position(|(_, place)| of(place))? as u32;
         let Some((_, Place::Kept(keeping))) = self.places.get(index as usize).copied() else {

@@ -29,23 +29,29 @@ impl<P: Provider> Handler<P> for Mute {
 /// borrow what goes before the worker.
 impl<P: Provider> Drop for Core<P> {
     fn drop(&mut self) {
-        self.mailbox.close_to_peers();
+        self.mailbox.close();
         self.end_peers();
-        for _ in 0..CLOSE_TURNS {
+        let mut vain = 0;
+        while vain < CLOSE_TURNS {
             if self.mailbox.has_mail() {
                 admit::admit(self, &mut Mute);
                 self.end_peers();
             }
+            let all_gone = self.sender.peers.len() == 0;
             let taken = self.take_completions();
-            self.refill(Refill::All);
             drain::report_drained(self, &mut Mute);
-            if taken == 0 && self.sender.peers.len() == 0 && !self.mailbox.has_mail() {
+            self.refill(Refill::All);
+            // Queue pairs in ERR do not make completions for ever.
+            vain = if taken == 0 { vain + 1 } else { 0 };
+            let is_over = all_gone && !self.mailbox.has_mail() || self.poller.is_broken();
+            if taken == 0 && is_over {
                 break;
             }
         }
         // Peers that have not drained go as they are.
         self.config.drain_turns = 0;
         drain::report_drained(self, &mut Mute);
+        self.take_completions();
         self.refill(Refill::All);
     }
 }

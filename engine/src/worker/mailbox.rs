@@ -176,6 +176,12 @@ impl<P: Provider> Mailbox<P> {
         self.closed.store(true, Ordering::Relaxed);
     }
 
+    /// The worker takes no letter from now on but those that are there.
+    pub(super) fn close(&self) {
+        self.close_to_peers();
+        self.lock_late().ended = true;
+    }
+
     /// The worker ends. What is in the mailbox goes: queue pairs and grants.
     fn end(&self) {
         self.close_to_peers();

@@ -131,7 +131,8 @@ pub enum DownReason {
     /// arrived.
     #[error("it ended in order")]
     Finished,
-    /// The connection manager reports the end: the peer closed, or its process or worker ended.
+    /// The connection manager reports the end: the peer closed, or its process or worker ended. If
+    /// requests are under way by then, the failure of one of them may be seen first: `Failed`.
     #[error("the peer closed it, or its process or worker ended")]
     Disconnected,
     /// A request failed with this status.

@@ -93,6 +93,10 @@ impl DomainState {
         }
         let Transport { qps, res } = transport;
         let Some(qp) = qps.get_mut(num) else { return };
+        // The peer may be known to be lost since a moment ago.
+        if res.end_if_gone(links, qp) {
+            return;
+        }
         let upto = links.acked_position(qp);
         res.fail_qp(qp, upto, None);
         links.ack_all();
@@ -102,10 +106,14 @@ impl DomainState {
     /// the links have been served.
     fn peer_gone(&mut self, num: u32, key: u32, how: Gone) {
         let Transport { qps, res } = &mut self.transport;
-        if let Some(qp) = qps.get_mut(num).filter(|qp| qp.key == key) {
+        let is_it = |qp: &&mut QpContext| qp.key == key && qp.state != State::Err;
+        if let Some(qp) = qps.get_mut(num).filter(is_it) {
+            // Once for each loss: a program may post again and again to a peer that is lost.
+            if qp.peer_gone.is_none() {
+                res.service_queue.wait_for_links();
+            }
             qp.peer_gone = qp.peer_gone.max(Some(how));
             res.service_queue.schedule(qp);
-            res.service_queue.wait_for_links();
         }
     }
 

@@ -52,7 +52,8 @@ impl DomainState {
         if self.transport.res.service_queue.waits() {
             self.serve_links_first(sink);
             if self.transport.res.service_queue.waits() {
-                return;
+                // Whoever sleeps on another queue than this poll's must look again.
+                return self.transport.res.local_waker.wake_from_inside();
             }
         }
         let (links, Transport { qps, res }) = (&mut self.links, &mut self.transport);
@@ -93,13 +94,8 @@ impl Resources {
             false => self.completions.release_parked(qp, sink) && qp.failure.poison.is_none(),
         };
         self.fail_poisoned(links, qp);
-        if let Some(how) = qp.peer_gone.take()
-            && (how == Gone::Lost || qp.is_sending(links))
-        {
-            self.lose(links, qp);
-            // On UC, the completions are still to be made.
-            done = false;
-        }
+        // On UC, the completions are still to be made.
+        done &= !self.end_if_gone(links, qp);
         done &= qp.has_drained(links, &self.nic);
         if qp.state == State::Err {
             if let Some(link) = links.get_mut(qp.link) {
@@ -119,6 +115,20 @@ impl Resources {
             self.nic.raise(AsyncKind::LastWqeReached, Object::Qp(qp.num));
         }
         true
+    }
+
+    /// Ends the sends to a peer that takes nothing more, if there are any or it is lost. True: that
+    /// was so.
+    pub(super) fn end_if_gone(&mut self, links: &mut Links, qp: &mut QpContext) -> bool {
+        let ends = match qp.peer_gone.take() {
+            None => false,
+            Some(Gone::Left) => qp.is_sending(links),
+            Some(Gone::Lost) => true,
+        };
+        if ends {
+            self.lose(links, qp);
+        }
+        ends
     }
 
     /// The peer is lost: moves the queue pair to ERR, and the first send that the peer has not

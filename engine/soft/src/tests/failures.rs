@@ -540,3 +540,40 @@ fn what_others_have_sent_and_taken_comes_before_the_sends_to_a_peer_that_left_fa
         assert_eq!(ends, [good, lost].concat(), "{sharing:?}");
     }
 }
+
+/// The owner moves the queue pair to ERR right behind the news that its peer is lost: the first
+/// send ends as lost all the same.
+#[test]
+fn a_lost_peer_is_told_though_the_owner_fails_the_queue_pair() {
+    let (mut one, mut two) = pair(CAPS, true);
+    settle(&mut one, &mut two);
+    (1..3).for_each(|wr_id| one.send(wr_id, 0, 8, SIGNALED).unwrap());
+    one.qp.fail_lost();
+    one.qp.fail();
+    let (sent, _) = settle(&mut one, &mut two);
+    let ends: Vec<_> = sent.iter().map(|wc| wc.status).collect();
+    assert_eq!(ends, [Status::RetryExceeded, Status::Flushed]);
+}
+
+/// A program posts to a lost peer again and again, while another peer sends: the sends fail.
+#[test]
+fn sends_to_a_lost_peer_fail_beside_a_stream() {
+    let (mut one, mut two, mut three) = (end(CAPS, true), end(CAPS, true), end(CAPS, true));
+    let mut lost = make_qp(&one.nic, &one.cq, one.srq.as_ref(), CAPS);
+    join(&mut lost, &mut three.qp, 7);
+    join(&mut one.qp, &mut two.qp, 7);
+    settle(&mut one, &mut two);
+    let mut failed = false;
+    for wr_id in 0..1000 {
+        let sge = one.sge(0, 8);
+        let send = SendWr { wr_id, op: SendOp::Send, flags: SIGNALED, sge, more: &[] };
+        // Its queue is full after a while.
+        let _ = unsafe { lost.post(&[send]) };
+        lost.fail_lost();
+        one.recv(1 << 20, 0, 64);
+        two.send(0, 0, 8, SIGNALED).unwrap();
+        failed |= one.poll().iter().any(|wc| wc.status == Status::RetryExceeded);
+        two.poll();
+    }
+    assert!(failed, "no send has failed");
+}
