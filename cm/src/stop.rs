@@ -27,8 +27,8 @@ pub enum Why {
 }
 
 impl Stop {
-    /// Asks the runtime to end, and returns immediately. The runtime notices some milliseconds later,
-    /// and then its workers drain, for as long as [`crate::Runtime::drain_within`] allows.
+    /// Asks the runtime to end, and returns immediately. The runtime notices some milliseconds
+    /// later. Then its workers drain, for as long as [`crate::Runtime::drain_within`] allows.
     pub fn stop(&self) {
         // Relaxed, here and below: the flag guards no other memory. The threads are joined before
         // anybody reads their results.

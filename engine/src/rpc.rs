@@ -117,8 +117,9 @@ impl Calls {
     ///
     /// # Errors
     /// As [`Outbox::send`]; `TooLong`: the payload is longer than the `bytes` of [`Calls::new`], or
-    /// than a block without [`HEADER`]; `TooMany`: the maximum number of calls is in
-    /// progress; `NoTimer`: no timer is left for the deadline. Then nothing was sent and the call does not exist.
+    /// than a block without [`HEADER`]; `TooMany`: the maximum number of calls is in progress;
+    /// `NoTimer`: no timer is left for the deadline. Then nothing was sent and the call does not
+    /// exist.
     pub fn call<P: Provider>(
         &mut self,
         out: &mut Outbox<'_, P>,
