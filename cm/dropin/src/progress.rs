@@ -118,8 +118,8 @@ impl Listed {
 pub(crate) enum News {
     /// The notifier of a completion queue has rung.
     Rang,
-    /// The peer of a queue pair has left.
-    PeerLeft,
+    /// The peer of a queue pair has left, by the connection with that key: a reset changes it.
+    PeerLeft { key: u32 },
     /// A request of a queue pair has failed.
     Failed,
 }
@@ -396,8 +396,9 @@ impl Progress {
     fn attend_peers(&self) {
         // What a peer has sent before it left counts.
         self.wait_for_own().poll(&mut []);
-        for num in self.device.rendezvous_step() {
-            self.tell_qp(num, News::PeerLeft);
+        for qp in self.device.rendezvous_step() {
+            let (_, key) = qp.place();
+            self.tell_qp(qp.num(), News::PeerLeft { key });
         }
     }
 

@@ -122,9 +122,9 @@ impl Qp {
         }
     }
 
-    fn peer_left(&self) {
+    fn peer_left(&self, key: u32) {
         let mut inner = self.inner.lock();
-        if matches!(inner.state, QpState::Reset | QpState::Init) {
+        if inner.qp.place().1 != key {
             // The program has taken it from that connection meanwhile.
             return;
         }
@@ -154,7 +154,7 @@ fn tell(at: usize, news: News) {
     // SAFETY: it leaves the list of the thread before it is destroyed.
     let Ok(qp) = (unsafe { qp_at(at as *mut ibv_qp) }) else { return };
     match news {
-        News::PeerLeft => qp.own.peer_left(),
+        News::PeerLeft { key } => qp.own.peer_left(key),
         News::Failed => qp.own.has_failed(),
         News::Rang => {}
     }

@@ -180,6 +180,8 @@ impl<P: Provider> Mailbox<P> {
     pub(super) fn close(&self) {
         self.close_to_peers();
         self.lock_late().ended = true;
+        // A letter may be there whose sender has not raised the flag yet.
+        self.call();
     }
 
     /// The worker ends. What is in the mailbox goes: queue pairs and grants.

@@ -10,6 +10,7 @@ use doorbell_seam::error::Code;
 
 use super::device::SoftDevice;
 use super::rendezvous::{Pair, Parting, Rendezvous};
+use crate::QpControl;
 
 impl SoftDevice {
     /// Allows that queue pairs of this device are connected by GID and number alone, without a
@@ -62,11 +63,11 @@ impl SoftDevice {
         self.0.rendezvous.get().map(|rendezvous| rendezvous.watch.as_fd().as_raw_fd())
     }
 
-    /// Reads what peers of connections by number have said. Returns the numbers of the queue pairs
-    /// whose peers have left. Sends that such a peer has not taken end with
+    /// Reads what peers of connections by number have said. Returns the queue pairs whose peers
+    /// have left. Sends that such a peer has not taken end with
     /// [`Status::RetryExceeded`](doorbell_seam::wc::Status::RetryExceeded), and so must later ones:
     /// call [`SoftQp::fail_lost`](crate::SoftQp::fail_lost) after a post.
-    pub fn rendezvous_step(&self) -> Vec<u32> {
+    pub fn rendezvous_step(&self) -> Vec<QpControl> {
         self.0.rendezvous.get().map(Rendezvous::step).unwrap_or_default()
     }
 

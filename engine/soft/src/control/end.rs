@@ -318,7 +318,7 @@ impl End {
 }
 
 impl HangsUp for End {
-    fn hung_up(&self) -> Option<u32> {
+    fn hung_up(&self) -> Option<QpControl> {
         let mut core = self.lock();
         let (mut bytes, socket) = ([0; MESSAGE_MAX], core.socket.as_ref()?);
         let mut look = |before| {
@@ -339,7 +339,7 @@ impl HangsUp for End {
             (State::Replied | State::Established, _) => qp.peer_left(),
             _ => return None,
         }
-        Some(qp.num())
+        Some(qp)
     }
 }
 

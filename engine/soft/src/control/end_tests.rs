@@ -5,7 +5,7 @@ use doorbell_seam::provider::{Poller, Provider, Qp, QpType};
 use doorbell_seam::wc::{Status, Wc};
 
 use super::rendezvous_tests::{Side, next_of};
-use super::tests::{asked, listener, next, post_receive, routed, with_qp};
+use super::tests::{asked, left_of, listener, next, post_receive, routed, with_qp};
 use super::wire::Message;
 use super::*;
 
@@ -38,7 +38,7 @@ fn an_orderly_end_is_seen_behind_the_message_that_the_peer_is_up() {
             liar.say(&Message::Bye);
         }
         drop(liar);
-        assert_eq!(device.rendezvous_step(), [qp.num()]);
+        assert_eq!(left_of(&device), [qp.num()]);
         let mut out = [Wc::default(); 4];
         let flushed = poller.poll(&mut out);
         assert_eq!(flushed, usize::from(!goodbye));
@@ -82,18 +82,18 @@ fn a_peer_that_left_before_its_answer_was_read_is_noticed() {
         let other_qp = with_qp(&other, &mut request);
         request.accept(&ConnParam::default()).unwrap();
         drop((request, other_qp));
-        assert_eq!(side.device.rendezvous_step(), []);
+        assert_eq!(left_of(&side.device), []);
         if by_hand {
             assert_eq!(kinds(&here), [EventKind::ConnectResponse]);
             let fields = id.init_qp_attr(QpState::Rtr).unwrap();
             side.device.modify_qp(&mut side.qp, QpState::Init, &fields).unwrap();
-            assert_eq!(side.device.rendezvous_step(), []);
+            assert_eq!(left_of(&side.device), []);
             id.establish().unwrap();
         } else {
             assert_eq!(kinds(&here), [EventKind::Established]);
         }
         side.send(b"");
-        assert_eq!(side.device.rendezvous_step(), [side.qp.num()]);
+        assert_eq!(left_of(&side.device), [side.qp.num()]);
         assert_eq!(next_of(&mut side).status, Status::RetryExceeded);
     }
 }
@@ -105,11 +105,11 @@ fn a_peer_that_left_before_it_was_accepted_is_noticed() {
     let channel = side.device.open_channel().unwrap();
     let (_listener, liar, mut id) = asked(&side.device, &channel);
     drop(liar);
-    assert_eq!(side.device.rendezvous_step(), []);
+    assert_eq!(left_of(&side.device), []);
     (side.qp, side.poller) = with_qp(&side.device, &mut id);
     id.accept(&ConnParam::default()).unwrap();
     side.send(b"");
-    assert_eq!(side.device.rendezvous_step(), [side.qp.num()]);
+    assert_eq!(left_of(&side.device), [side.qp.num()]);
     assert_eq!(next_of(&mut side).status, Status::RetryExceeded);
 }
 
@@ -134,7 +134,7 @@ fn a_peer_that_left_a_queue_pair_of_no_id_is_noticed() {
             liar.say(&Message::Bye);
         }
         drop(liar);
-        assert_eq!(side.device.rendezvous_step(), [side.qp.num()]);
+        assert_eq!(left_of(&side.device), [side.qp.num()]);
         assert_eq!(next_of(&mut side).status, Status::RetryExceeded);
     }
 }

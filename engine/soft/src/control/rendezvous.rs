@@ -77,9 +77,9 @@ struct Lists {
 /// An end of the connection manager, as far as it matters here.
 pub(super) trait HangsUp: Send + Sync {
     /// The peer has closed its socket. Its event stays until the program asks for events. After an
-    /// orderly end, sends on their way fail now; otherwise the queue pair does. Returns the number
-    /// of the queue pair, or `None` if the connection was not made yet.
-    fn hung_up(&self) -> Option<u32>;
+    /// orderly end, sends on their way fail now; otherwise the queue pair does. Returns the queue
+    /// pair, or `None` if the connection was not made yet.
+    fn hung_up(&self) -> Option<QpControl>;
 }
 
 /// A queue pair that was connected.
@@ -371,7 +371,7 @@ impl Rendezvous {
     }
 
     /// See [`SoftDevice::rendezvous_step`](crate::SoftDevice::rendezvous_step).
-    pub(super) fn step(&self) -> Vec<u32> {
+    pub(super) fn step(&self) -> Vec<QpControl> {
         let mut keys = [0; READY_MAX];
         let mut left = Vec::new();
         let Ok(keys) = self.watch.wait(Some(Duration::ZERO), &mut keys) else { return left };
@@ -397,10 +397,10 @@ impl Rendezvous {
             }
             !is_gone
         });
-        for (num, pair) in &mut lists.pairs {
+        for pair in lists.pairs.values_mut() {
             if pair.until.take_if(|until| *until <= now).is_some() {
                 pair.qp.peer_left();
-                left.push(*num);
+                left.push(pair.qp.clone());
             }
         }
         self.timer.set(lists.pairs.values().filter_map(|pair| pair.until).min());

@@ -17,7 +17,7 @@ use super::clock::rnr_timer_ns;
 use super::sys::{Received, Socket};
 use super::wire::{MESSAGE_MAX, Message, Place, Reply, Request, padded};
 use super::*;
-use crate::{FileName, SoftQp};
+use crate::{FileName, QpControl, SoftQp};
 
 /// No directory.
 const NOWHERE: FileName = FileName { fd: 0, inode: 0 };
@@ -27,6 +27,11 @@ const CAPS: QpCaps = QpCaps { send_wr: 4, recv_wr: 4, send_sge: 1, recv_sge: 1, 
 
 pub(super) fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+/// The numbers of the queue pairs whose peers have left since the last call.
+pub(super) fn left_of(device: &SoftDevice) -> Vec<u32> {
+    device.rendezvous_step().iter().map(QpControl::num).collect()
 }
 
 /// The attributes of a small queue pair; `cqs`: of its sends, of its receives.

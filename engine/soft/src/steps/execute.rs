@@ -93,12 +93,11 @@ impl DomainState {
         }
         let Transport { qps, res } = transport;
         let Some(qp) = qps.get_mut(num) else { return };
-        // The peer may be known to be lost since a moment ago.
-        if res.end_if_gone(links, qp) {
-            return;
-        }
+        // The peer may be known to have gone since a moment ago.
+        let is_lost = qp.peer_gone.take().is_some() && !qp.kind.is_unreliable();
+        let cause = (is_lost && qp.is_sending(links)).then_some(Status::RetryExceeded);
         let upto = links.acked_position(qp);
-        res.fail_qp(qp, upto, None);
+        res.fail_qp(qp, upto, cause);
         links.ack_all();
     }
 
@@ -106,8 +105,9 @@ impl DomainState {
     /// the links have been served.
     fn peer_gone(&mut self, num: u32, key: u32, how: Gone) {
         let Transport { qps, res } = &mut self.transport;
-        let is_it = |qp: &&mut QpContext| qp.key == key && qp.state != State::Err;
-        if let Some(qp) = qps.get_mut(num).filter(is_it) {
+        let is_news =
+            |qp: &&mut QpContext| qp.key == key && qp.state != State::Err && !qp.peer_lost;
+        if let Some(qp) = qps.get_mut(num).filter(is_news) {
             // Once for each loss: a program may post again and again to a peer that is lost.
             if qp.peer_gone.is_none() {
                 res.service_queue.wait_for_links();

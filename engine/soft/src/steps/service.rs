@@ -90,12 +90,15 @@ impl Resources {
     /// Serves one queue pair. Returns true if no such work is left for it.
     fn service<S: Sink>(&mut self, links: &mut Links, qp: &mut QpContext, sink: &mut S) -> bool {
         let mut done = match qp.kind.is_unreliable() {
-            true => self.completions.complete_unreliable(qp, sink),
+            true => {
+                // Sends to nobody complete below.
+                self.end_if_gone(links, qp);
+                self.completions.complete_unreliable(qp, sink)
+            }
             false => self.completions.release_parked(qp, sink) && qp.failure.poison.is_none(),
         };
         self.fail_poisoned(links, qp);
-        // On UC, the completions are still to be made.
-        done &= !self.end_if_gone(links, qp);
+        self.end_if_gone(links, qp);
         done &= qp.has_drained(links, &self.nic);
         if qp.state == State::Err {
             if let Some(link) = links.get_mut(qp.link) {
@@ -117,18 +120,13 @@ impl Resources {
         true
     }
 
-    /// Ends the sends to a peer that takes nothing more, if there are any or it is lost. True: that
-    /// was so.
-    pub(super) fn end_if_gone(&mut self, links: &mut Links, qp: &mut QpContext) -> bool {
-        let ends = match qp.peer_gone.take() {
-            None => false,
-            Some(Gone::Left) => qp.is_sending(links),
-            Some(Gone::Lost) => true,
-        };
-        if ends {
+    /// Ends the sends to a peer that takes nothing more, if there are any or it is lost.
+    fn end_if_gone(&mut self, links: &mut Links, qp: &mut QpContext) {
+        if let Some(how) = qp.peer_gone.take()
+            && (how == Gone::Lost || qp.is_sending(links))
+        {
             self.lose(links, qp);
         }
-        ends
     }
 
     /// The peer is lost: moves the queue pair to ERR, and the first send that the peer has not

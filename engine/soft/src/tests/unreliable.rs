@@ -214,6 +214,22 @@ fn sends_of_uc_complete_without_a_peer(end: fn(&mut SoftQp)) {
     assert_eq!(statuses(&one.poll()), [(41, Status::Success)]);
 }
 
+/// The owner moves it to ERR right behind the news that its peer is gone.
+#[test]
+fn uc_without_a_peer_can_be_moved_to_err() {
+    for end in [SoftQp::peer_left, SoftQp::fail_lost] {
+        let (mut one, mut two) = pair_of_uc();
+        one.recv(8, 0, 64);
+        one.send(1, 0, 8, SIGNALED).unwrap();
+        end(&mut one.qp);
+        one.qp.fail();
+        one.send(2, 0, 8, SIGNALED).unwrap();
+        let (sent, _) = settle(&mut one, &mut two);
+        let flushed = (Status::Success, Status::Flushed);
+        assert_eq!(statuses(&sent), [(1, flushed.0), (2, flushed.1), (8, flushed.1)]);
+    }
+}
+
 #[test]
 fn uc_in_err_everything_is_flushed() {
     let (mut one, mut two) = pair_of_uc();
