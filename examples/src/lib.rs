@@ -5,6 +5,7 @@
 #![doc = include_str!("../../README.md")]
 
 pub mod cli;
+pub mod control;
 pub mod interop;
 pub mod place;
 #[cfg(feature = "sim")]

@@ -25,8 +25,8 @@ impl<P: Provider> Handler<P> for Mute {
     }
 }
 
-/// Of the core and not of the worker: if the worker had a `Drop` of its own, no handler could
-/// borrow what goes before the worker.
+/// The core implements `Drop`, and the worker does not: else a program could use what its handler
+/// has borrowed only after it has dropped the worker.
 impl<P: Provider> Drop for Core<P> {
     fn drop(&mut self) {
         self.mailbox.close();

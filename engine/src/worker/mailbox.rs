@@ -186,13 +186,10 @@ impl<P: Provider> Mailbox<P> {
 
     /// The worker ends. What is in the mailbox goes: queue pairs and grants.
     fn end(&self) {
-        self.close_to_peers();
+        self.close();
         self.ended.store(true, Ordering::Relaxed);
-        let mut late = self.lock_late();
-        late.ended = true;
-        let letters = core::mem::take(&mut late.letters);
-        // Nothing is put after this. What was put was put before this lock was taken.
-        drop(late);
+        // Nothing is put any more.
+        let letters = core::mem::take(&mut self.lock_late().letters);
         while self.queue.pop().is_some() {}
         drop(letters);
         // They end the connections, so that the peers learn of it.

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use doorbell::prelude::*;
 use doorbell::{WakeFd, clock_ns};
 use doorbell_examples::cli::{Failure, Side, Sides};
+use doorbell_examples::control::Control;
 use rustix::event::{Timespec, epoll};
 
 /// Messages that the client gets back.
@@ -32,22 +33,13 @@ impl Program for Example {
     type Output = Result<(), Failure>;
 
     fn run<F: Fabric>(self, nic: F) -> Self::Output {
-        let (addr, is_server) = (self.0.place.addr(), self.0.side == Side::Server);
+        let is_server = self.0.side == Side::Server;
         let config = Config::DEFAULT;
         let shared = SharedRecv::new(&nic, message_memory(&nic, config.recv_bytes())?, &config)?;
         let memory = message_memory(&nic, config.send_bytes())?;
         let player = Player { is_server, messages: 0, met: false, over: false };
         let (mut worker, intake) = Worker::new(&nic, &shared, memory, player, &config)?;
-        let mut control = Control { listener: None, dialer: Dialer::new(&nic)?, dialed: None };
-        if is_server {
-            let mut listener = Listener::bind(&nic, addr)?;
-            listener.feed(intake);
-            println!("listening on {}", listener.local_addr().unwrap_or(addr));
-            control.listener = Some(listener);
-        } else {
-            let limit = Duration::from_secs(20);
-            control.dialed = Some(control.dialer.start(addr, &[], &intake, limit)?);
-        }
+        let mut control = Control::start(&nic, &self.0, intake)?;
         let late = serve(&mut worker, &mut control)?;
         let messages = worker.handler().messages;
         println!("{messages} messages, {late} of them found late");
@@ -55,34 +47,6 @@ impl Program for Example {
             true => Ok(()),
             false => Err(format!("{} answers are missing", ROUNDS - messages).into()),
         }
-    }
-}
-
-/// The control plane: the client needs no listener, and the server dials nobody.
-struct Control<F: Fabric> {
-    listener: Option<Listener<F>>,
-    dialer: Dialer<F>,
-    dialed: Option<PeerHandle>,
-}
-
-impl<F: Fabric> Control<F> {
-    /// Handles an event, if there is one.
-    fn step(&mut self) -> Result<bool, CmError> {
-        let listened = self.listener.as_mut().map(|listener| listener.step(Duration::ZERO));
-        Ok(listened.transpose()?.unwrap_or(false) || self.dialer.step(Duration::ZERO)?)
-    }
-
-    /// Why the dial has failed, if it has. That is no error of a step, and the handler hears
-    /// nothing, since the peer was never up.
-    fn failure(&self) -> Option<CmError> {
-        let dialed = self.dialed.as_ref()?;
-        (dialed.state() == PeerState::Ended).then(|| dialed.last_error())?
-    }
-
-    /// When it is to be stepped at the latest.
-    fn next_deadline(&self) -> Option<Instant> {
-        let listener = self.listener.as_ref().and_then(Listener::next_deadline);
-        listener.into_iter().chain(self.dialer.next_deadline()).min()
     }
 }
 

@@ -96,9 +96,7 @@ impl DomainState {
         // The peer may be known to have gone since a moment ago.
         let is_lost = qp.peer_gone.take().is_some() && !qp.kind.is_unreliable();
         let cause = (is_lost && qp.is_sending(links)).then_some(Status::RetryExceeded);
-        let upto = links.acked_position(qp);
-        res.fail_qp(qp, upto, cause);
-        links.ack_all();
+        res.fail_unacked(links, qp, cause);
     }
 
     /// The peer takes nothing more. The service queue ends the sends that it has not taken, once

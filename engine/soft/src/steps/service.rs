@@ -97,6 +97,7 @@ impl Resources {
             }
             false => self.completions.release_parked(qp, sink) && qp.failure.poison.is_none(),
         };
+        // On RC, a request that fails by itself keeps its own status.
         self.fail_poisoned(links, qp);
         self.end_if_gone(links, qp);
         done &= qp.has_drained(links, &self.nic);
@@ -138,8 +139,19 @@ impl Resources {
             }
             return;
         }
+        self.fail_unacked(links, qp, Some(Status::RetryExceeded));
+    }
+
+    /// Moves the queue pair to ERR: all that the peer has not acknowledged fails, with `cause` for
+    /// the first.
+    pub(super) fn fail_unacked(
+        &mut self,
+        links: &mut Links,
+        qp: &mut QpContext,
+        cause: Option<Status>,
+    ) {
         let upto = links.acked_position(qp);
-        self.fail_qp(qp, upto, Some(Status::RetryExceeded));
+        self.fail_qp(qp, upto, cause);
         links.ack_all();
     }
 
