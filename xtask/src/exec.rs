@@ -3,6 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,17 @@ pub(crate) struct Captured {
     pub(crate) ok: bool,
 }
 
-/// Runs a program to its end and keeps its output. An error means it could not be started.
+/// How long a captured program may print nothing: about ten times what the longest silence takes,
+/// a build or a single test.
+const SILENT: Duration = Duration::from_secs(1800);
+
+/// Runs a program to its end and keeps its output. One that is silent for [`SILENT`] is ended with
+/// all its descendants, and has failed. An error means it could not be started.
 pub(crate) fn capture(command: &mut Command) -> Outcome<Captured> {
+    capture_within(command, SILENT)
+}
+
+fn capture_within(command: &mut Command, silent: Duration) -> Outcome<Captured> {
     let failed = |cause, command: &Command| format!("cannot start {}: {cause}", name(command));
     let (mut reader, writer) = io::pipe().map_err(|cause| failed(cause, command))?;
     let second = writer.try_clone().map_err(|cause| failed(cause, command))?;
@@ -26,10 +36,30 @@ pub(crate) fn capture(command: &mut Command) -> Outcome<Captured> {
     // The command still holds our ends of the pipe, and reading would wait for them.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = spawned.map_err(|cause| failed(cause, command))?;
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        let mut chunk = [0; 4096];
+        // A failed read ends the output as its end does.
+        while let Ok(count @ 1..) = reader.read(&mut chunk) {
+            if tell.send(chunk[..count].to_vec()).is_err() {
+                break;
+            }
+        }
+    });
     let mut bytes = Vec::new();
-    let read = reader.read_to_end(&mut bytes);
-    let status = child.wait();
-    let status = read.and(status).map_err(|cause| format!("lost {}: {cause}", name(command)))?;
+    loop {
+        match told.recv_timeout(silent) {
+            Ok(chunk) => bytes.extend(chunk),
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                end(&mut child);
+                let why = Limit::Silent(silent);
+                bytes.extend(format!("\n{} was ended: {why}\n", name(command)).bytes());
+                break;
+            }
+        }
+    }
+    let status = child.wait().map_err(|cause| format!("lost {}: {cause}", name(command)))?;
     Ok(Captured { text: String::from_utf8_lossy(&bytes).into_owned(), ok: status.success() })
 }
 
@@ -290,6 +320,17 @@ mod tests {
         let mut stops = sh("echo 1; exec sleep 1000");
         let ended = stream(&mut stops, Sink::Kept, silent, &|| false).expect("sh starts");
         assert!(ended.status.is_none() && ended.text == "1\n");
+    }
+
+    #[test]
+    fn a_captured_program_that_falls_silent_is_ended_and_has_failed() {
+        // Its child holds the pipe as well.
+        let mut stops = sh("echo first; sleep 1000 & exec sleep 1000");
+        let done = capture_within(&mut stops, Duration::from_secs(1)).expect("sh starts");
+        assert!(!done.ok && done.text.starts_with("first\n"), "{}", done.text);
+        assert!(done.text.contains("sh was ended: it printed nothing for 1 s"), "{}", done.text);
+        let done = capture(&mut sh("echo a; echo b >&2")).expect("sh starts");
+        assert!(done.ok && done.text == "a\nb\n", "{}", done.text);
     }
 
     #[test]

@@ -26,7 +26,7 @@ const CEILINGS: &[(&str, usize, usize)] = &[
     ("doorbell-alone", 1, 0),
     ("doorbell-base", 3, 0),
     ("doorbell-bench", 9, 3),
-    ("doorbell-compare", 1, 0),
+    ("doorbell-compare", 2, 0),
     ("doorbell-cm", 8, 12),
     ("doorbell-dropin", 39, 4),
     ("doorbell-engine", 10, 5),

@@ -1,6 +1,7 @@
 //! iceoryx2: a ping-pong and a stream over publish-subscribe, one service in each direction,
 //! between two processes. Both sides spin. A message is written into a loaned sample, and read as a
 //! whole when it arrives, as on Doorbell's side.
+#![expect(unsafe_code, reason = "writes a message where it is sent from")]
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -117,7 +118,8 @@ struct Link {
     to: Factory<ipc::Service, [u8], ()>,
     out: Publisher<ipc::Service, [u8], ()>,
     inn: Subscriber<ipc::Service, [u8], ()>,
-    payload: Vec<u8>,
+    /// Bytes of a message.
+    size: usize,
     written: Option<Written>,
     /// Messages that may wait at a subscriber.
     buffer: u64,
@@ -163,16 +165,17 @@ impl Link {
             }
             thread::sleep(Duration::from_millis(1));
         }
-        let payload = vec![0xa5; size];
-        Ok(Link { to, out, inn, payload, written: None, buffer, sent: 0, acked: 0 })
+        Ok(Link { to, out, inn, size, written: None, buffer, sent: 0, acked: 0 })
     }
 
-    /// Writes every byte of message `number` into a sample.
+    /// Writes every byte of message `number` into a sample, once.
     #[inline(always)]
     fn write(&mut self, number: u64) -> Result<Written, Failure> {
-        payload::fill(&mut self.payload, payload::number(0, number));
-        let sample = self.out.loan_slice_uninit(self.payload.len());
-        Ok(sample.map_err(Failure::at("a sample"))?.write_from_slice(&self.payload))
+        let sample = self.out.loan_slice_uninit(self.size).map_err(Failure::at("a sample"))?;
+        // SAFETY: the bytes are those of a mapped file, so each of them has a value.
+        let mut sample = unsafe { sample.assume_init() };
+        payload::fill(sample.payload_mut(), payload::number(0, number));
+        Ok(sample)
     }
 
     #[inline(always)]
@@ -188,7 +191,7 @@ impl Link {
                 continue;
             };
             let bytes = sample.payload();
-            match Came::read(bytes, self.payload.len(), expected)? {
+            match Came::read(bytes, self.size, expected)? {
                 Came::Next => expected += 1,
                 Came::Ask | Came::End => break,
             }
@@ -205,7 +208,7 @@ impl Link {
             let Some(sample) = self.inn.receive().map_err(Failure::at("receive"))? else {
                 continue;
             };
-            let is_due = match Came::read(sample.payload(), self.payload.len(), came)? {
+            let is_due = match Came::read(sample.payload(), self.size, came)? {
                 Came::Next => {
                     came += 1;
                     came % report_every == 0
@@ -261,7 +264,7 @@ impl Trips for Link {
         }
         loop {
             if let Some(sample) = self.inn.receive().map_err(Failure::at("receive"))? {
-                return Came::read(sample.payload(), self.payload.len(), number).map(drop);
+                return Came::read(sample.payload(), self.size, number).map(drop);
             }
         }
     }

@@ -27,6 +27,8 @@ pub(crate) struct Measured {
     pub(crate) mode: &'static str,
     /// The share of the cores that others used meanwhile.
     pub(crate) others: f64,
+    /// It is one of the figures that medians and ratios are taken of.
+    pub(crate) counts: bool,
     #[serde(flatten)]
     pub(crate) figure: Figure,
 }
@@ -44,7 +46,7 @@ pub(crate) enum Worth {
 impl Measured {
     pub(crate) fn new(floor: Floor, others: f64, figure: Figure) -> Measured {
         let floor_ns = [floor.before_ns, floor.after_ns];
-        Measured { floor_ns, mode: floor.mode(), others, figure }
+        Measured { floor_ns, mode: floor.mode(), others, counts: false, figure }
     }
 
     pub(crate) fn worth(&self) -> Worth {
@@ -120,13 +122,15 @@ impl Outcome {
         let (near, far) = if disturbed { count(Worth::Disturbed) } else { sound };
         let mode = if far > near { Floor::FAR } else { Floor::NEAR };
         (self.mode, self.disturbed) = (mode, disturbed);
+        let least = if disturbed { Worth::Disturbed } else { Worth::Sound };
+        for measured in self.rounds.iter_mut().flat_map(|round| round.figures.iter_mut().flatten()) {
+            measured.counts = measured.mode == mode && measured.worth() >= least;
+        }
     }
 
     /// A figure of an entry, if it counts.
     pub(crate) fn counted<'a>(&self, round: &'a Round, entry: usize) -> Option<&'a Measured> {
-        let least = if self.disturbed { Worth::Disturbed } else { Worth::Sound };
-        let measured = round.figures.get(entry)?.as_ref()?;
-        (measured.mode == self.mode && measured.worth() >= least).then_some(measured)
+        round.figures.get(entry)?.as_ref().filter(|measured| measured.counts)
     }
 
     /// Rounds in which our figure counts.

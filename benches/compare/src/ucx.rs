@@ -24,6 +24,10 @@ const TRIED_MAX: u32 = 8192;
 const ROUND_TRIP_NS: (f64, f64) = (300.0, 0.2);
 const MESSAGE_NS: (f64, f64) = (50.0, 0.08);
 
+/// ucx_perftest takes its median of the last this many times. Of fewer it would take it of zeros,
+/// too.
+const TIMES: u64 = 2048;
+
 /// The sizes of an element to try for an entry; none if they do not matter.
 pub(crate) fn elem_sizes(contest: &Contest, entry: &Entry) -> Vec<u32> {
     let is_two_sided = matches!(contest.test, Test::Latency | Test::Rate | Test::Rpc);
@@ -56,8 +60,11 @@ fn test(contest: &Contest, peer: Peer) -> &'static str {
 
 /// Options of both sides. The transport alone has a layout: short if an element holds the message.
 fn options(contest: &Contest, entry: &Entry, time: Duration) -> Vec<String> {
-    let each_ns = if contest.test.is_time() { ROUND_TRIP_NS } else { MESSAGE_NS };
-    let count = peer::count(time, contest.size, each_ns).max(10);
+    let (each_ns, least) = match contest.test.is_time() {
+        true => (ROUND_TRIP_NS, TIMES),
+        false => (MESSAGE_NS, 10),
+    };
+    let count = peer::count(time, contest.size, each_ns).max(least);
     let mut words = vec!["-t".to_owned(), test(contest, entry.peer).to_owned()];
     if entry.peer == Peer::Uct {
         let elem = entry.fifo_elem_size.unwrap_or(ELEM_SIZE);
@@ -101,7 +108,7 @@ fn figure(text: &str, test: Test) -> Result<Figure, Failure> {
     };
     Ok(match test.is_time() {
         true => Figure {
-            p50_ns: Some(line[1] * 1e3),
+            p50_ns: (line[0] >= TIMES as f64).then_some(line[1] * 1e3),
             mean_ns: Some(line[3] * 1e3),
             ..Figure::default()
         },
@@ -125,6 +132,16 @@ iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,over
         assert_eq!((latency.p50_ns, latency.mean_ns), (Some(6755.0), Some(19_123.0)));
         let rate = figure(RECORDED, Test::Rate).unwrap();
         assert_eq!((rate.messages_per_second, rate.p50_ns), (Some(52_292.0), None));
+    }
+
+    #[test]
+    fn a_median_of_too_few_times_is_not_taken() {
+        let figure = figure(&RECORDED.replace("5752,", "2047,"), Test::Latency).unwrap();
+        assert_eq!((figure.p50_ns, figure.mean_ns), (None, Some(19_123.0)));
+        let tag = Entry::new(Peer::Ucx { api: Api::Tag, cma: true });
+        let long = contest(Test::Latency, 1 << 20);
+        let words = options(&long, &tag, Duration::from_millis(60)).join(" ");
+        assert!(words.contains("-n 2048 "), "{words}");
     }
 
     /// What it printed for a layout that does not fit.

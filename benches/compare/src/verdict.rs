@@ -192,6 +192,11 @@ pub(crate) fn with_unit(figure: f64, is_time: bool) -> String {
     }
 }
 
+/// The number of aims of an outcome.
+pub(crate) fn aims(outcome: &Outcome) -> usize {
+    rules(outcome.test, outcome.size).len()
+}
+
 /// The aims of an outcome for which there are figures.
 pub(crate) fn judge(outcome: &Outcome) -> Vec<Judged> {
     let rules = rules(outcome.test, outcome.size);

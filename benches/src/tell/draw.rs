@@ -310,8 +310,7 @@ mod tests {
         let peers = serde_json::json!({"results": [{
             "test": "rate", "size": 64,
             "entries": [{"peer": "doorbell", "batch": 16}, {"peer": "UCX uct am"}],
-            "mode": "NEAR",
-            "rounds": [{"figures": [null, {"mode": "NEAR", "messages_per_second": 5e6}]}],
+            "rounds": [{"figures": [null, {"counts": true, "messages_per_second": 5e6}]}],
         }]});
         let chart = rates(&[rate], Some(&peers));
         let names: Vec<&str> = chart.series.iter().map(|of| &of.name[..]).collect();

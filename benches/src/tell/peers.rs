@@ -37,8 +37,7 @@ const COMMAND: &str = "\
 cargo xtask compare --results
 ```";
 
-/// The rates of the other libraries, messages a second by size: medians over the rounds of the mode
-/// that counts.
+/// The rates of the other libraries, messages a second by size: medians of the figures that count.
 pub(crate) fn rates(document: &Value) -> Vec<(String, Vec<(u32, f64)>)> {
     let peers = [("UCX uct am", "UCX"), ("iceoryx2", "iceoryx2")];
     let peers = peers.into_iter().map(|(peer, name)| {
@@ -54,7 +53,7 @@ fn rate(outcome: &Value, peer: &str) -> Option<(u32, f64)> {
     let entries = outcome["entries"].as_array()?;
     let place = entries.iter().position(|entry| entry["peer"] == peer)?;
     let figures = outcome["rounds"].as_array()?.iter().map(|round| &round["figures"][place]);
-    let counted = figures.filter(|figure| figure["mode"] == outcome["mode"]);
+    let counted = figures.filter(|figure| figure["counts"] == true);
     Some((size, median(counted.filter_map(|figure| figure["messages_per_second"].as_f64()))?))
 }
 
@@ -64,14 +63,14 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn rates_are_of_rounds_of_the_mode_that_counts() {
-        let round = |(mode, ucx): (&str, f64)| {
-            let theirs = json!({"mode": mode, "messages_per_second": ucx});
+    fn rates_are_of_the_figures_that_count() {
+        let round = |(counts, ucx): (bool, f64)| {
+            let theirs = json!({"counts": counts, "messages_per_second": ucx});
             json!({"figures": [null, theirs]})
         };
-        let rounds = [("NEAR", 2e7), ("FAR", 1e6), ("NEAR", 3e7), ("NEAR", 4e7)].map(round);
+        let rounds = [(true, 2e7), (false, 1e6), (true, 3e7), (true, 4e7)].map(round);
         let document = json!({"results": [{
-            "test": "rate", "size": 64, "mode": "NEAR",
+            "test": "rate", "size": 64,
             "entries": [{"peer": "doorbell", "batch": 16}, {"peer": "UCX uct am"}],
             "rounds": rounds,
         }]});

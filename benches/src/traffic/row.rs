@@ -48,6 +48,8 @@ fn median(numbers: impl Iterator<Item = f64>) -> f64 {
 pub(crate) struct Round {
     /// The floor just before and just after.
     pub(crate) floor_ns: [f64; 2],
+    /// It is one of the rounds that the medians are taken of.
+    pub(crate) counts: bool,
     pub(crate) messages: u64,
     pub(crate) naive_messages: u64,
     pub(crate) doorbell: Percentiles,
@@ -107,17 +109,34 @@ fn is_false(yes: &bool) -> bool {
     !yes
 }
 
+/// The mode of the cores from one probe of the floor to the next.
+pub(crate) fn mode([before_ns, after_ns]: [f64; 2]) -> &'static str {
+    Floor { before_ns, after_ns }.mode()
+}
+
 impl Figures {
-    /// Takes the medians over the rounds.
-    pub(crate) fn conclude(&mut self, half: bool) {
-        let rounds = &self.rounds;
+    /// Takes the medians over the rounds of one mode: that of the peak, of which the load is a part,
+    /// else the one with most rounds; if equal, the near ones. If the cores moved during every
+    /// round, all rounds count.
+    pub(crate) fn conclude(&mut self, half: bool, peak: Option<&'static str>) {
+        let modes = || self.rounds.iter().map(|round| mode(round.floor_ns));
+        let of = |wanted| modes().filter(|mode| *mode == wanted).count();
+        let most = if of(Floor::FAR) > of(Floor::NEAR) { Floor::FAR } else { Floor::NEAR };
+        let chosen = peak.filter(|peak| of(peak) > 0).unwrap_or(most);
+        let is_any = of(chosen) > 0;
+        for round in &mut self.rounds {
+            round.counts = !is_any || mode(round.floor_ns) == chosen;
+        }
+        let all = self.rounds.iter();
+        let rounds: Vec<Round> = all.filter(|round| round.counts).cloned().collect();
         let ours = Percentiles::median(rounds.iter().map(|round| round.doorbell));
         let naive = Percentiles::median(rounds.iter().map(|round| round.naive));
         let times = rounds.iter().map(|round| round.doorbell.p50 / round.naive.p50);
         self.times_naive = round(median(times), 3);
         let times = rounds.iter().map(|round| round.doorbell.p99 / round.naive.p99);
         self.times_naive_p99 = round(median(times), 3);
-        self.messages = rounds.iter().map(|round| round.messages + round.naive_messages).sum();
+        let all = self.rounds.iter();
+        self.messages = all.map(|round| round.messages + round.naive_messages).sum();
         let floors = || rounds.iter().flat_map(|round| round.floor_ns);
         self.placement.floor_ns = Some(round(median(floors()), 1));
         let least = floors().fold(f64::INFINITY, f64::min);
@@ -200,6 +219,65 @@ impl Traffic {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A row of rounds with these floors, all with a p50 of as much.
+    fn row(floors: &[[f64; 2]]) -> Figures {
+        let of = |p50| Percentiles { p50, p90: p50, p99: p50 };
+        let round = |&floor_ns: &[f64; 2]| Round {
+            floor_ns,
+            counts: false,
+            messages: 1,
+            naive_messages: 1,
+            doorbell: of(floor_ns[1]),
+            naive: of(100.0),
+            cache_misses: None,
+            naive_cache_misses: None,
+        };
+        Figures {
+            schema: 0,
+            test: "traffic",
+            row: "ping-8".to_owned(),
+            provider: "soft",
+            device: "soft0".to_owned(),
+            size: 8,
+            peers: 1,
+            handler_ns: None,
+            handler_random: false,
+            placement: Placement::default(),
+            half_rtt_ns: None,
+            naive_half_rtt_ns: None,
+            latency_ns: None,
+            naive_latency_ns: None,
+            times_naive: 0.0,
+            times_naive_p99: 0.0,
+            offered_per_second: None,
+            peak_per_second: None,
+            naive_peak_per_second: None,
+            messages: 0,
+            wrong: 0,
+            rounds: floors.iter().map(round).collect(),
+        }
+    }
+
+    #[test]
+    fn rounds_of_one_mode_count_and_all_are_kept() {
+        let concluded = |floors: &[[f64; 2]], peak| {
+            let mut figures = row(floors);
+            figures.conclude(true, peak);
+            assert_eq!(
+                (figures.rounds.len(), figures.messages),
+                (floors.len(), 2 * floors.len() as u64)
+            );
+            (figures.times_naive, figures.placement.mode.unwrap_or_default())
+        };
+        let (near, far) = ([50.0, 60.0], [240.0, 250.0]);
+        assert_eq!(concluded(&[near, [60.0, 240.0], far, far], None), (2.5, "FAR"));
+        assert_eq!(concluded(&[near, [60.0, 240.0], far], None), (0.6, "NEAR"));
+        // The load of an open row fits the cores as they were during the peak.
+        assert_eq!(concluded(&[near, far, far], Some("NEAR")), (0.6, "NEAR"));
+        assert_eq!(concluded(&[far, far], Some("NEAR")), (2.5, "FAR"));
+        assert_eq!(concluded(&[[60.0, 240.0], [240.0, 60.0]], None), (1.5, "MIX"));
+    }
 
     #[test]
     fn the_median_of_two_is_between_them() {

@@ -14,6 +14,7 @@ use crate::ask::request::{Request, RowRequest, Test};
 use crate::error::Failure;
 use crate::machine::clock::{self, Clock};
 use crate::machine::counters::Counter;
+use crate::machine::floor::Floor;
 use crate::machine::interrupt;
 use crate::measure::live::Progress;
 use crate::measure::record::{Placement, SCHEMA, round};
@@ -26,7 +27,7 @@ use crate::traffic::link::Links;
 use crate::traffic::naive::{self, Layout, Naive};
 use crate::traffic::payload;
 use crate::traffic::random::Random;
-use crate::traffic::row::{Figures, Percentiles, Round};
+use crate::traffic::row::{self, Figures, Percentiles, Round};
 use crate::traffic::rows::{self, Row, Shape, Turns};
 use crate::traffic::schedule::{Trace, arrivals};
 use crate::traffic::serve::Next;
@@ -35,6 +36,9 @@ use crate::traffic::shared::Memory;
 /// Rounds of each row.
 const ROUNDS: u32 = 9;
 const ROUNDS_QUICK: u32 = 3;
+
+/// The peak is measured at most this often, until the cores have not moved meanwhile.
+const PEAKS: u32 = 3;
 
 /// Messages in flight while the peak is measured.
 const DEPTH: u64 = naive::SLOTS / 2;
@@ -88,12 +92,12 @@ pub(crate) fn run<F: Fabric>(
     // Each row begins with the peaks.
     let mut progress = Progress::new(plan.rows.len(), plan.time * (2 * plan.rounds + 2) * rows);
     let mut results = Vec::with_capacity(plan.rows.len());
-    for (n, row) in plan.rows.iter().enumerate() {
+    for row in &plan.rows {
         if interrupt::is_asked() {
             break;
         }
         progress.begin(format!("traffic {}", row.name));
-        results.push(measure(bench, plan, n as u64, row)?);
+        results.push(measure(bench, plan, row)?);
         progress.done();
     }
     progress.finish();
@@ -108,12 +112,13 @@ pub(crate) fn run<F: Fabric>(
 fn measure<F: Fabric>(
     bench: &mut Bench<'_, F>,
     plan: &Plan,
-    n: u64,
     row: &Row,
 ) -> Result<Figures, Failure> {
     let [here, there] = bench.cores[..] else {
         return Err(Failure::new("--cores: two are needed for traffic"));
     };
+    // The same in every run, whichever rows were chosen.
+    let n = rows::all().iter().position(|of| of.name == row.name).unwrap_or_default() as u64;
     let slots = if matches!(row.shape, Shape::Open { .. }) { naive::SLOTS } else { 1 };
     let layout = Layout { links: row.links, slots, bytes_max: row.size_max() as usize };
     let memory = Arc::new(Memory::new(layout.bytes())?);
@@ -157,7 +162,6 @@ fn measure<F: Fabric>(
     })?;
     let Answer::Done(theirs) = bench.other.line.answer()? else { return Err(other_version()) };
     bench.note(&ours, &Tally::sum(theirs.iter()));
-    figures.conclude(row.is_half());
     Ok(figures)
 }
 
@@ -252,23 +256,38 @@ impl<'a, F: Fabric> Contest<'a, F> {
         probe: &Probe,
         figures: &mut Figures,
     ) -> Result<Tally, Failure> {
-        let mut offered = None;
+        let (mut offered, mut peak, mut tries) = (None, None, 0);
+        let mut before = probe.floor()?;
         if let Shape::Open { trace, percent } = self.row.shape {
-            let (ours, naive) = self.peaks(trace, line, figures)?;
+            let (ours, naive) = loop {
+                let peaks = self.peaks(trace, line, figures)?;
+                let floors = [before, probe.floor()?];
+                (before, tries) = (floors[1], tries + 1);
+                peak = Some(row::mode(floors));
+                if peak != Some(Floor::MIX) || tries == PEAKS {
+                    break peaks;
+                }
+            };
             offered = Some(ours.min(naive) * f64::from(percent) / 100.0);
             let per_second = |rate: f64| Some(round(rate * 1e9 / self.clock.tick_ns, 0));
             figures.peak_per_second = per_second(ours);
             figures.naive_peak_per_second = per_second(naive);
             figures.offered_per_second = offered.and_then(per_second);
         }
-        let mut before = probe.floor()?;
         for n in 0..self.plan.rounds {
-            let ours = self.piece(Next::Doorbell, line, n, offered)?;
-            let naive = self.piece(Next::Naive, line, n, offered)?;
+            // Whoever is first finds caches that the probe has used.
+            let (ours, naive) = if n % 2 == 0 {
+                let ours = self.piece(Next::Doorbell, line, n, offered)?;
+                (ours, self.piece(Next::Naive, line, n, offered)?)
+            } else {
+                let naive = self.piece(Next::Naive, line, n, offered)?;
+                (self.piece(Next::Doorbell, line, n, offered)?, naive)
+            };
             let after = probe.floor()?;
             figures.wrong += ours.wrong + naive.wrong;
             figures.rounds.push(Round {
                 floor_ns: [before, after],
+                counts: true,
                 messages: ours.messages,
                 naive_messages: naive.messages,
                 doorbell: ours.percentiles,
@@ -278,6 +297,7 @@ impl<'a, F: Fabric> Contest<'a, F> {
             });
             before = after;
         }
+        figures.conclude(self.row.is_half(), peak);
         // The serving side waits until the connections are gone, as they are when this returns.
         line.say(&Next::Nobody);
         Ok(self.links.memory())
