@@ -1,12 +1,69 @@
 //! Requests of an extended post (`ibv_wr_start` to `ibv_wr_complete`), as they are put together.
 
 use std::ops::Range;
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use arrayvec::ArrayVec;
 use doorbell_seam::wr::{Destination, SendFlags, SendOp, SendWr, Sge};
+use doorbell_soft::{Biased, Threads};
 
-use crate::border::{ABSENT, Errno, INVALID};
+use crate::border::{ABSENT, Errno, INVALID, lock};
 use crate::requests::{STEP, to_srq};
+
+/// The extended post of one queue pair. It is one thread's from its start to its end: another one
+/// that starts waits, as at the spinlock of rdma-core's drivers. So a thread that starts twice
+/// without an end waits for itself, as it does there.
+pub(crate) struct ExtendedPost {
+    building: Biased<Building>,
+    /// A thread that waits holds it from its look at the post until it sleeps.
+    waits: Mutex<()>,
+    ended: Condvar,
+}
+
+impl ExtendedPost {
+    pub(crate) fn new(threads: Threads) -> ExtendedPost {
+        let building = Biased::new(Building::default(), threads);
+        ExtendedPost { building, waits: Mutex::new(()), ended: Condvar::new() }
+    }
+
+    /// Begins one, behind those of other threads.
+    pub(crate) fn start(&self) {
+        if !self.building.lock().start(0) {
+            self.wait_and_start();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_and_start(&self) {
+        let mut waits = lock(&self.waits);
+        self.building.lock().waiting += 1;
+        while !self.building.lock().start(1) {
+            waits = self.ended.wait(waits).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Runs a step of it; what is wrong with it shows at the end.
+    pub(crate) fn step(&self, step: impl FnOnce(&mut Building) -> Result<(), Errno>) {
+        let mut building = self.building.lock();
+        if let Err(errno) = step(&mut building) {
+            building.fail(errno);
+        }
+    }
+
+    /// Ends it by that call, and lets another thread begin.
+    pub(crate) fn end<R>(&self, end: impl FnOnce(&mut Building) -> R) -> R {
+        let mut building = self.building.lock();
+        building.is_begun = false;
+        let (result, waiting) = (end(&mut building), building.waiting);
+        drop(building);
+        if waiting > 0 {
+            drop(lock(&self.waits));
+            self.ended.notify_one();
+        }
+        result
+    }
+}
 
 /// The requests of one queue pair. The lists keep their memory, so that only posts that are longer
 /// than those before them allocate.
@@ -19,6 +76,10 @@ pub(crate) struct Building {
     inline: Vec<u8>,
     /// What was wrong first.
     wrong: Option<Errno>,
+    /// A post has started and not ended.
+    is_begun: bool,
+    /// Threads that wait to start one.
+    waiting: u32,
 }
 
 /// One request.
@@ -31,8 +92,19 @@ struct Request {
 }
 
 impl Building {
-    /// Begins anew.
-    pub(crate) fn start(&mut self) {
+    /// Starts a post for one thread, of which `waited` have waited for it. False: one is under way.
+    fn start(&mut self, waited: u32) -> bool {
+        if self.is_begun {
+            return false;
+        }
+        self.is_begun = true;
+        self.waiting -= waited;
+        self.clear();
+        true
+    }
+
+    /// Forgets the requests.
+    pub(crate) fn clear(&mut self) {
         self.list.clear();
         self.pieces.clear();
         self.inline.clear();
@@ -115,7 +187,7 @@ impl Building {
                 some.iter().map(|request| self.as_posted(request)).collect();
             result = result.and_then(|()| post(&requests));
         }
-        self.start();
+        self.clear();
         result
     }
 
@@ -141,7 +213,7 @@ mod tests {
         let mut building = Building::default();
         let mut places = Vec::new();
         for round in 0..3 {
-            building.start();
+            building.clear();
             for n in 0..40 {
                 building.add(n, 0, SendOp::Send);
                 match n % 2 {
@@ -164,7 +236,7 @@ mod tests {
     #[test]
     fn each_request_has_its_own_bytes_and_pieces() {
         let mut building = Building::default();
-        building.start();
+        building.clear();
         building.add(1, 0, SendOp::Send);
         building.add_inline(b"ab");
         building.add_inline(b"c");

@@ -52,7 +52,7 @@ pub(crate) unsafe fn set_functions(at: *mut ibv_qp_ex) {
         (*at).wr_set_sge_list = Some(set_sge_list);
         (*at).wr_start = Some(start);
         (*at).wr_complete = Some(complete);
-        (*at).wr_abort = Some(start);
+        (*at).wr_abort = Some(abort);
     }
 }
 
@@ -61,10 +61,7 @@ unsafe fn step(at: *mut ibv_qp_ex, step: impl FnOnce(&mut Building) -> Result<()
     quick_code(|| {
         // SAFETY: the program's queue pair.
         let qp = unsafe { qp_at(at.cast()) }?;
-        let mut building = qp.own.building.lock();
-        if let Err(errno) = step(&mut building) {
-            building.fail(errno);
-        }
+        qp.own.extended.step(step);
         Ok(())
     });
 }
@@ -79,15 +76,22 @@ unsafe fn add(at: *mut ibv_qp_ex, op: SendOp) {
     }
 }
 
-/// Begins a post, or gives one up.
+/// Begins a post, behind those of other threads.
 unsafe extern "C" fn start(at: *mut ibv_qp_ex) {
-    // SAFETY: as the program vouches.
-    unsafe {
-        step(at, |building| {
-            building.start();
-            Ok(())
-        });
-    }
+    quick_code(|| {
+        // SAFETY: the program's queue pair.
+        unsafe { qp_at(at.cast()) }?.own.extended.start();
+        Ok(())
+    });
+}
+
+/// Gives a post up.
+unsafe extern "C" fn abort(at: *mut ibv_qp_ex) {
+    quick_code(|| {
+        // SAFETY: the program's queue pair.
+        unsafe { qp_at(at.cast()) }?.own.extended.end(Building::clear);
+        Ok(())
+    });
 }
 
 unsafe extern "C" fn atomic_cmp_swp(
@@ -243,15 +247,16 @@ unsafe extern "C" fn complete(at: *mut ibv_qp_ex) -> c_int {
     quick_code(|| {
         // SAFETY: the program's queue pair.
         let qp = unsafe { qp_at(at.cast()) }?;
-        let mut building = qp.own.building.lock();
-        if !qp.own.takes_sends() {
-            building.fail(INVALID);
-        }
-        let posted = building.complete(|list| {
-            // SAFETY: the program keeps the buffers, by the contract of `ibv_wr_complete`; inline
-            // bytes are copied during the call.
-            let posted = unsafe { post_list(&qp.own, list) };
-            posted.map_err(|PostError { cause, .. }| Errno::from(cause))
+        let posted = qp.own.extended.end(|building| {
+            if !qp.own.takes_sends() {
+                building.fail(INVALID);
+            }
+            building.complete(|list| {
+                // SAFETY: the program keeps the buffers, by the contract of `ibv_wr_complete`;
+                // inline bytes are copied during the call.
+                let posted = unsafe { post_list(&qp.own, list) };
+                posted.map_err(|PostError { cause, .. }| Errno::from(cause))
+            })
         });
         qp.own.after_post();
         posted

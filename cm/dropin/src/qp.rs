@@ -16,7 +16,7 @@ use crate::attr;
 use crate::border::{
     ABSENT, Errno, INVALID, Noun, Object, code, given, lock, object, pointer, take, zeroed,
 };
-use crate::building::Building;
+use crate::building::ExtendedPost;
 use crate::cq::{self, cq_at};
 use crate::memory::Pd;
 use crate::progress::{Listed, News, Progress};
@@ -32,8 +32,7 @@ pub(crate) struct Qp {
     /// The state in `inner` takes sends. [`Qp::set_state`] sets both.
     takes_sends: AtomicBool,
     pub(crate) inner: Biased<Inner>,
-    /// The requests of an extended post that is not complete.
-    pub(crate) building: Biased<Building>,
+    pub(crate) extended: ExtendedPost,
     num: u32,
     kind: QpType,
     signal_all: bool,
@@ -311,7 +310,7 @@ pub(crate) fn give(base: ibv_qp, made: Made) -> *mut ibv_qp {
         sends: qp.shared_sends(),
         takes_sends: AtomicBool::new(takes_sends(state)),
         inner: Biased::new(Inner { qp, state, set }, threads),
-        building: Biased::new(Building::default(), threads),
+        extended: ExtendedPost::new(threads),
         num,
         kind,
         signal_all,

@@ -5,15 +5,19 @@
 use std::ffi::c_void;
 use std::mem::zeroed;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::abi::*;
+use crate::abi_context::ibv_qp_init_attr_ex;
 use crate::cq::{ibv_create_cq, poll_cq};
+use crate::create_ex::create_qp_ex;
 use crate::device::{ibv_get_device_list, ibv_query_gid};
 use crate::memory::{ibv_alloc_pd, ibv_reg_mr};
 use crate::open::ibv_open_device;
 use crate::post::{post_recv, post_send};
-use crate::qp::{ibv_create_qp, ibv_modify_qp};
+use crate::qp::ibv_modify_qp;
 
 /// The longest wait for a completion, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -33,9 +37,11 @@ impl Own {
             let pd = ibv_alloc_pd(context);
             let cq = ibv_create_cq(context, 64, null_mut(), null_mut(), 0);
             let cap = ibv_qp_cap { max_send_wr: 4, max_recv_wr: 4, ..ibv_qp_cap::default() };
-            let mut attr: ibv_qp_init_attr = zeroed();
+            let mut attr: ibv_qp_init_attr_ex = zeroed();
             (attr.send_cq, attr.recv_cq, attr.cap, attr.qp_type) = (cq, cq, cap, 2);
-            let qp = ibv_create_qp(pd, &raw mut attr);
+            // With an extended post, of SENDs.
+            (attr.pd, attr.comp_mask, attr.send_ops_flags) = (pd, 1 | 1 << 6, 1 << 2);
+            let qp = create_qp_ex(context, &raw mut attr);
             assert!(!qp.is_null());
             let room = Box::leak(vec![0_u8; 64].into_boxed_slice()).as_mut_ptr();
             let lkey = (*ibv_reg_mr(pd, room.cast::<c_void>(), 64, 1)).lkey;
@@ -89,6 +95,23 @@ impl Own {
         let mut bad = null_mut();
         let answer = unsafe { post_recv(self.qp, next, &raw mut bad) };
         (answer, list.iter().position(|wr| std::ptr::eq(wr, bad)))
+    }
+
+    /// Posts a receive of that number into the room from `skip` on.
+    fn receive_at(&self, wr_id: u64, skip: u64) {
+        let mut piece = ibv_sge { addr: self.piece.addr + skip, length: 8, ..self.piece };
+        let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: &raw mut piece, num_sge: 1 };
+        assert_eq!(unsafe { post_recv(self.qp, &raw mut wr, null_mut()) }, 0);
+    }
+
+    /// Polls until there is a completion.
+    fn completion(&self) -> ibv_wc {
+        let (mut wc, begun) = (ibv_wc::default(), Instant::now());
+        while unsafe { poll_cq(self.cq, 1, &raw mut wc) } == 0 {
+            assert!(begun.elapsed() < LIMIT, "no completion");
+            thread::yield_now();
+        }
+        wc
     }
 
     /// Polls until it has `count` completions. Returns their `wr_id`s and statuses, sorted.
@@ -157,4 +180,75 @@ fn a_reset_forgets_the_receives_before_it_alone() {
         assert_eq!(own.completions(2), [(0, 0), (100, 0)]);
         own.modify(0);
     }
+}
+
+/// Sends a message that is its own number, by the extended post.
+fn send_extended(qp: usize, number: u64) {
+    let ex = qp as *mut ibv_qp_ex;
+    unsafe {
+        (*ex).wr_start.unwrap()(ex);
+        (*ex).wr_id = number;
+        // The other thread must not start here.
+        thread::yield_now();
+        (*ex).wr_flags = 2;
+        (*ex).wr_send.unwrap()(ex);
+        thread::yield_now();
+        (*ex).wr_set_inline_data.unwrap()(ex, (&raw const number).cast_mut().cast(), 8);
+        assert_eq!((*ex).wr_complete.unwrap()(ex), 0);
+    }
+}
+
+/// From its start to its end, an extended post is one thread's.
+#[test]
+fn extended_posts_of_two_threads_do_not_mix() {
+    const ROUNDS: u64 = 300;
+    const RECEIVES: u64 = 1 << 32;
+    let own = Own::new();
+    (1..4).for_each(|state| own.modify(state));
+    (0..4).for_each(|n| own.receive_at(RECEIVES + n, 8 * n));
+    // For each thread, the sends that have completed and the messages that have come.
+    let done = [(); 2].map(|()| [(); 2].map(|()| AtomicU64::new(0)));
+    let (qp, begun) = (own.qp as usize, Instant::now());
+    thread::scope(|scope| {
+        for (thread, done) in done.iter().enumerate() {
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    send_extended(qp, round << 1 | thread as u64);
+                    while done.iter().any(|count| count.load(Ordering::Acquire) <= round) {
+                        assert!(begun.elapsed() < LIMIT, "{done:?} in round {round}");
+                        thread::yield_now();
+                    }
+                }
+            });
+        }
+        for _ in 0..2 * 2 * ROUNDS {
+            let wc = own.completion();
+            assert_eq!(wc.status, 0);
+            let (mut number, is_receive) = (wc.wr_id, wc.wr_id >= RECEIVES);
+            if is_receive {
+                let at = (own.piece.addr + 8 * (wc.wr_id - RECEIVES)) as *const u64;
+                number = unsafe { at.read() };
+                own.receive_at(wc.wr_id, 8 * (wc.wr_id - RECEIVES));
+            }
+            let count = &done[(number & 1) as usize][usize::from(is_receive)];
+            assert_eq!(count.load(Ordering::Relaxed), number >> 1, "once, and in order");
+            count.store((number >> 1) + 1, Ordering::Release);
+        }
+    });
+}
+
+#[test]
+fn an_extended_post_that_was_given_up_is_forgotten() {
+    let own = Own::new();
+    (1..4).for_each(|state| own.modify(state));
+    own.receive_at(100, 0);
+    let ex = own.qp.cast::<ibv_qp_ex>();
+    unsafe {
+        (*ex).wr_start.unwrap()(ex);
+        ((*ex).wr_id, (*ex).wr_flags) = (1, 2);
+        (*ex).wr_send.unwrap()(ex);
+        (*ex).wr_abort.unwrap()(ex);
+    }
+    send_extended(own.qp as usize, 2);
+    assert_eq!(own.completions(2), [(2, 0), (100, 0)]);
 }
