@@ -37,7 +37,8 @@ pub(crate) struct Share {
     pub(crate) fd: c_int,
     /// Where the region begins in the memfd.
     pub(crate) offset: u64,
-    start: usize,
+    /// The memfd's.
+    inode: u64,
 }
 
 /// Lets peers map that memory, if that is possible.
@@ -45,7 +46,10 @@ pub(crate) fn share(addr: usize, length: usize) -> Option<Share> {
     let start = addr & !(PAGE - 1);
     let end = addr.checked_add(length)?.checked_next_multiple_of(PAGE)?;
     let mut ranges = lock_ranges();
-    let known = ranges.list().iter_mut().find(|range| range.start < end && start < range.end);
+    // The program may have unmapped a range whose region it has not deregistered, and have other
+    // memory there now.
+    let overlaps = |range: &&mut Range| range.start < end && start < range.end;
+    let known = ranges.list().iter_mut().filter(overlaps).find(|range| range.is_in_place());
     let range = match known {
         Some(range) if range.start <= start && end <= range.end => range,
         Some(_) => return None,
@@ -57,14 +61,14 @@ pub(crate) fn share(addr: usize, length: usize) -> Option<Share> {
     };
     range.users += 1;
     let offset = (addr - range.start) as u64;
-    Some(Share { fd: range.file.as_raw_fd(), offset, start: range.start })
+    Some(Share { fd: range.file.as_raw_fd(), offset, inode: range.inode })
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
         let mut ranges = lock_ranges();
         let list = ranges.list();
-        let Some(at) = list.iter().position(|range| range.start == self.start) else { return };
+        let Some(at) = list.iter().position(|range| range.inode == self.inode) else { return };
         list[at].users -= 1;
         if list[at].users == 0 {
             move_back(&list.swap_remove(at));

@@ -168,3 +168,26 @@ fn pages_that_the_program_has_replaced_are_left_alone() {
     assert_eq!(memory.word(0).load(Ordering::Relaxed), 6);
     assert!(!memory.area(0).is_private, "they do not move back");
 }
+
+#[test]
+fn new_memory_in_the_place_of_a_range_is_a_range_of_its_own() {
+    if !can_share() {
+        return;
+    }
+    let memory = Memory::new(2);
+    let stale = share(memory.start(), 2 * PAGE).unwrap();
+    let fresh = Pages::new(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 2 * PAGE).unwrap();
+    // SAFETY: nobody uses these pages now.
+    unsafe { fresh.move_to(memory.start()) };
+    let share = share(memory.start(), 2 * PAGE).unwrap();
+    write_as_peer(&stale, 0, 3);
+    write_as_peer(&share, 8, 7);
+    drop(stale);
+    assert!(!memory.area(0).is_private, "the other region is still there");
+    write_as_peer(&share, PAGE as u64, 9);
+    let found = [0, 1, 512].map(|at| memory.word(at).load(Ordering::Relaxed));
+    assert_eq!(found, [0, 7, 9]);
+    drop(share);
+    assert!(memory.area(0).is_private);
+    assert_eq!(memory.word(1).load(Ordering::Relaxed), 7);
+}
