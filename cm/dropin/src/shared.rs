@@ -29,6 +29,9 @@ pub(crate) const PAGE: usize = 4096;
 const LENGTH_MAX: usize = 1 << 30;
 /// The most ranges at a time; a peer maps no more.
 const RANGES_MAX: usize = 256;
+/// Bytes of a memfd beyond its range. They have no pages until the program makes the range longer
+/// (`mremap`, as `realloc` does): beyond the end of the file its next access would end it.
+const SPARE: u64 = 1 << 40;
 /// Bytes around the stack pointer that this thread uses while pages move.
 const STACK: usize = 64 << 10;
 
@@ -112,8 +115,19 @@ fn make(ranges: &Locked<'_>, start: usize, end: usize) -> Option<Range> {
     Some(Range { start, end, file, inode, users: 0 })
 }
 
-/// A memfd whose size stays, with all its pages.
+/// The longest file that this process may make. To try a longer one would end it.
+fn file_max() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: room for the answer.
+    (unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0).then_some(limit.rlim_cur)
+}
+
+/// A memfd whose size stays, with all pages of its first `length` bytes.
 fn new_file(length: usize) -> Option<File> {
+    let size = (length as u64 + SPARE).min(file_max()?);
+    if size < length as u64 {
+        return None;
+    }
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a C string, and numbers.
     let fd = unsafe { libc::memfd_create(c"doorbell-program".as_ptr(), flags) };
@@ -122,7 +136,7 @@ fn new_file(length: usize) -> Option<File> {
     }
     // SAFETY: new, and nobody else's.
     let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-    file.set_len(length as u64).ok()?;
+    file.set_len(size).ok()?;
     let seals = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK;
     // SAFETY: numbers. All pages are made here, where a lack of memory is an error and no signal.
     let done = unsafe {

@@ -191,3 +191,28 @@ fn new_memory_in_the_place_of_a_range_is_a_range_of_its_own() {
     assert!(memory.area(0).is_private);
     assert_eq!(memory.word(1).load(Ordering::Relaxed), 7);
 }
+
+/// As `realloc` does with a long block.
+#[test]
+fn a_range_that_grows_keeps_its_bytes_and_has_more() {
+    if !can_share() {
+        return;
+    }
+    let memory = Memory::new(2);
+    let share = share(memory.start(), 2 * PAGE).unwrap();
+    memory.word(512).store(5, Ordering::Relaxed);
+    // SAFETY: nobody else uses these pages.
+    let at = unsafe { libc::mremap(memory.0.at, 2 * PAGE, 8 * PAGE, libc::MREMAP_MAYMOVE) };
+    assert_ne!(at, libc::MAP_FAILED);
+    std::mem::forget(memory);
+    let memory = Memory(Pages { at, length: 8 * PAGE });
+    assert_eq!(memory.word(512).load(Ordering::Relaxed), 5);
+    for page in 2..8 {
+        assert_eq!(memory.word(512 * page).load(Ordering::Relaxed), 0);
+        memory.word(512 * page).store(7, Ordering::Relaxed);
+    }
+    drop(share);
+    assert_eq!([1, 7].map(|page| memory.word(512 * page).load(Ordering::Relaxed)), [5, 7]);
+    // Peers reach it through the link from here on.
+    assert!(super::share(memory.start(), 8 * PAGE).is_none());
+}
