@@ -11,13 +11,15 @@ use std::time::{Duration, Instant};
 
 use crate::abi::*;
 use crate::abi_context::ibv_qp_init_attr_ex;
+use crate::context::device;
 use crate::cq::{ibv_create_cq, poll_cq};
 use crate::create_ex::create_qp_ex;
 use crate::device::{ibv_get_device_list, ibv_query_gid};
 use crate::memory::{ibv_alloc_pd, ibv_reg_mr};
 use crate::open::ibv_open_device;
 use crate::post::{post_recv, post_send};
-use crate::qp::ibv_modify_qp;
+use crate::qp::{ibv_destroy_qp, ibv_modify_qp};
+use crate::srq::{ibv_create_srq, post_srq_recv};
 
 /// The longest wait for a completion, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -25,6 +27,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 struct Own {
     qp: *mut ibv_qp,
     cq: *mut ibv_cq,
+    /// Or NULL.
+    srq: *mut ibv_srq,
     piece: ibv_sge,
     to: ibv_ah_attr,
 }
@@ -32,12 +36,24 @@ struct Own {
 impl Own {
     /// In RESET.
     fn new() -> Own {
+        Own::of(false)
+    }
+
+    /// In RESET, with a shared receive queue or without.
+    fn of(has_srq: bool) -> Own {
         unsafe {
             let context = ibv_open_device(*ibv_get_device_list(null_mut()));
             let pd = ibv_alloc_pd(context);
             let cq = ibv_create_cq(context, 64, null_mut(), null_mut(), 0);
-            let cap = ibv_qp_cap { max_send_wr: 4, max_recv_wr: 4, ..ibv_qp_cap::default() };
+            let mut cap = ibv_qp_cap { max_send_wr: 4, max_recv_wr: 4, ..ibv_qp_cap::default() };
+            cap.max_recv_sge = 2;
             let mut attr: ibv_qp_init_attr_ex = zeroed();
+            if has_srq {
+                let mut init: ibv_srq_init_attr = zeroed();
+                (init.attr.max_wr, init.attr.max_sge) = (4, 2);
+                attr.srq = ibv_create_srq(pd, &raw mut init);
+                assert!(!attr.srq.is_null());
+            }
             (attr.send_cq, attr.recv_cq, attr.cap, attr.qp_type) = (cq, cq, cap, 2);
             // With an extended post, of SENDs.
             (attr.pd, attr.comp_mask, attr.send_ops_flags) = (pd, 1 | 1 << 6, 1 << 2);
@@ -50,7 +66,7 @@ impl Own {
             assert_eq!(ibv_query_gid(context, 1, 0, &raw mut gid), 0);
             let mut to = ibv_ah_attr { is_global: 1, port_num: 1, ..ibv_ah_attr::default() };
             to.grh.dgid.raw = gid.raw;
-            Own { qp, cq, piece, to }
+            Own { qp, cq, srq: attr.srq, piece, to }
         }
     }
 
@@ -95,6 +111,18 @@ impl Own {
         let mut bad = null_mut();
         let answer = unsafe { post_recv(self.qp, next, &raw mut bad) };
         (answer, list.iter().position(|wr| std::ptr::eq(wr, bad)))
+    }
+
+    /// Posts a receive of that number that has two pieces.
+    fn receive_pieces(&self, wr_id: u64) {
+        let mut pieces = [self.piece; 2];
+        let (next, sg_list) = (null_mut(), pieces.as_mut_ptr());
+        let mut wr = ibv_recv_wr { wr_id, next, sg_list, num_sge: 2 };
+        let posted = match self.srq.is_null() {
+            true => unsafe { post_recv(self.qp, &raw mut wr, null_mut()) },
+            false => unsafe { post_srq_recv(self.srq, &raw mut wr, null_mut()) },
+        };
+        assert_eq!(posted, 0);
     }
 
     /// Posts a receive of that number into the room from `skip` on.
@@ -251,4 +279,27 @@ fn an_extended_post_that_was_given_up_is_forgotten() {
     }
     send_extended(own.qp as usize, 2);
     assert_eq!(own.completions(2), [(2, 0), (100, 0)]);
+}
+
+/// Receives of several pieces have numbers of the library's until they complete.
+#[test]
+fn a_destroyed_queue_pair_completes_nothing_more() {
+    for (has_srq, flushes) in [(false, false), (false, true), (true, false)] {
+        let own = Own::of(has_srq);
+        (1..4).for_each(|state| own.modify(state));
+        own.receive_pieces(7);
+        own.receive_pieces(8);
+        assert_eq!(own.send(1), FINE);
+        if flushes {
+            own.modify(6);
+        }
+        // What has come is made a completion, which nobody takes.
+        (0..4).for_each(|_| device().unwrap().work());
+        assert_eq!(unsafe { ibv_destroy_qp(own.qp) }, 0);
+        for _ in 0..10 {
+            let mut wc = ibv_wc::default();
+            let count = unsafe { poll_cq(own.cq, 1, &raw mut wc) };
+            assert_eq!(count, 0, "{} of a queue pair that is gone", wc.wr_id);
+        }
+    }
 }

@@ -137,11 +137,6 @@ impl DomainState {
         let Some(mut owned) = self.take_out(new.num) else { return };
         let context = &mut *owned;
         let xrc = context.kind == QpType::XrcRecv;
-        for cq in [context.send_cq, context.recv_cq] {
-            if let Some(cq) = self.transport.res.completions.get_mut(cq) {
-                cq.forget(new.num);
-            }
-        }
         if let Some(link) = self.links.get_mut(context.link) {
             link.forget(new.num);
         }

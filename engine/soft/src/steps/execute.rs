@@ -184,7 +184,8 @@ impl DomainState {
         true
     }
 
-    /// Takes a queue pair out of the table, off its link and off its receive queue.
+    /// Takes a queue pair out of the table, off its link, off its receive queue and out of its
+    /// completion queues (QX-17, SM-1).
     pub(crate) fn take_out(&mut self, num: u32) -> Option<Place<QpContext>> {
         let mut owned = self.transport.qps.remove(num)?;
         let (qp, res) = (&mut *owned, &mut self.transport.res);
@@ -199,6 +200,11 @@ impl DomainState {
             let _ = rq.queue.post(&[assembly.wr]);
         }
         res.receives.leave(qp.own_rq());
+        for cq in [qp.send_cq, qp.recv_cq] {
+            if let Some(cq) = res.completions.get_mut(cq) {
+                cq.forget(qp.num);
+            }
+        }
         if let Some(link) = self.links.get_mut(qp.link) {
             link.waits_no_more(qp.num);
             link.responses.release(qp.responder_depth);
