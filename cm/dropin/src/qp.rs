@@ -90,7 +90,8 @@ impl Qp {
         self.takes_sends.store(takes_sends(state), Ordering::Relaxed);
     }
 
-    /// A request has failed, now or before the program changed the state.
+    /// Something may have failed, now or before the program changed the state. Not all that fails
+    /// has a completion.
     fn has_failed(&self) {
         let mut inner = self.inner.lock();
         let state = match inner.qp.flushes() {
@@ -389,6 +390,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         // SAFETY: the program's queue pair and attributes.
         let (qp, attr) = unsafe { (qp_at(at)?, given(attr)?) };
         let fields = attr::fields(attr, mask.cast_unsigned(), qp.own.kind)?;
+        qp.own.has_failed();
         let mut inner = qp.own.inner.lock();
         let inner = &mut *inner;
         let to = fields.check(qp.own.kind, inner.state)?;
@@ -423,6 +425,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
                 return Err(INVALID);
             }
             let cap = granted(&qp.own);
+            qp.own.has_failed();
             let inner = qp.own.inner.lock();
             let mut answer = attr::attributes(&QpFields { state: Some(inner.state), ..inner.set });
             answer.cap = cap;

@@ -18,7 +18,7 @@ use crate::device::{ibv_get_device_list, ibv_query_gid};
 use crate::memory::{ibv_alloc_pd, ibv_reg_mr};
 use crate::open::ibv_open_device;
 use crate::post::{post_recv, post_send};
-use crate::qp::{ibv_destroy_qp, ibv_modify_qp};
+use crate::qp::{ibv_destroy_qp, ibv_modify_qp, ibv_query_qp};
 use crate::srq::{ibv_create_srq, post_srq_recv};
 
 /// The longest wait for a completion, on a busy machine.
@@ -81,6 +81,15 @@ impl Own {
         let rest = ibv_qp_attr::default();
         let mut attr = ibv_qp_attr { qp_state, dest_qp_num, ah_attr, path_mtu, port_num, ..rest };
         assert_eq!(unsafe { ibv_modify_qp(self.qp, &raw mut attr, mask) }, 0, "{qp_state}");
+    }
+
+    /// The state that a query shows.
+    fn state(&self) -> i32 {
+        unsafe {
+            let (mut attr, mut init) = (ibv_qp_attr::default(), zeroed::<ibv_qp_init_attr>());
+            assert_eq!(ibv_query_qp(self.qp, &raw mut attr, 1, &raw mut init), 0);
+            attr.qp_state
+        }
     }
 
     /// Posts a list of `count` sends. Returns its errno, and the index of the send it refused.
@@ -301,5 +310,34 @@ fn a_destroyed_queue_pair_completes_nothing_more() {
             let count = unsafe { poll_cq(own.cq, 1, &raw mut wc) };
             assert_eq!(count, 0, "{} of a queue pair that is gone", wc.wr_id);
         }
+    }
+}
+
+/// A query shows it, and it goes to no other state but RESET.
+#[test]
+fn a_queue_pair_that_has_failed_is_in_err_before_anybody_polls() {
+    let own = Own::new();
+    let stays_in_rts = || {
+        let mut attr = ibv_qp_attr { qp_state: 3, ..ibv_qp_attr::default() };
+        unsafe { ibv_modify_qp(own.qp, &raw mut attr, 1) == 0 }
+    };
+    let shows_rts = || own.state() == 3;
+    let looks: [&dyn Fn() -> bool; 2] = [&stays_in_rts, &shows_rts];
+    for is_rts in looks {
+        (1..4).for_each(|state| own.modify(state));
+        assert!(is_rts());
+        let mut piece = own.piece;
+        let mut wr = unsafe { zeroed::<ibv_send_wr>() };
+        // A WRITE with a key of nothing.
+        (wr.sg_list, wr.num_sge, wr.opcode) = (&raw mut piece, 1, 0);
+        wr.wr.rdma = wr_rdma { remote_addr: piece.addr, rkey: 1 };
+        assert_eq!(unsafe { post_send(own.qp, &raw mut wr, null_mut()) }, 0);
+        let begun = Instant::now();
+        while is_rts() {
+            assert!(begun.elapsed() < LIMIT);
+            device().unwrap().work();
+        }
+        assert_eq!(own.state(), 6);
+        own.modify(0);
     }
 }
