@@ -1,6 +1,6 @@
 //! Files that the kernel makes for a device, and that programs look for. UCX takes a device only if
 //! it may open its character device; it never does. There is no such file, so its name leads to
-//! `/dev/null` in the two calls that UCX makes.
+//! `/dev/null` in the two calls that UCX makes, `stat` by all its names.
 #![expect(unsafe_code, reason = "symbols with the names of the C library")]
 
 use std::ffi::{CStr, c_char};
@@ -28,6 +28,25 @@ unsafe extern "C" fn stat(path: *const c_char, to: *mut libc::stat) -> c_int {
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn stat64(path: *const c_char, to: *mut libc::stat) -> c_int {
+    // SAFETY: as the program vouches. On 64 bits both have one structure.
+    unsafe { stat(path, to) }
+}
+
+/// What programs call that were built before glibc 2.33.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __xstat(_version: c_int, path: *const c_char, to: *mut libc::stat) -> c_int {
+    // SAFETY: as the program vouches. On 64 bits all versions have one structure.
+    unsafe { stat(path, to) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __xstat64(_version: c_int, path: *const c_char, to: *mut libc::stat) -> c_int {
+    // SAFETY: as above.
+    unsafe { stat(path, to) }
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
     // SAFETY: the program's path.
     unsafe { libc::faccessat(libc::AT_FDCWD, instead_of(path), mode, 0) }
@@ -44,6 +63,12 @@ mod tests {
             let mut found: libc::stat = std::mem::zeroed();
             assert_eq!(stat(CHARACTER_DEVICE.as_ptr(), &raw mut found), 0);
             assert_eq!(found.st_mode & libc::S_IFMT, libc::S_IFCHR);
+            for by in [__xstat, __xstat64] {
+                found.st_mode = 0;
+                assert_eq!(by(1, CHARACTER_DEVICE.as_ptr(), &raw mut found), 0);
+                assert_eq!(found.st_mode & libc::S_IFMT, libc::S_IFCHR);
+            }
+            assert_eq!(stat64(CHARACTER_DEVICE.as_ptr(), &raw mut found), 0);
             assert_eq!(access(CHARACTER_DEVICE.as_ptr(), libc::R_OK | libc::W_OK), 0);
             let other = c"/dev/infiniband/uverbs-soft1";
             assert_eq!(stat(other.as_ptr(), &raw mut found), -1);
