@@ -20,7 +20,15 @@ use crate::queue::{NONE, wait_by};
 use crate::scatter::PIECES_MAX;
 
 /// A list entry that lives for ever. A program compares devices by address.
-struct Listed(*mut ibv_device);
+struct Listed(*mut Entry);
+
+/// A device, and room for what libibverbs keeps behind its own. Vendors' libraries look there for
+/// the functions of their driver; they find none.
+#[repr(C)]
+struct Entry {
+    device: ibv_device,
+    none: [usize; 32],
+}
 // SAFETY: nobody writes to it once it is made.
 unsafe impl Send for Listed {}
 // SAFETY: as above.
@@ -29,7 +37,7 @@ unsafe impl Sync for Listed {}
 pub(crate) fn listed() -> *mut ibv_device {
     static LISTED: OnceLock<Listed> = OnceLock::new();
     let made = LISTED.get_or_init(|| {
-        Listed(Box::into_raw(Box::new(ibv_device {
+        let device = ibv_device {
             _ops: [0; 2],
             // A channel adapter of InfiniBand's transport.
             node_type: 1,
@@ -38,9 +46,10 @@ pub(crate) fn listed() -> *mut ibv_device {
             dev_name: text(DEV_NAME),
             dev_path: text("/sys/class/infiniband_verbs/uverbs-soft0"),
             ibdev_path: text("/sys/class/infiniband/soft0"),
-        })))
+        };
+        Listed(Box::into_raw(Box::new(Entry { device, none: [0; 32] })))
     });
-    made.0
+    made.0.cast()
 }
 
 #[unsafe(no_mangle)]
@@ -228,7 +237,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
 }
 
 /// Writes the first `size` bytes of an answer: a program that was built with an older header has
-/// room for fewer.
+/// room for fewer. One with a newer header has room for more, which becomes zero.
 ///
 /// # Safety
 /// `at` is NULL or has room for `size` bytes.
@@ -236,10 +245,12 @@ unsafe fn put_bytes<T>(at: *mut T, value: &T, size: usize) -> Result<(), Errno> 
     if at.is_null() {
         return Err(INVALID);
     }
-    // SAFETY: as the caller says, and the value has as many.
+    // SAFETY: as the caller says, and the value has the bytes that are copied.
     unsafe {
         let bytes = ptr::from_ref(value).cast::<u8>();
-        ptr::copy_nonoverlapping(bytes, at.cast::<u8>(), size.min(size_of::<T>()));
+        let known = size.min(size_of::<T>());
+        ptr::copy_nonoverlapping(bytes, at.cast::<u8>(), known);
+        at.cast::<u8>().wrapping_add(known).write_bytes(0, size - known);
     }
     Ok(())
 }
@@ -407,4 +418,29 @@ unsafe extern "C" fn ibv_get_pkey_index(at: *mut ibv_context, port: u8, pkey: u1
         let found = unsafe { context(at) }?.own.device().query_pkey(port, 0)?;
         if found.to_be() == pkey { Ok(0) } else { Err(INVALID) }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_longer_structure_ends_in_zeros_and_a_shorter_one_is_not_overrun() {
+        let mut room = [9_u64; 4];
+        // SAFETY: room for as many bytes.
+        unsafe {
+            put_bytes(room.as_mut_ptr(), &1_u64, 24).unwrap();
+            assert_eq!(room, [1, 0, 0, 9]);
+            put_bytes(room.as_mut_ptr().wrapping_add(3), &0_u64, 4).unwrap();
+        }
+        assert_eq!(room[3], 9 & !0xffff_ffff);
+    }
+
+    /// Where `struct verbs_device` has the functions of a driver.
+    #[test]
+    fn vendors_libraries_find_no_driver_behind_a_device() {
+        let behind = listed().wrapping_add(1).cast::<usize>();
+        // SAFETY: a device lives for ever, with room behind it.
+        assert_eq!(unsafe { behind.read() }, 0);
+    }
 }
