@@ -12,6 +12,9 @@ const CUR_STATE: u32 = 1 << 1;
 /// Alternate path, migration, capacities, rate.
 const NOT_HERE: u32 = 1 << 14 | 1 << 18 | 1 << 19 | 1 << 25;
 
+/// The bits of a packet sequence number. Programs give more, and drivers drop them.
+const PSN: u32 = 0xff_ffff;
+
 /// Flags that may be ignored (`IBV_ACCESS_OPTIONAL_RANGE`).
 const OPTIONAL: c_uint = 0x3ff0_0000;
 
@@ -60,8 +63,8 @@ pub(crate) fn fields(attr: &ibv_qp_attr, mask: u32, kind: QpType) -> Result<QpFi
     fields.timeout = bit(Mask::TIMEOUT).then_some(attr.timeout);
     fields.retry_cnt = bit(Mask::RETRY_CNT).then_some(attr.retry_cnt);
     fields.rnr_retry = bit(Mask::RNR_RETRY).then_some(attr.rnr_retry);
-    fields.rq_psn = bit(Mask::RQ_PSN).then_some(attr.rq_psn);
-    fields.sq_psn = bit(Mask::SQ_PSN).then_some(attr.sq_psn);
+    fields.rq_psn = bit(Mask::RQ_PSN).then_some(attr.rq_psn & PSN);
+    fields.sq_psn = bit(Mask::SQ_PSN).then_some(attr.sq_psn & PSN);
     fields.max_rd_atomic = bit(Mask::MAX_RD_ATOMIC).then_some(attr.max_rd_atomic);
     fields.max_dest_rd_atomic = bit(Mask::MAX_DEST_RD_ATOMIC).then_some(attr.max_dest_rd_atomic);
     fields.min_rnr_timer = bit(Mask::MIN_RNR_TIMER).then_some(attr.min_rnr_timer);
@@ -137,6 +140,13 @@ pub(crate) fn address_attr(address: &AddressVector) -> ibv_ah_attr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sequence_numbers_have_24_bits() {
+        let attr = ibv_qp_attr { rq_psn: u32::MAX, sq_psn: 0x0300_0002, ..ibv_qp_attr::default() };
+        let fields = fields(&attr, (Mask::RQ_PSN | Mask::SQ_PSN).bits(), QpType::Rc).unwrap();
+        assert_eq!((fields.rq_psn, fields.sq_psn), (Some(0xff_ffff), Some(2)));
+    }
 
     #[test]
     fn each_end_of_xrc_has_its_half_of_the_fields() {
