@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "the C interface")]
 
 use std::ffi::{c_char, c_void};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::ptr;
 
 use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
@@ -51,21 +51,22 @@ pub(crate) unsafe fn read(at: *const sockaddr) -> Result<SocketAddr, Errno> {
 pub(crate) fn storage(addr: SocketAddr) -> (sockaddr_storage, socklen_t) {
     let mut storage: sockaddr_storage = zeroed();
     let at = &raw mut storage;
-    let length = match addr.ip() {
-        IpAddr::V4(ip) => {
+    let length = match addr {
+        SocketAddr::V4(addr) => {
             let mut sin: sockaddr_in = zeroed();
             sin.sin_family = libc::AF_INET as libc::sa_family_t;
             sin.sin_port = addr.port().to_be();
-            sin.sin_addr.s_addr = u32::from(ip).to_be();
+            sin.sin_addr.s_addr = u32::from(*addr.ip()).to_be();
             // SAFETY: the storage has room for every address.
             unsafe { at.cast::<sockaddr_in>().write(sin) };
             size_of::<sockaddr_in>()
         }
-        IpAddr::V6(ip) => {
+        SocketAddr::V6(addr) => {
             let mut sin: sockaddr_in6 = zeroed();
             sin.sin6_family = libc::AF_INET6 as libc::sa_family_t;
             sin.sin6_port = addr.port().to_be();
-            sin.sin6_addr.s6_addr = ip.octets();
+            sin.sin6_addr.s6_addr = addr.ip().octets();
+            sin.sin6_scope_id = addr.scope_id();
             // SAFETY: as above.
             unsafe { at.cast::<sockaddr_in6>().write(sin) };
             size_of::<sockaddr_in6>()
@@ -198,4 +199,19 @@ pub(crate) unsafe fn bytes<'a>(at: *const c_void, length: u8) -> &'a [u8] {
     }
     // SAFETY: as the caller says.
     unsafe { std::slice::from_raw_parts(at.cast(), length.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_comes_back_whole() {
+        for addr in ["127.0.0.1:7", "[::1]:8", "[fe80::1%3]:9"] {
+            let addr: SocketAddr = addr.parse().unwrap();
+            let (mut storage, _) = storage(addr);
+            // SAFETY: an address.
+            assert_eq!(unsafe { read((&raw mut storage).cast()) }, Ok(addr));
+        }
+    }
 }
