@@ -381,8 +381,8 @@ unsafe fn poll_one(cq: &Cq, to: *mut ibv_wc) -> Result<c_int, Errno> {
     }
 }
 
-/// Takes up to `most` completions: the end of a send, and the answer that has come with it, or what
-/// else there is.
+/// Takes up to `most` completions. The common case is a send that completes together with the
+/// answer to it: these two are taken without a copy. Everything else goes by `take_some`.
 ///
 /// # Safety
 /// There is room for them.

@@ -141,7 +141,8 @@ unsafe extern "C" fn next_poll(at: *mut ibv_cq_ex) -> c_int {
         let cq = unsafe { &cq_at(at.cast())?.own };
         // SAFETY: as above.
         let next = unsafe { take_next(cq, at) }.ok_or(NONE)?;
-        // The poll goes on, and with it the last completion, if there is no other.
+        // If there is no other completion, the poll stays open, and the last one stays readable
+        // until `ibv_end_poll`.
         *lock(&cq.current.wc) = Some(next);
         Ok(())
     })

@@ -26,7 +26,8 @@ use crate::border::{Errno, lock, zeroed};
 use crate::queue::{AsyncQueue, Unacknowledged, clear, eventfd, last, ring};
 use crate::scatter::Scatter;
 
-/// The polls of the program, all threads and queues; not exact, because to add is slow.
+/// Polls of all threads and queues. Load and store instead of an atomic add, which is slow here; so
+/// some may be lost.
 static POLLS: AtomicUsize = AtomicUsize::new(0);
 
 /// The program polls.
@@ -35,9 +36,9 @@ pub(crate) fn count_poll() {
     POLLS.store(POLLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
-/// How often the thread looks whether the program still polls, in milliseconds. A program that has
-/// asked for events gets the device to itself only after it has polled for this long and asked for
-/// no further event.
+/// How often the thread looks whether the program still polls, in milliseconds. After a program has
+/// asked for an event, the thread leaves the device to it only when it has polled for this long
+/// without asking again.
 const LOOK_MS: c_int = 1;
 const LOOK: Duration = Duration::from_millis(LOOK_MS as u64);
 /// This many polls within `LOOK` show that the program polls by itself.

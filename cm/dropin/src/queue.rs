@@ -13,8 +13,8 @@ use crate::border::{Errno, lock, number, take_one};
 /// A queue whose descriptor is readable while there is an event. A program may poll it, and make it
 /// not block.
 pub(crate) struct Queue<T> {
-    /// A semaphore: its count, and the threads that have taken one and not come for their event
-    /// yet, are as many as `list.events` and `list.missing` together.
+    /// A semaphore. Invariant: its count + the threads that have taken one and not yet called
+    /// `next_and` = `list.events.len()` + `list.missing`.
     fd: OwnedFd,
     list: Mutex<List<T>>,
 }
