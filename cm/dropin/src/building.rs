@@ -176,19 +176,33 @@ impl Building {
         });
     }
 
-    /// Ends the building: the requests, as the device takes them, to that function, some at a time.
+    /// Ends the building: the requests, as the device takes them, to `post`, some at a time. If
+    /// they are several, `check` gets them all before, with the number of those ahead.
     pub(crate) fn complete(
         &mut self,
+        check: impl FnMut(usize, &[SendWr<'_>]) -> Result<(), Errno>,
         mut post: impl FnMut(&[SendWr<'_>]) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let mut result = self.wrong.map_or(Ok(()), Err);
-        for some in self.list.chunks(STEP) {
+        let right = self.wrong.map_or(Ok(()), Err);
+        let checked = match self.list.len() {
+            0 | 1 => right,
+            _ => right.and_then(|()| self.each_step(check)),
+        };
+        let posted = checked.and_then(|()| self.each_step(|_, requests| post(requests)));
+        self.clear();
+        posted
+    }
+
+    fn each_step(
+        &self,
+        mut step: impl FnMut(usize, &[SendWr<'_>]) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        for (n, some) in self.list.chunks(STEP).enumerate() {
             let requests: ArrayVec<SendWr<'_>, STEP> =
                 some.iter().map(|request| self.as_posted(request)).collect();
-            result = result.and_then(|()| post(&requests));
+            step(n * STEP, &requests)?;
         }
-        self.clear();
-        result
+        Ok(())
     }
 
     fn as_posted(&self, request: &Request) -> SendWr<'_> {
@@ -224,10 +238,11 @@ mod tests {
             let Building { list, pieces, inline, .. } = &building;
             places.push((list.as_ptr(), pieces.as_ptr(), inline.as_ptr()));
             let mut posted = 0;
-            let all = building.complete(|requests| {
+            let post = |requests: &[SendWr<'_>]| {
                 posted += requests.len();
                 Ok(())
-            });
+            };
+            let all = building.complete(|_, _| Ok(()), post);
             assert_eq!((all, posted), (Ok(()), 40), "{round}");
         }
         assert_eq!(places[1..], [places[0]; 2]);
@@ -248,15 +263,35 @@ mod tests {
         building.add(3, 0, SendOp::Send);
         building.add_inline(b"def");
         building.add(4, 0, SendOp::Send);
-        let posted = building.complete(|requests| {
-            let lengths = requests.iter().map(|wr| (wr.wr_id, wr.length()));
-            assert_eq!(lengths.collect::<Vec<_>>(), [(1, 3), (2, 7), (3, 3), (4, 0)]);
-            assert!(requests[0].flags.contains(SendFlags::INLINE) && requests[1].more.len() == 1);
-            Ok(())
-        });
+        let posted = building.complete(
+            |_, _| Ok(()),
+            |requests| {
+                let lengths = requests.iter().map(|wr| (wr.wr_id, wr.length()));
+                assert_eq!(lengths.collect::<Vec<_>>(), [(1, 3), (2, 7), (3, 3), (4, 0)]);
+                assert!(
+                    requests[0].flags.contains(SendFlags::INLINE) && requests[1].more.len() == 1
+                );
+                Ok(())
+            },
+        );
         assert_eq!(posted, Ok(()));
         building.fail(INVALID);
-        assert_eq!(building.complete(|_| Ok(())), Err(INVALID));
-        assert_eq!(building.complete(|_| panic!("nothing is left")), Ok(()));
+        assert_eq!(building.complete(|_, _| Ok(()), |_| Ok(())), Err(INVALID));
+        let nothing = |_: &[SendWr<'_>]| panic!("nothing is left");
+        assert_eq!(building.complete(|_, _| Ok(()), nothing), Ok(()));
+    }
+
+    #[test]
+    fn several_requests_are_posted_only_if_all_are_taken() {
+        let mut building = Building::default();
+        let count = 2 * STEP + 1;
+        (0..count).for_each(|n| building.add(n as u64, 0, SendOp::Send));
+        let mut seen = Vec::new();
+        let check = |ahead, requests: &[SendWr<'_>]| {
+            seen.push((ahead, requests.len()));
+            if ahead + requests.len() < count { Ok(()) } else { Err(INVALID) }
+        };
+        assert_eq!(building.complete(check, |_| panic!("it posts")), Err(INVALID));
+        assert_eq!(seen, [(0, STEP), (STEP, STEP), (2 * STEP, 1)]);
     }
 }

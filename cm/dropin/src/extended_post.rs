@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 
 use doorbell_seam::provider::AddressHandle;
-use doorbell_seam::wr::{Destination, PostError, Remote, SendOp, Sge};
+use doorbell_seam::wr::{Destination, PostError, Remote, SendOp, SendWr, Sge};
 use libc::c_int;
 
 use crate::abi::*;
@@ -241,8 +241,8 @@ unsafe extern "C" fn set_sge_list(at: *mut ibv_qp_ex, count: usize, list: *const
     }
 }
 
-/// Ends a post: its requests go to the device, in order. The first that the device refuses ends it;
-/// those before it were posted.
+/// Ends a post: its requests go to the device, in order. If the device would refuse one, none goes.
+/// Only if a further thread fills the send queue meanwhile by `ibv_post_send`, some may have gone.
 unsafe extern "C" fn complete(at: *mut ibv_qp_ex) -> c_int {
     quick_code(|| {
         // SAFETY: the program's queue pair.
@@ -251,7 +251,11 @@ unsafe extern "C" fn complete(at: *mut ibv_qp_ex) -> c_int {
             if !qp.own.takes_sends() {
                 building.fail(INVALID);
             }
-            building.complete(|list| {
+            let check = |ahead, list: &[SendWr<'_>]| {
+                // SAFETY: the queue pair is alive.
+                unsafe { qp.own.sends.would_take(ahead, list) }.map_err(Errno::from)
+            };
+            building.complete(check, |list| {
                 // SAFETY: the program keeps the buffers, by the contract of `ibv_wr_complete`;
                 // inline bytes are copied during the call.
                 let posted = unsafe { post_list(&qp.own, list) };

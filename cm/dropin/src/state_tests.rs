@@ -341,3 +341,26 @@ fn a_queue_pair_that_has_failed_is_in_err_before_anybody_polls() {
         own.modify(0);
     }
 }
+
+/// The queue has room for four.
+#[test]
+fn an_extended_post_that_does_not_fit_posts_nothing() {
+    let own = Own::new();
+    (1..4).for_each(|state| own.modify(state));
+    (0..4).for_each(|n| own.receive_at(100 + n, 0));
+    let ex = own.qp.cast::<ibv_qp_ex>();
+    let post = |first: u64, count: u64| unsafe {
+        (*ex).wr_start.unwrap()(ex);
+        for n in first..first + count {
+            ((*ex).wr_id, (*ex).wr_flags) = (n, 2);
+            (*ex).wr_send.unwrap()(ex);
+        }
+        (*ex).wr_complete.unwrap()(ex)
+    };
+    assert_eq!(post(10, 6), FULL);
+    assert_eq!(post(0, 2), 0);
+    assert_eq!(post(20, 3), FULL);
+    assert_eq!(own.completions(4), [(0, 0), (1, 0), (100, 0), (101, 0)]);
+    assert_eq!(post(2, 2), 0);
+    assert_eq!(own.completions(4), [(2, 0), (3, 0), (102, 0), (103, 0)]);
+}

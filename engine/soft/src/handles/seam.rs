@@ -23,6 +23,7 @@ use crate::provider::{
 };
 use crate::state::place::Inside;
 use crate::state::qp::State;
+use crate::steps::admission::admissible;
 use crate::steps::command::Command;
 use crate::steps::deferred;
 use crate::wc::{Wc, WcFlags};
@@ -273,6 +274,24 @@ impl SharedSends {
         let Some(mut state) = self.domain.shared() else { return NOT_SHARED };
         // SAFETY: as in `post_one`.
         unsafe { state.post(self.context.get_alone(), Posted::list(list)) }
+    }
+
+    /// Fails if the queue pair would refuse one of a list that is posted behind `ahead` further
+    /// requests. It posts nothing.
+    ///
+    /// # Errors
+    /// As for [`SharedSends::post_one`].
+    ///
+    /// # Safety
+    /// The queue pair is alive.
+    pub unsafe fn would_take(&self, ahead: usize, list: &[SendWr<'_>]) -> Result<(), PostCause> {
+        let Some(_locked) = self.domain.shared() else { return Err(PostCause::State) };
+        // SAFETY: as in `post_one`.
+        let context = unsafe { self.context.get_alone() };
+        if (context.sq.room() as usize) < ahead + list.len() {
+            return Err(PostCause::Full);
+        }
+        list.iter().try_for_each(|wr| admissible(context, wr))
     }
 }
 
