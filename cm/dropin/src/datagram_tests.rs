@@ -19,7 +19,7 @@ use crate::device::{ibv_get_device_list, ibv_query_gid};
 use crate::memory::{ibv_alloc_pd, ibv_reg_mr};
 use crate::open::ibv_open_device;
 use crate::post::{post_recv, post_send};
-use crate::qp::{ibv_modify_qp, ibv_query_qp};
+use crate::qp::{ibv_attach_mcast, ibv_destroy_qp, ibv_detach_mcast, ibv_modify_qp, ibv_query_qp};
 
 const QKEY: u32 = 7;
 /// What lies before a datagram in its receive.
@@ -240,4 +240,20 @@ fn a_failed_send_moves_a_queue_pair_to_sqe_until_the_program_recovers_it() {
     modify(own.qp(), RTS, 1);
     // It was flushed before.
     assert_eq!((own.completion(), own.state()), ((1, FLUSHED), RTS));
+}
+
+#[test]
+fn a_queue_pair_in_a_group_is_not_destroyed() {
+    let own = Own::with_receives(0);
+    let mut group = ibv_gid { raw: [0; 16] };
+    (group.raw[0], group.raw[1], group.raw[15]) = (0xff, 0x0e, 9);
+    unsafe {
+        for _ in 0..2 {
+            assert_eq!(ibv_attach_mcast(own.qp(), &raw const group, 0), 0);
+        }
+        assert_eq!(ibv_destroy_qp(own.qp()), libc::EBUSY);
+        assert_eq!(own.state(), RTS, "it is whole");
+        assert_eq!(ibv_detach_mcast(own.qp(), &raw const group, 0), 0);
+        assert_eq!(ibv_destroy_qp(own.qp()), 0);
+    }
 }

@@ -56,6 +56,8 @@ pub(crate) struct Inner {
     pub(crate) state: QpState,
     /// The fields set last, for queries.
     set: QpFields,
+    /// The groups that the program has attached it to.
+    groups: Vec<Gid>,
 }
 
 impl Noun for Qp {
@@ -310,7 +312,7 @@ pub(crate) fn give(base: ibv_qp, made: Made) -> *mut ibv_qp {
     let own = Qp {
         sends: qp.shared_sends(),
         takes_sends: AtomicBool::new(takes_sends(state)),
-        inner: Biased::new(Inner { qp, state, set }, threads),
+        inner: Biased::new(Inner { qp, state, set, groups: Vec::new() }, threads),
         extended: ExtendedPost::new(threads),
         num,
         kind,
@@ -362,6 +364,9 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(at: *mut ibv_qp) -> c_int {
         unsafe {
             let qp = qp_at(at)?;
             let (num, progress) = (qp.own.num, qp.own.progress);
+            if !qp.own.inner.lock().groups.is_empty() {
+                return Err(Errno(libc::EBUSY));
+            }
             progress.settle();
             progress.unlist(&progress.qps, &num);
             let (send_cq, recv_cq, srq) = ((*at).send_cq, (*at).recv_cq, (*at).srq);
@@ -449,23 +454,45 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 unsafe fn change_group(
     at: *mut ibv_qp,
     gid: *const ibv_gid,
-    change: impl FnOnce(&mut SoftQp, Gid) -> Result<(), Errno>,
+    change: impl FnOnce(&mut Inner, Gid) -> Result<(), Errno>,
 ) -> c_int {
     code(|| {
         // SAFETY: the program's queue pair and GID.
         let (qp, gid) = unsafe { (qp_at(at)?, gid_at(gid)?) };
-        change(&mut qp.own.inner.lock().qp, gid)
+        change(&mut qp.own.inner.lock(), gid)
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_attach_mcast(at: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_attach_mcast(
+    at: *mut ibv_qp,
+    gid: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
     // SAFETY: as the program vouches.
-    unsafe { change_group(at, gid, |qp, gid| Ok(qp.attach_mcast(gid)?)) }
+    unsafe {
+        change_group(at, gid, |inner, gid| {
+            inner.qp.attach_mcast(gid)?;
+            if !inner.groups.contains(&gid) {
+                inner.groups.push(gid);
+            }
+            Ok(())
+        })
+    }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_detach_mcast(at: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_detach_mcast(
+    at: *mut ibv_qp,
+    gid: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
     // SAFETY: as the program vouches.
-    unsafe { change_group(at, gid, |qp, gid| Ok(qp.detach_mcast(gid)?)) }
+    unsafe {
+        change_group(at, gid, |inner, gid| {
+            inner.qp.detach_mcast(gid)?;
+            inner.groups.retain(|group| *group != gid);
+            Ok(())
+        })
+    }
 }
