@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libc::MAP_ANONYMOUS;
 
 use crate::maps::areas;
-use crate::pages::{Pages, can_hold};
+use crate::pages::{PAGE, Pages, can_hold};
 
 /// Pages that peers may map.
 pub(crate) struct Range {
@@ -116,14 +116,29 @@ unsafe extern "C" fn before() {
     }
     *ranges.copies() = copies;
     // Nothing allocates from here on: the heap may lie in a range, and the child would find its
-    // pages in different states.
-    for (start, pages) in ranges.copies().iter() {
-        // SAFETY: both are as long, and mapped.
-        unsafe {
-            ptr::copy_nonoverlapping(*start as *const u8, pages.at.cast::<u8>(), pages.length);
+    // pages in different states. Other threads may allocate until the fork. What they change lies
+    // on the outer pages, beside the program's buffer, so these are copied last.
+    // SAFETY: in place, and each copy is as long as its range.
+    unsafe {
+        for (start, pages) in ranges.copies().iter() {
+            copy(*start, pages, PAGE..pages.length.saturating_sub(PAGE));
+        }
+        for (start, pages) in ranges.copies().iter() {
+            copy(*start, pages, 0..PAGE);
+            copy(*start, pages, pages.length - PAGE..pages.length);
         }
     }
     std::mem::forget(ranges);
+}
+
+/// Copies a part of a range.
+///
+/// # Safety
+/// The part is mapped in both.
+unsafe fn copy(start: usize, pages: &Pages, part: std::ops::Range<usize>) {
+    let to = pages.at.cast::<u8>().wrapping_add(part.start);
+    // SAFETY: as the caller says.
+    unsafe { ptr::copy_nonoverlapping((start + part.start) as *const u8, to, part.len()) };
 }
 
 unsafe extern "C" fn in_parent() {

@@ -14,7 +14,8 @@ use crate::abi::{ibv_context, ibv_mr, ibv_pd};
 use crate::attr::access_of;
 use crate::border::{ABSENT, Errno, INVALID, Noun, Object, code, object, pointer, take};
 use crate::context::context;
-use crate::shared::{PAGE, Share, share};
+use crate::pages::PAGE;
+use crate::shared::{Share, share};
 
 /// A protection domain: a handle on the device.
 pub(crate) struct Pd {

@@ -9,6 +9,8 @@ use libc::c_int;
 
 use crate::border::zeroed;
 
+pub(crate) const PAGE: usize = 4096;
+
 /// Pages that nobody knows yet; unmapped when dropped.
 pub(crate) struct Pages {
     pub(crate) at: *mut c_void,

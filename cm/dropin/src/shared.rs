@@ -22,9 +22,8 @@ use libc::c_int;
 
 use crate::forked::{Locked, RANGES, Range, lock_ranges};
 use crate::maps::{Area, areas};
-use crate::pages::{Held, Pages};
+use crate::pages::{Held, PAGE, Pages};
 
-pub(crate) const PAGE: usize = 4096;
 /// The longest range that moves: its bytes are copied.
 const LENGTH_MAX: usize = 1 << 30;
 /// The most ranges at a time; a peer maps no more.

@@ -107,9 +107,12 @@ fn a_child_has_memory_of_its_own() {
     if !can_share() {
         return;
     }
-    let memory = Memory::new(2);
-    let share = share(memory.start(), 2 * PAGE).unwrap();
+    let memory = Memory::new(5);
+    let share = share(memory.start(), 5 * PAGE).unwrap();
     memory.word(0).store(1, Ordering::Relaxed);
+    // Both ends of each page.
+    let ends = [1, 511, 513, 1023, 1024, 2047, 2048, 2559];
+    ends.iter().for_each(|at| memory.word(*at).store(7, Ordering::Relaxed));
     // SAFETY: the child makes system calls and atomic accesses, no more.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -120,7 +123,8 @@ fn a_child_has_memory_of_its_own() {
             // SAFETY: takes numbers only.
             unsafe { libc::usleep(1000) };
         }
-        let fine = memory.word(0).load(Ordering::Relaxed) == 1 && word.load(Ordering::Relaxed) == 3;
+        let is = |at, value| memory.word(at).load(Ordering::Relaxed) == value;
+        let fine = is(0, 1) && is(512, 3) && ends.iter().all(|at| is(*at, 7));
         // SAFETY: ends the child without the parent's handlers.
         unsafe { libc::_exit(if fine { 0 } else { 1 }) };
     }
