@@ -3,6 +3,7 @@
 
 use std::sync::Mutex;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use doorbell_cm::{
     AddrInfo, ConnParam, Depths, Endpoint, EventKind, ExternalQp, Fabric, Hints, Id, IdOption,
@@ -25,6 +26,7 @@ cases! {
     cm_12_the_peer_may_leave_before_it_is_established
     cm_12_it_meets_an_id_with_a_queue_pair
     cm_12_init_qp_attr_knows_no_other_states_and_is_not_early
+    qp_20_accepting_sets_the_retries_of_a_connected_queue_pair
     cm_16_the_ack_timeout_shows_in_a_query
     rc_02_timeouts_have_five_bits_and_retries_three
     rc_02_a_peer_that_is_gone_ends_a_send_with_status_12
@@ -302,6 +304,23 @@ fn cm_12_init_qp_attr_knows_no_other_states_and_is_not_early<F: Fabric>(bed: &Be
         let error = id.by_hand().init_qp_attr(state).expect_err("not now, or never");
         assert_eq!(error.code(), Code::Invalid, "{state:?}: {error}");
     }
+}
+
+/// The queue pair of the accepting side is in RTS before accept says how often it is tried again.
+fn qp_20_accepting_sets_the_retries_of_a_connected_queue_pair<F: Fabric>(bed: &Bed<F>) {
+    let (asks, qps) = (ConnParam::default(), [own(bed), own(bed)]);
+    let grants = ConnParam { rnr_retry: 0, ..ConnParam::default() };
+    let [(_one, mut left), (_two, mut right)] = joined(bed, qps, &asks, &grants);
+    left.post_inline(&[5; 8], SendOp::Send, SIGNALED).expect("a send");
+    let end = Instant::now() + SOON;
+    let sent = loop {
+        if let Ok(sent) = left.next_send(Duration::ZERO) {
+            break sent;
+        }
+        assert!(right.next_recv(Duration::ZERO).is_err(), "it has no receive");
+        assert!(Instant::now() < end, "the send waits for a receive");
+    };
+    assert_eq!(sent.status, Status::RnrRetryExceeded);
 }
 
 fn cm_16_the_ack_timeout_shows_in_a_query<F: Fabric>(bed: &Bed<F>) {

@@ -156,6 +156,8 @@ impl Core {
                 });
         self.rnr_retry = param.rnr_retry;
         if joined {
+            // Its owner took it to RTR before this was known.
+            qp.set_rnr_retry(self.rnr_retry);
             self.external.qp = Some(qp.clone());
         } else {
             qp.connect(&offer.link, self.wiring(request.qp));

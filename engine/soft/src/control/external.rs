@@ -276,7 +276,7 @@ impl Core {
                 let ends = Ends { peer_pid: peer.pid, peer: request.place, here };
                 let (links, notifier) = (&self.device.links, self.peer_notifier.take());
                 let offer = links.offer(ends, request.directory, notifier, qp)?;
-                // This side states its retries only when it accepts, which is too late for this.
+                // This side states its retries when it accepts.
                 let initiator = request.depths.swapped().initiator.min(most.initiator);
                 qp.connect(&offer.link, wiring(request.qp, 7, initiator));
                 self.external.offered = Some((offer, qp.num()));

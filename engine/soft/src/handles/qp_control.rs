@@ -90,6 +90,12 @@ impl QpControl {
         self.domain.command(Command::SetRnrTimer { num: self.num, rnr_timer_ns });
     }
 
+    /// Sets how often the peer of a connected queue pair sends again what finds no receive; 7 is for
+    /// ever (RC-1).
+    pub fn set_rnr_retry(&self, retries: u8) {
+        self.domain.command(Command::SetRnrRetry { num: self.num, retries });
+    }
+
     /// Sets how many READs and atomics a connected queue pair may have in flight, 16 at most.
     pub fn set_initiator_depth(&self, depth: u8) {
         let depth = depth.min(READS_MAX as u8);

@@ -27,6 +27,11 @@ pub(crate) enum Command {
         num: u32,
         rnr_timer_ns: u64,
     },
+    /// How often the queue pair's peer sends again what finds no receive; 7 is for ever (RC-1).
+    SetRnrRetry {
+        num: u32,
+        retries: u8,
+    },
     /// READs and atomics that the queue pair may have in flight.
     SetInitiatorDepth {
         num: u32,

@@ -28,6 +28,11 @@ impl DomainState {
                     qp.rnr_timer_ns = rnr_timer_ns;
                 }
             }
+            Command::SetRnrRetry { num, retries } => {
+                if let Some(qp) = qps.get_mut(num) {
+                    qp.rnr_retry = retries;
+                }
+            }
             Command::SetInitiatorDepth { num, depth } => {
                 if let Some(qp) = qps.get_mut(num) {
                     qp.reads.depth = depth;
