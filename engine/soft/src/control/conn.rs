@@ -1,6 +1,6 @@
 //! Connections: how calls and messages change an end. The channel takes the events; the ids wait.
 
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use doorbell_fabric::CmError;
@@ -131,22 +131,25 @@ impl Core {
     /// id, its owner has connected it already.
     pub(super) fn accept(&mut self, param: &ConnParam<'_>, qp: &QpControl) -> Result<(), CmError> {
         let asked = "accept a connection request";
-        let (Some(request), Some(peer)) = (self.request.take(), self.peer) else {
-            return Err(CmError::new(Code::Invalid, asked, "there is none"));
-        };
         if self.short_of_files {
+            // This cannot be repaired: the peer must ask again.
+            self.reject(&[]);
             return Err(out_of_files(asked));
         }
+        // It stays until this side has answered: after an error, the program may accept again.
+        let (Some(request), Some(peer)) = (&self.request, self.peer) else {
+            return Err(CmError::new(Code::Invalid, asked, "there is none"));
+        };
         let here = self.place(qp);
         let ends = Ends { peer_pid: peer.pid, peer: request.place, here };
         let (offer, joined) = match self.external.offered.take() {
             Some((offer, _)) => (offer, true),
             None => {
-                let (links, notifier) = (&self.device.links, self.peer_notifier.take());
-                (links.offer(ends, request.directory, notifier, qp)?, false)
+                let notifier = self.peer_notifier.as_ref().map(AsFd::as_fd);
+                (self.device.links.offer(ends, request.directory, notifier, qp)?, false)
             }
         };
-        let wanted = request.depths.swapped();
+        let (peer_qp, wanted) = (request.qp, request.depths.swapped());
         let most = self.depths_max();
         self.depths =
             Depths { responder: param.responder_resources, initiator: param.initiator_depth }
@@ -160,7 +163,7 @@ impl Core {
             qp.set_rnr_retry(self.rnr_retry);
             self.external.qp = Some(qp.clone());
         } else {
-            qp.connect(&offer.link, self.wiring(request.qp));
+            qp.connect(&offer.link, self.wiring(peer_qp));
         }
         let reply = Message::Reply(Box::new(Reply {
             place: here,
@@ -179,6 +182,7 @@ impl Core {
             let files: Vec<RawFd> = files.into_iter().flatten().collect();
             let _ = socket.send(&reply.encode(), &files);
         }
+        (self.request, self.peer_notifier) = (None, None);
         self.link = Some(offer.link);
         self.state = State::Replied;
         self.deadline = Some(Instant::now() + ANSWER_LIMIT);

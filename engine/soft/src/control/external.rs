@@ -4,6 +4,7 @@
 //! that the connection manager gave out: peer, number, first packet. Until then the end waits under
 //! these fields ([`super::waiting`]).
 
+use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
 use doorbell_fabric::CmError;
@@ -121,7 +122,8 @@ fn wire(device: &SoftDevice, qp: &QpControl, fields: &QpFields) -> Result<(), Cm
     let route = fields.av.and_then(|av| av.route);
     let token = route.zip(fields.dest_qp).zip(fields.rq_psn);
     let token = token.map(|((route, qp), psn)| Token { instance: route.gid.0, qp, psn });
-    let Some(end) = token.and_then(|token| device.0.waiting.take(&token)) else {
+    let found = token.and_then(|token| Some((token, device.0.waiting.find(&token)?)));
+    let Some((token, end)) = found else {
         if let Some(((route, peer), rendezvous)) =
             route.zip(fields.dest_qp).zip(device.0.rendezvous.get())
         {
@@ -139,7 +141,10 @@ fn wire(device: &SoftDevice, qp: &QpControl, fields: &QpFields) -> Result<(), Cm
         return Err(CmError::new(Code::NotSupported, asked, answer)
             .cure("on this device use what init_qp_attr says; it has no other way to a peer"));
     };
-    end.join_qp(qp, fields)
+    // If this fails, the program may try again.
+    end.join_qp(qp, fields)?;
+    device.0.waiting.remove(&token);
+    Ok(())
 }
 
 /// The figures of a connection by number, as far as they are known in RTR. The peer says later how
@@ -274,7 +279,8 @@ impl Core {
                 };
                 let here = self.place(qp);
                 let ends = Ends { peer_pid: peer.pid, peer: request.place, here };
-                let (links, notifier) = (&self.device.links, self.peer_notifier.take());
+                let (links, notifier) = (&self.device.links, self.peer_notifier.as_ref());
+                let notifier = notifier.map(AsFd::as_fd);
                 let offer = links.offer(ends, request.directory, notifier, qp)?;
                 // This side states its retries when it accepts.
                 let initiator = request.depths.swapped().initiator.min(most.initiator);

@@ -7,7 +7,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ const VIEW_MAX: u64 = 64 << 30;
 /// descriptor: senders of datagrams open a notifier by its name, which an eventfd does not allow.
 pub(super) fn notifier() -> Option<Notifier> {
     let (reader, _writer) = io::pipe().ok()?;
-    notifier_from_peer(reader.into()).ok()
+    notifier_from_peer(reader).ok()
 }
 
 /// Opens the notifier that another process of this user names.
@@ -37,8 +37,8 @@ pub(super) fn open_notifier(process: i32, name: FileName) -> Option<Notifier> {
 
 /// The notifier behind a descriptor that a peer handed over. An error if it is something else, or
 /// this process has no descriptors left.
-pub(super) fn notifier_from_peer(fd: OwnedFd) -> io::Result<Notifier> {
-    notifier_at(&format!("/proc/self/fd/{}", fd.as_raw_fd()), None)
+pub(super) fn notifier_from_peer(fd: impl AsFd) -> io::Result<Notifier> {
+    notifier_at(&format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()), None)
 }
 
 /// Opens a notifier again, so that no peer can make its reads and writes block. It is open for both

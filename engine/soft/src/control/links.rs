@@ -6,7 +6,7 @@
 //! brought it.
 
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -77,7 +77,7 @@ impl Links {
         &self,
         ends: Ends,
         directory: FileName,
-        notifier: Option<OwnedFd>,
+        notifier: Option<BorrowedFd<'_>>,
         qp: &QpControl,
     ) -> Result<Offer, CmError> {
         if let Some(Carried { carrier, host }) = &self.carrier {
@@ -161,7 +161,7 @@ const TAKE: &str = "take the link of the peer that accepted";
 /// Makes the memory of a link to a device, which its process and its table name.
 pub(super) fn make(
     (process, directory): (i32, FileName),
-    notifier: Option<OwnedFd>,
+    notifier: Option<BorrowedFd<'_>>,
 ) -> Result<LinkShared, CmError> {
     let memory = memory_of_link()?;
     let map = remote_map(process, directory);
@@ -205,7 +205,7 @@ pub(super) fn join(
 
 /// Opens the notifier that a peer has sent, if it has sent one. Without it, nobody could wake the
 /// peer, so a connection without it fails.
-fn opened(notifier: Option<OwnedFd>) -> Result<Option<Notifier>, CmError> {
+fn opened(notifier: Option<impl AsFd>) -> Result<Option<Notifier>, CmError> {
     let asked = "open the notifier of the peer";
     let notifier = notifier.map(files::notifier_from_peer).transpose();
     notifier.map_err(|error| CmError::from_io(asked, &error))

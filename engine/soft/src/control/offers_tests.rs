@@ -5,15 +5,16 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use doorbell_fabric::{ConnParam, EventKind};
 use doorbell_seam::error::Code;
-use doorbell_seam::provider::{Gid, Ports, QpType};
+use doorbell_seam::provider::{Gid, Poller, Ports, QpType};
 use doorbell_seam::wc::Status;
 
 use super::offers::Offers;
 use super::rendezvous::{Rendezvous, listener_name};
 use super::rendezvous_tests::{Side, next, wait_until_left};
 use super::sys::{Epoll, READY_MAX, Received, Socket};
-use super::tests::{SOON, left_of};
+use super::tests::{self, Liar, SOON, left_of, listener, routed, with_qp};
 use super::wire::{ByNumber, MESSAGE_MAX, Message};
 use super::*;
 
@@ -274,4 +275,108 @@ fn without_a_descriptor_for_its_notifier_a_peer_is_lost() {
         drop(files);
         wait_until_left(&two);
     }
+}
+
+/// The next event of that kind.
+fn event(channel: &SoftChannel, kind: EventKind) {
+    while tests::next(channel).kind != kind {}
+}
+
+fn lacks_files(result: Result<(), CmError>) -> bool {
+    result.is_err_and(|error| error.code() == Code::from_errno(libc::EMFILE))
+}
+
+/// What the second side sends wakes the first.
+fn wakes(one: &mut Side, two: &mut Side) {
+    one.receive();
+    one.poller.arm(false).unwrap();
+    two.send(b"");
+    let epoll = Epoll::new().unwrap();
+    epoll.add(one.poller.wake_fds().unwrap().device, 1).unwrap();
+    let mut keys = [0; READY_MAX];
+    assert!(!epoll.wait(Some(SOON), &mut keys).unwrap().is_empty(), "nobody wakes it");
+}
+
+/// An id of the first side's device, and the request that it will send to the second.
+struct Asking {
+    id: SoftId,
+    answers: SoftChannel,
+    requests: SoftChannel,
+    _listener: SoftId,
+}
+
+impl Asking {
+    fn new(one: &SoftDevice, two: &SoftDevice) -> Asking {
+        let (answers, requests) = (one.open_channel().unwrap(), two.open_channel().unwrap());
+        let (listener, _) = listener(two, &requests);
+        let to = listener.local_addr().unwrap();
+        let id = routed(one, Some(&answers), PortSpace::Tcp, to);
+        Asking { id, answers, requests, _listener: listener }
+    }
+}
+
+#[test]
+fn an_accept_that_lacked_descriptors_may_be_repeated() {
+    if !is_alone("an_accept_that_lacked_descriptors_may_be_repeated") {
+        return;
+    }
+    let side = |device: &SoftDevice, id: &mut SoftId| {
+        let (device, (qp, poller)) = (device.clone(), with_qp(device, id));
+        Side { gid: device.query_gid(1, 0).unwrap(), device, qp, poller }
+    };
+    let devices = [SoftDevice::open().unwrap(), SoftDevice::open().unwrap()];
+    let mut asking = Asking::new(&devices[0], &devices[1]);
+    let mut one = side(&devices[0], &mut asking.id);
+    asking.id.connect(&ConnParam::default()).unwrap();
+    let mut request = tests::next(&asking.requests).request.unwrap();
+    let mut two = side(&devices[1], &mut request);
+    let files = take_all();
+    assert!(lacks_files(request.accept(&ConnParam::default())));
+    drop(files);
+    request.accept(&ConnParam::default()).unwrap();
+    event(&asking.answers, EventKind::Established);
+    wakes(&mut one, &mut two);
+}
+
+/// The same for a queue pair without an id, which goes to RTR before.
+#[test]
+fn a_way_to_rtr_that_lacked_descriptors_may_be_repeated() {
+    if !is_alone("a_way_to_rtr_that_lacked_descriptors_may_be_repeated") {
+        return;
+    }
+    let step = |side: &mut Side, from, fields| side.device.modify_qp(&mut side.qp, from, fields);
+    let (mut one, mut two) = (Side::new(QpType::Rc), Side::new(QpType::Rc));
+    let mut asking = Asking::new(&one.device, &two.device);
+    asking.id.connect_with(&one.qp, &ConnParam::default()).unwrap();
+    let mut request = tests::next(&asking.requests).request.unwrap();
+    let fields = request.init_qp_attr(QpState::Rtr).unwrap();
+    let files = take_all();
+    assert!(lacks_files(step(&mut two, QpState::Init, &fields)));
+    drop(files);
+    step(&mut two, QpState::Init, &fields).unwrap();
+    request.accept_with(&two.qp, &ConnParam::default()).unwrap();
+    event(&asking.answers, EventKind::ConnectResponse);
+    let fields = asking.id.init_qp_attr(QpState::Rtr).unwrap();
+    step(&mut one, QpState::Init, &fields).unwrap();
+    asking.id.establish().unwrap();
+    wakes(&mut one, &mut two);
+}
+
+/// A request that took the spare descriptor cannot be accepted later: the peer hears so.
+#[test]
+fn a_request_that_came_without_descriptors_is_refused_when_it_is_accepted() {
+    if !is_alone("a_request_that_came_without_descriptors_is_refused_when_it_is_accepted") {
+        return;
+    }
+    let device = SoftDevice::open().unwrap();
+    let channel = device.open_channel().unwrap();
+    let (_listener, name) = listener(&device, &channel);
+    let liar = Liar::connect(&name);
+    liar.say(&tests::request());
+    let files = take_all();
+    let mut request = tests::next(&channel).request.unwrap();
+    drop(files);
+    let _qp = with_qp(&device, &mut request);
+    assert!(lacks_files(request.accept(&ConnParam::default())));
+    assert!(matches!(liar.receive(), Some(Message::Reject { .. })));
 }

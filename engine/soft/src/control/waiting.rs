@@ -37,8 +37,14 @@ impl Waiting {
         table.insert(token, end);
     }
 
-    pub(super) fn take(&self, token: &Token) -> Option<Arc<dyn JoinQp>> {
+    pub(super) fn find(&self, token: &Token) -> Option<Arc<dyn JoinQp>> {
+        let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        table.get(token)?.upgrade()
+    }
+
+    /// The end has its queue pair.
+    pub(super) fn remove(&self, token: &Token) {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        table.remove(token)?.upgrade()
+        table.remove(token);
     }
 }
