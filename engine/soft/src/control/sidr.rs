@@ -142,9 +142,10 @@ impl Core {
             let answer = "the id has not joined it (CM-13)";
             return Err(CmError::new(Code::AddrNotAvailable, asked, answer));
         };
-        self.groups.swap_remove(place);
-        let attached = |how: &(IpAddr, Join)| *how == (group, Join::FullMember);
-        if let Some(qp) = self.qp.as_ref().filter(|_| !self.groups.iter().any(attached)) {
+        let left = self.groups.swap_remove(place);
+        // What the program has attached by itself stays.
+        let is_over = left.1 == Join::FullMember && !self.groups.contains(&left);
+        if let Some(qp) = self.qp.as_ref().filter(|_| is_over) {
             // It is not attached if it was made later, or if its owner has detached it.
             let _ = qp.detach_mcast(gid_of(group));
         }
@@ -154,6 +155,11 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use doorbell_fabric::{CmId, Fabric};
+    use doorbell_seam::provider::{Provider, QpType, Sharing};
+
+    use super::super::SoftDevice;
+    use super::super::tests::{attr, loopback};
     use super::*;
 
     #[test]
@@ -161,5 +167,28 @@ mod tests {
         let text = |group: &str| gid_of(group.parse().unwrap()).to_string();
         assert_eq!(text("239.1.2.3"), "ff0e::ffff:ef01:203");
         assert_eq!(text("ff12::1"), "ff12::1");
+    }
+
+    #[test]
+    fn leaving_detaches_what_joining_has_attached() {
+        let device = SoftDevice::open().unwrap();
+        let (cq, _poller) = device.create_cq(16, Sharing::Shared).unwrap();
+        let mut id = device.create_id(None, PortSpace::Udp).unwrap();
+        id.bind(loopback(0)).unwrap();
+        let qp = id.create_qp(&device, &attr(QpType::Ud, [&cq; 2], None)).unwrap();
+        let (group, qp) = ("239.1.2.3".parse().unwrap(), qp.control());
+        let is_attached = || qp.detach_mcast(gid_of(group)).is_ok();
+        id.join_multicast(group, Join::SendOnly).unwrap();
+        qp.attach_mcast(gid_of(group)).unwrap();
+        id.leave_multicast(group).unwrap();
+        assert!(is_attached(), "the program has done that");
+        for _ in 0..2 {
+            id.join_multicast(group, Join::FullMember).unwrap();
+        }
+        id.leave_multicast(group).unwrap();
+        assert!(is_attached(), "the second time counts");
+        qp.attach_mcast(gid_of(group)).unwrap();
+        id.leave_multicast(group).unwrap();
+        assert!(!is_attached());
     }
 }
