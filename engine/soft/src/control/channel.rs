@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use doorbell_fabric::CmError;
 use doorbell_fabric::EventKind;
 
+use super::conn::BACKLOG_PAUSE;
 use super::end::{Core, End, Raised, State};
-use super::sys::{Epoll, READY_MAX, Timer, Waker};
+use super::sys::{self, Epoll, READY_MAX, Timer, Waker};
 
 #[cfg(test)]
 mod tests;
@@ -217,10 +218,15 @@ impl Inner {
         }
         if let Some(deadline) = core.deadline {
             drop(core);
-            self.lists().timers.push(Reverse((deadline, end.key)));
-            self.set_timer();
+            self.look_at(deadline, end.key);
         }
         Ok(())
+    }
+
+    /// Looks at an end when its deadline comes.
+    fn look_at(&self, deadline: Instant, key: u64) {
+        self.lists().timers.push(Reverse((deadline, key)));
+        self.set_timer();
     }
 
     /// Queues an event. If others are queued the waker is set already: it is cleared only when the
@@ -290,7 +296,7 @@ impl Inner {
             for key in keys {
                 self.handle(*key)?;
             }
-            // A listener stays ready while there is no descriptor for its next peer.
+            // Sockets may become ready all the time and bring no event.
             if keys.len() < READY_MAX && end.is_some_and(|end| Instant::now() >= end) {
                 self.expire()?;
                 return Ok(self.take());
@@ -325,12 +331,22 @@ impl Inner {
 
     /// A peer has connected to a listener.
     fn admit(&self, listener: &End) -> Result<(), CmError> {
-        let core = listener.lock();
+        let mut core = listener.lock();
         let Some(socket) = &core.socket else { return Ok(()) };
-        let accepted = core
-            .device
-            .accept(socket)
-            .map_err(|error| CmError::from_io("take a connection request", &error))?;
+        let accepted = match core.device.spare.accept(socket) {
+            Err(error) if sys::is_out_of_files(&error) => {
+                // The listener stays readable until there is a descriptor for its peer.
+                let again = Instant::now() + BACKLOG_PAUSE;
+                core.unwatch();
+                core.deadline = Some(again);
+                drop(core);
+                self.look_at(again, listener.key);
+                return Ok(());
+            }
+            other => other,
+        };
+        let accepted =
+            accepted.map_err(|error| CmError::from_io("take a connection request", &error))?;
         let Some(end) = accepted.and_then(|accepted| End::incoming(&core, accepted)) else {
             return Ok(());
         };

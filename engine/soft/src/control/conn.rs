@@ -19,8 +19,8 @@ use super::sys;
 use super::wire::{Message, Place, Reply, Request, padded};
 use crate::{QpControl, Wiring};
 
-/// Pause before a full backlog is tried again (CM-4).
-const BACKLOG_PAUSE: Duration = Duration::from_millis(2);
+/// Pause before a full backlog is tried again (CM-4), or a peer for which there is no descriptor.
+pub(super) const BACKLOG_PAUSE: Duration = Duration::from_millis(2);
 
 /// The error of a process that could not take a descriptor.
 fn out_of_files(asked: &str) -> CmError {

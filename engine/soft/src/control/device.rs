@@ -1,6 +1,5 @@
 //! [`SoftDevice`]: a soft device with its place among the processes of this machine.
 
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -14,8 +13,8 @@ use super::files::Directory;
 use super::host;
 use super::links::Links;
 use super::rendezvous::Rendezvous;
-use super::spare::{Accepted, Spare};
-use super::sys::{self, Socket};
+use super::spare::Spare;
+use super::sys;
 use super::waiting::Waiting;
 use super::wire::Instance;
 use crate::{FileName, Soft, Threads};
@@ -43,20 +42,11 @@ pub(super) struct DeviceInner {
     pub(super) making: Mutex<()>,
     /// How long a connection waits for somebody to listen.
     pub(super) patience: OnceLock<Duration>,
-    spare: Spare,
+    pub(super) spare: Spare,
     keys: AtomicU64,
 }
 
 impl DeviceInner {
-    /// The next peer that has connected. If there are no descriptors left it takes the spare one;
-    /// while that is in use, further peers wait.
-    pub(super) fn accept(&self, listener: &Socket) -> io::Result<Option<Accepted>> {
-        match self.spare.accept(listener) {
-            Err(error) if sys::is_out_of_files(&error) => Ok(None),
-            other => other,
-        }
-    }
-
     pub(super) fn next_key(&self) -> u64 {
         self.keys.fetch_add(1, Ordering::Relaxed)
     }

@@ -300,6 +300,8 @@ impl End {
                 core.close(State::Closed);
                 None
             }
+            // Its channel watches it again.
+            State::Listening => None,
             _ if core.space.is_datagram() => Some(core.unreachable(-Code::TimedOut.errno())),
             state => {
                 let goodbye =

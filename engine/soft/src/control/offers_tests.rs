@@ -380,3 +380,26 @@ fn a_request_that_came_without_descriptors_is_refused_when_it_is_accepted() {
     assert!(lacks_files(request.accept(&ConnParam::default())));
     assert!(matches!(liar.receive(), Some(Message::Reject { .. })));
 }
+
+/// While the spare descriptor is in use, peers wait, and nobody spins meanwhile.
+#[test]
+fn without_descriptors_a_channel_looks_for_requests_now_and_then() {
+    if !is_alone("without_descriptors_a_channel_looks_for_requests_now_and_then") {
+        return;
+    }
+    let device = SoftDevice::open().unwrap();
+    let channel = device.open_channel().unwrap();
+    let (listener, name) = listener(&device, &channel);
+    let _silent = Liar::connect(&name);
+    let liar = Liar::connect(&name);
+    liar.say(&tests::request());
+    let (end, _) = channel.0.find(listener.key().0).unwrap();
+    let files = take_all();
+    let until = Instant::now() + SOON;
+    while end.lock().watched {
+        assert!(channel.0.next(Some(Duration::ZERO)).unwrap().is_none());
+        assert!(Instant::now() < until, "there is work for ever");
+    }
+    drop(files);
+    assert_eq!(tests::next(&channel).kind, EventKind::ConnectRequest);
+}
