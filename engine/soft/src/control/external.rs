@@ -61,6 +61,7 @@ pub(super) fn modify(
     fields: &QpFields,
 ) -> Result<(), CmError> {
     let raw = qp.kind() == QpType::RawPacket;
+    check_peer(qp, from, fields)?;
     if let Some(rights) = fields.access {
         qp.control().set_rights(rights);
     }
@@ -79,28 +80,55 @@ pub(super) fn modify(
         (QpState::Rts, QpState::Sqd) => qp.pause(fields.sqd_notify.unwrap_or(false)),
         (_, QpState::Err) => qp.fail(),
         (from, _) if raw || qp.kind() == QpType::Ud => modify_datagrams(qp, from, fields),
-        (_, QpState::Rtr) => return wire(device, &qp.control(), fields),
+        (_, QpState::Rtr) => {
+            wire(device, &qp.control(), fields)?;
+            qp.peer = peer_of(fields);
+        }
         (from, to) => {
             match (from, to) {
                 (QpState::Sqe, QpState::Rts) => qp.recover(),
                 (QpState::Sqd, QpState::Rts) => qp.resume(),
                 _ => {}
             }
-            if let Some(time) = fields.min_rnr_timer.and_then(rnr_timer_ns) {
-                qp.control().set_rnr_timer(time);
-            }
-            if let Some(depth) = fields.max_rd_atomic {
-                qp.control().set_initiator_depth(depth);
-            }
-            if let Some(rendezvous) = device.0.rendezvous.get() {
-                if let Some(retries) = fields.rnr_retry {
-                    rendezvous.say_rnr_retry(qp.num(), retries);
-                }
-                rendezvous.set_retries(qp.num(), fields.timeout, fields.retry_cnt);
-            }
+            set_figures(device, &qp.control(), fields);
         }
     }
     Ok(())
+}
+
+/// The peer that the fields name.
+fn peer_of(fields: &QpFields) -> Option<Gid> {
+    Some(fields.av?.route?.gid)
+}
+
+/// In SQD the table allows another address, which may lead to the same peer alone.
+fn check_peer(qp: &SoftQp, from: QpState, fields: &QpFields) -> Result<(), CmError> {
+    if from != QpState::Sqd || fields.av.is_none() || peer_of(fields) == qp.peer {
+        return Ok(());
+    }
+    let asked = format!("give queue pair {} another address in SQD", qp.num());
+    let answer = "it does not lead to the peer that the queue pair has";
+    Err(CmError::new(Code::NotSupported, asked, answer)
+        .cure("for another peer, take it to RESET and connect it again"))
+}
+
+/// Sets the figures of a connected queue pair.
+fn set_figures(device: &SoftDevice, qp: &QpControl, fields: &QpFields) {
+    if let Some(time) = fields.min_rnr_timer.and_then(rnr_timer_ns) {
+        qp.set_rnr_timer(time);
+    }
+    if let Some(depth) = fields.max_rd_atomic {
+        qp.set_initiator_depth(depth);
+    }
+    if let Some(depth) = fields.max_dest_rd_atomic {
+        qp.set_responder_depth(depth);
+    }
+    if let Some(rendezvous) = device.0.rendezvous.get() {
+        if let Some(retries) = fields.rnr_retry {
+            rendezvous.say_rnr_retry(qp.num(), retries);
+        }
+        rendezvous.set_retries(qp.num(), fields.timeout, fields.retry_cnt);
+    }
 }
 
 /// A UD or RAW_PACKET queue pair needs no peer. From RTR on it receives. The owner of its state

@@ -2,7 +2,8 @@
 
 use doorbell_alloc::Mapping;
 use doorbell_fabric::{Fabric, QpFields, QpState};
-use doorbell_seam::provider::{Access, Provider, QpType, Region};
+use doorbell_seam::error::Code;
+use doorbell_seam::provider::{Access, AddressVector, Provider, QpType, Region};
 use doorbell_seam::wc::Status;
 use doorbell_seam::wr::{Remote, SendOp};
 
@@ -41,9 +42,13 @@ impl Pair {
 
     /// `ibv_modify_qp` of the second side, with flags.
     fn modify(&mut self, to: QpState, rights: Access) {
-        let fields = QpFields { access: Some(rights), ..QpFields::to(to) };
-        self.two.device.modify_qp(&mut self.two.qp, self.state, &fields).unwrap();
-        self.state = to;
+        self.set(QpFields { access: Some(rights), ..QpFields::to(to) }).unwrap();
+    }
+
+    fn set(&mut self, fields: QpFields) -> Result<(), CmError> {
+        self.two.device.modify_qp(&mut self.two.qp, self.state, &fields)?;
+        self.state = fields.state.unwrap_or(self.state);
+        Ok(())
     }
 
     fn post(&mut self, op: fn(Remote) -> SendOp) {
@@ -95,6 +100,29 @@ fn a_right_may_be_given_to_a_connected_peer() {
             pair.modify(QpState::Rts, Access::REMOTE_WRITE | Access::REMOTE_READ);
             assert_eq!(used(&mut pair, SendOp::Write), Status::Success, "{maps}");
             assert_eq!(pair.ends(SendOp::Read), status, "{maps} {depth}");
+        }
+    }
+}
+
+/// In SQD the depth that the peer may use changes, and its rights with it; the peer stays.
+#[test]
+fn the_depth_of_a_connected_peer_may_change() {
+    for maps in [true, false] {
+        let used = if maps { Pair::ends_here } else { Pair::ends };
+        for (from, to, status) in [(0, 4, Status::Success), (1, 0, REFUSED)] {
+            let mut pair = Pair::new(Access::all(), from, maps);
+            let route = pair.one.gid;
+            pair.set(QpFields::to(QpState::Sqd)).unwrap();
+            let fields = QpFields { max_dest_rd_atomic: Some(to), ..QpFields::to(QpState::Sqd) };
+            let av = Some(AddressVector::to(pair.two.gid));
+            let error = pair.set(QpFields { av, ..fields }).unwrap_err();
+            assert_eq!(error.code(), Code::NotSupported);
+            let av = Some(AddressVector::to(route));
+            pair.set(QpFields { av, ..fields }).unwrap();
+            pair.set(QpFields::to(QpState::Rts)).unwrap();
+            assert_eq!(used(&mut pair, SendOp::Write), Status::Success);
+            let read = if status == REFUSED { Pair::ends } else { used };
+            assert_eq!(read(&mut pair, SendOp::Read), status, "{maps} {from}");
         }
     }
 }

@@ -102,6 +102,13 @@ impl QpControl {
         self.domain.command(Command::SetInitiatorDepth { num: self.num, depth });
     }
 
+    /// Sets how many READs and atomics the peer of a connected queue pair may have in flight, 16 at
+    /// most. It must be one that serves them.
+    pub fn set_responder_depth(&self, depth: u8) {
+        let depth = depth.min(READS_MAX as u8);
+        self.domain.command(Command::SetResponderDepth { num: self.num, depth });
+    }
+
     /// Moves the queue pair to ERR as if the peer had been lost: the oldest outstanding send ends
     /// with [`crate::wc::Status::RetryExceeded`], the rest is flushed. Does nothing if it is gone.
     pub fn fail_lost(&self) {

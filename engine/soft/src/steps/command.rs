@@ -37,6 +37,11 @@ pub(crate) enum Command {
         num: u32,
         depth: u8,
     },
+    /// READs and atomics that the queue pair's peer may have in flight.
+    SetResponderDepth {
+        num: u32,
+        depth: u8,
+    },
     /// The queue pair goes to ERR.
     Fail {
         num: u32,

@@ -24,20 +24,13 @@ impl DomainState {
             Command::AddLink(link) => links.add(link),
             Command::Connect(connect) => self.connect(&connect),
             Command::SetRnrTimer { num, rnr_timer_ns } => {
-                if let Some(qp) = qps.get_mut(num) {
-                    qp.rnr_timer_ns = rnr_timer_ns;
-                }
+                self.change(num, |qp| qp.rnr_timer_ns = rnr_timer_ns);
             }
-            Command::SetRnrRetry { num, retries } => {
-                if let Some(qp) = qps.get_mut(num) {
-                    qp.rnr_retry = retries;
-                }
-            }
+            Command::SetRnrRetry { num, retries } => self.change(num, |qp| qp.rnr_retry = retries),
             Command::SetInitiatorDepth { num, depth } => {
-                if let Some(qp) = qps.get_mut(num) {
-                    qp.reads.depth = depth;
-                }
+                self.change(num, |qp| qp.reads.depth = depth);
             }
+            Command::SetResponderDepth { num, depth } => self.set_responder_depth(num, depth),
             Command::Fail { num } => self.fail(num),
             Command::SetRights { num, rights } => {
                 if let Some(qp) = qps.get_mut(num) {
@@ -76,16 +69,34 @@ impl DomainState {
                 self.reset(*new);
                 self.links.ack_all();
             }
-            Command::Recover { num } => {
-                if let Some(qp) = qps.get_mut(num) {
-                    qp.recover();
-                }
-            }
+            Command::Recover { num } => self.change(num, QpContext::recover),
             Command::Destroy { num } => {
                 if self.remove(num) {
                     self.links.ack_all();
                 }
             }
+        }
+    }
+
+    /// Changes a queue pair, if it is there.
+    fn change(&mut self, num: u32, how: impl FnOnce(&mut QpContext)) {
+        if let Some(qp) = self.transport.qps.get_mut(num) {
+            how(qp);
+        }
+    }
+
+    /// Sets the depth of a connected queue pair that serves requests. If there is no memory for
+    /// their responses, the queue pair goes to ERR.
+    fn set_responder_depth(&mut self, num: u32, depth: u8) {
+        let DomainState { links, transport, .. } = self;
+        let Transport { qps, res } = transport;
+        let Some(qp) = qps.get_mut(num) else { return };
+        let Some(link) = links.get_mut(qp.link) else { return };
+        link.responses.release(qp.responder_depth);
+        qp.responder_depth = depth;
+        res.change_rights(qp);
+        if !link.responses.reserve(depth) {
+            self.fail(num);
         }
     }
 
