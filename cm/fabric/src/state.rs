@@ -60,11 +60,6 @@ impl Mtu {
             .into_iter()
             .find(|mtu| *mtu as u32 == raw)
     }
-
-    /// The size in bytes.
-    pub fn bytes(self) -> u32 {
-        128 << self as u32
-    }
 }
 
 bitflags! {
@@ -445,7 +440,7 @@ mod tests {
         assert_eq!(good.check(QpType::Rc, QpState::Rts), Ok(QpState::Rts));
         let bad = QpFields { min_rnr_timer: Some(32), ..good };
         assert_eq!(bad.check(QpType::Rc, QpState::Rts).unwrap_err().code(), Code::Invalid);
-        assert_eq!(Mtu::from_raw(3).map(Mtu::bytes), Some(1024));
+        assert_eq!(Mtu::from_raw(3), Some(Mtu::Bytes1024));
         assert_eq!(Mtu::from_raw(6), None);
     }
 }
