@@ -4,8 +4,12 @@ use std::fmt;
 
 use doorbell_seam::error::{Code, SetupError};
 
-/// What to do about EMFILE and ENFILE.
+/// What to do about EMFILE and ENFILE: the process, or the system, may open no more files.
 pub(crate) const MORE_FILES: &str = "close files, or raise ulimit -n";
+
+pub(crate) fn is_out_of_files(code: Code) -> bool {
+    matches!(code.errno(), 24 | 23)
+}
 
 /// A connection manager call failed. The error says what was asked, what the answer was, and what
 /// to do. Its `Debug` form is the same text, because a `main` that returns an error prints that.
@@ -45,11 +49,7 @@ impl CmError {
     pub fn from_io(asked: impl Into<String>, error: &std::io::Error) -> CmError {
         let code = error.raw_os_error().map_or(Code::Errno(5), Code::from_errno);
         let failed = CmError::new(code, asked, error.to_string());
-        match code.errno() {
-            // EMFILE, ENFILE.
-            24 | 23 => failed.cure(MORE_FILES),
-            _ => failed,
-        }
+        if is_out_of_files(code) { failed.cure(MORE_FILES) } else { failed }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use doorbell_seam::error::Code;
 
-use crate::error::{CmError, MORE_FILES};
+use crate::error::{CmError, MORE_FILES, is_out_of_files};
 use crate::fabric::{EventKind, Rejection};
 
 /// Statuses of UNREACHABLE, for datagrams: nobody listens there, or the listener rejected.
@@ -41,9 +41,9 @@ impl CmError {
                 "a process of another user listens there, or the system refused a step",
             )
             .cure("on soft, run both sides as one user"),
-            // EMFILE.
-            _ if code.errno() == 24 => {
-                CmError::new(code, asked, "this process may open no more files").cure(MORE_FILES)
+            _ if is_out_of_files(code) => {
+                CmError::new(code, asked, format!("no more files may be opened (status {status})"))
+                    .cure(MORE_FILES)
             }
             _ => CmError::new(code, asked, format!("it failed ({kind:?}, status {status})")),
         }
@@ -62,6 +62,8 @@ mod tests {
             (EventKind::Rejected, 28, "the listening program's log"),
             (EventKind::Unreachable, 2, "the listening program's log"),
             (EventKind::Unreachable, -110, "see that the listening program runs"),
+            (EventKind::ConnectError, -24, MORE_FILES),
+            (EventKind::ConnectError, -23, MORE_FILES),
         ] {
             let error = CmError::of_event("connect", kind, status).to_string();
             assert!(error.contains(cure), "{error}");
