@@ -42,9 +42,9 @@ pub(super) struct Inner {
     /// They make the descriptor readable when an event is queued or due. A channel of one
     /// synchronous id has none: only its own caller queues events and waits.
     wakers: Option<(Waker, Timer)>,
-    /// Held from finding an end until its event is raised, and while an end joins or leaves: the
-    /// event of an end that moves to another channel is raised here and goes along, or it is read
-    /// there. Taken before all other locks.
+    /// Held from the moment an end is found until its event is queued, and while an end joins or
+    /// leaves. So an event of an end that moves is either queued here and moved along, or read on
+    /// the new channel; never both or neither. Taken before all other locks.
     work: Mutex<()>,
     lists: Mutex<Lists>,
 }

@@ -116,8 +116,8 @@ pub(super) fn attach(process: i32, name: FileName, len: u64) -> Option<Mapping> 
     Mapping::from_memfd(file.into(), len).ok().filter(|mapping| !mapping.pages().is_reserved())
 }
 
-/// Maps a peer's region to be read. The same holds as for [`attach`]. But huge pages are allowed
-/// where nobody can punch holes any more, which is so if nobody may map the file for writing.
+/// Maps a peer's region for reading, with the checks of [`attach`]. Reserved huge pages are allowed
+/// if the file is sealed against future writes, because then nobody can punch holes in it.
 pub(super) fn look(process: i32, name: FileName, len: u64) -> Option<ReadOnly> {
     let _uncancelled = Uncancelled::new();
     let file = open(process, name, false)?;
