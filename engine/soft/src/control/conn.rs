@@ -68,7 +68,7 @@ impl Core {
                 }
             }
         }
-        if self.has_patience() {
+        if self.may_try_for(Duration::ZERO, Instant::now()) {
             self.deadline = Some(Instant::now() + BACKLOG_PAUSE);
             return None;
         }
@@ -78,18 +78,9 @@ impl Core {
         })
     }
 
-    /// True if somebody may still begin to listen: see [`super::SoftDevice::wait_for_listeners`].
-    fn has_patience(&self) -> bool {
-        self.is_within(Duration::ZERO, Instant::now())
-    }
-
-    /// True if a listener whose backlog is full is tried again.
-    pub(super) fn tries_again(&self, now: Instant) -> bool {
-        self.is_within(ANSWER_LIMIT, now)
-    }
-
-    /// True if the wait for a listener and this much more are not over.
-    fn is_within(&self, more: Duration, now: Instant) -> bool {
+    /// True if the wait for a listener ([`super::SoftDevice::wait_for_listeners`]) and this much
+    /// more are not over.
+    pub(super) fn may_try_for(&self, more: Duration, now: Instant) -> bool {
         let State::Connecting { since } = self.state else { return false };
         let patience = self.device.patience.get().copied().unwrap_or_default();
         since.checked_add(patience.saturating_add(more)).is_none_or(|end| now < end)
@@ -127,8 +118,8 @@ impl Core {
     }
 
     /// Accepts the request (`rdma_accept`). The queue pair is connected before the answer is sent,
-    /// because the peer may send as soon as it has the answer. For a queue pair that belongs to no
-    /// id, its owner has connected it already.
+    /// because the peer may send as soon as it has the answer. The owner of a queue pair without an
+    /// id has connected it already, on its way to RTR.
     pub(super) fn accept(&mut self, param: &ConnParam<'_>, qp: &QpControl) -> Result<(), CmError> {
         let asked = "accept a connection request";
         if self.short_of_files {
@@ -138,7 +129,8 @@ impl Core {
         }
         // It stays until this side has answered: after an error, the program may accept again.
         let (Some(request), Some(peer)) = (&self.request, self.peer) else {
-            return Err(CmError::new(Code::Invalid, asked, "there is none"));
+            return Err(CmError::new(Code::Invalid, asked, "there is none")
+                .cure("take the id from a CONNECT_REQUEST event, and accept it once"));
         };
         let here = self.place(qp);
         let ends = Ends { peer_pid: peer.pid, peer: request.place, here };

@@ -295,7 +295,7 @@ impl End {
         }
         core.deadline = None;
         match core.state {
-            State::Connecting { .. } if core.tries_again(now) => core.try_connect(),
+            State::Connecting { .. } if core.may_try_for(ANSWER_LIMIT, now) => core.try_connect(),
             State::Incoming => {
                 core.close(State::Closed);
                 None

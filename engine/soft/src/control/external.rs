@@ -175,8 +175,9 @@ fn wire(device: &SoftDevice, qp: &QpControl, fields: &QpFields) -> Result<(), Cm
     Ok(())
 }
 
-/// The figures of a connection by number, as far as they are known in RTR. The peer says later how
-/// often it retries; until then it waits for ever (RC-1).
+/// The figures of a connection by number, as far as they are known in RTR. The peer tells its
+/// `rnr_retry` when it goes to RTS. Until then its messages wait here for a receive without limit
+/// (RC-1).
 fn by_number(device: &SoftDevice, fields: &QpFields, peer: u32) -> Wiring {
     let most = device.0.rd_atomic_max();
     let timer = fields.min_rnr_timer.unwrap_or(RNR_TIMER_DEFAULT);
@@ -200,7 +201,8 @@ pub(super) fn fields_for(end: &Arc<End>, state: QpState) -> Result<QpFields, CmE
     let asked = || format!("what a queue pair needs for {state:?}");
     let mut core = end.lock();
     if core.state == State::Idle {
-        return Err(CmError::new(Code::Invalid, asked(), "the id is bound to no device"));
+        return Err(CmError::new(Code::Invalid, asked(), "the id is bound to no device")
+            .cure("bind it, or resolve the peer's address"));
     }
     let rights = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     let kind = core.kind;
@@ -215,7 +217,8 @@ pub(super) fn fields_for(end: &Arc<End>, state: QpState) -> Result<QpFields, CmE
     let known = core.peer_of_external().zip(end.peer_qp.get());
     let Some(((instance, peer, depths), theirs)) = known else {
         let answer = format!("the id is {:?}: the peer is not known yet", core.state);
-        return Err(CmError::new(Code::Invalid, asked(), answer));
+        return Err(CmError::new(Code::Invalid, asked(), answer)
+            .cure("wait for CONNECT_RESPONSE, or take the id from a CONNECT_REQUEST event"));
     };
     // The active side's figure holds for both; how often a side's sends wait for a receive, the
     // other side says (QP-20).
@@ -303,7 +306,8 @@ impl Core {
         match (self.state, &self.request, &self.external.qp, &self.link) {
             (State::Asked, Some(request), ..) => {
                 let Some(peer) = self.peer else {
-                    return Err(CmError::new(Code::Invalid, asked, "the peer has left"));
+                    return Err(CmError::new(Code::Invalid, asked, "the peer has left")
+                        .cure("drop the id, and wait for the next request"));
                 };
                 let here = self.place(qp);
                 let ends = Ends { peer_pid: peer.pid, peer: request.place, here };
@@ -319,7 +323,8 @@ impl Core {
             (State::Answered, _, Some(known), Some(link)) if self.external.unwired => {
                 if known.num() != qp.num() {
                     let answer = format!("it is for queue pair {}", known.num());
-                    return Err(CmError::new(Code::Invalid, asked, answer));
+                    return Err(CmError::new(Code::Invalid, asked, answer)
+                        .cure("use the queue pair that connect was called with"));
                 }
                 let peer = self.external.answer.unwrap_or_default();
                 qp.connect(link, wiring(peer, self.rnr_retry, self.depths.initiator));
@@ -327,7 +332,8 @@ impl Core {
                 Ok(())
             }
             (state, ..) => {
-                Err(CmError::new(Code::Invalid, asked, format!("the id is {state:?} by now")))
+                Err(CmError::new(Code::Invalid, asked, format!("the id is {state:?} by now"))
+                    .cure("connect once more, with what init_qp_attr says then"))
             }
         }
     }
