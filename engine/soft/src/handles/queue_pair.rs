@@ -11,7 +11,7 @@ use crate::ext::xrc::SoftXrcd;
 use crate::handles::poller::SoftCq;
 use crate::handles::qp_control::{QpControl, Wiring};
 use crate::model::recvq::RecvQueue;
-use crate::provider::{Gid, QpCaps, QpType};
+use crate::provider::{QpCaps, QpType};
 use crate::state::link_shared::LinkShared;
 use crate::state::place::{Place, Pointer};
 use crate::state::qp::{QpContext, State};
@@ -31,7 +31,8 @@ pub struct SoftQp {
     pub(crate) key: u32,
     pub(crate) shared_queue: bool,
     /// The peer that it went to RTR for.
-    pub(crate) peer: Option<Gid>,
+    #[cfg(feature = "std")]
+    pub(crate) peer: Option<crate::provider::Gid>,
     /// Objects that must outlive it.
     _kept: Kept,
     pub(crate) groups: Option<Arc<Groups>>,
@@ -86,6 +87,7 @@ impl SoftQp {
             caps,
             key,
             shared_queue,
+            #[cfg(feature = "std")]
             peer: None,
             _kept,
             groups,
