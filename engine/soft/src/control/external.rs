@@ -317,6 +317,8 @@ impl Core {
                 // This side states its retries when it accepts.
                 let initiator = request.depths.swapped().initiator.min(most.initiator);
                 qp.connect(&offer.link, wiring(request.qp, 7, initiator));
+                // The queue pair may have gone to RTR before.
+                self.drop_external();
                 self.external.offered = Some((offer, qp.num()));
                 Ok(())
             }

@@ -286,6 +286,11 @@ fn lacks_files(result: Result<(), CmError>) -> bool {
     result.is_err_and(|error| error.code() == Code::from_errno(libc::EMFILE))
 }
 
+/// `ibv_modify_qp`.
+fn step(side: &mut Side, from: QpState, fields: &QpFields) -> Result<(), CmError> {
+    side.device.modify_qp(&mut side.qp, from, fields)
+}
+
 /// What the second side sends wakes the first.
 fn wakes(one: &mut Side, two: &mut Side) {
     one.receive();
@@ -344,7 +349,6 @@ fn a_way_to_rtr_that_lacked_descriptors_may_be_repeated() {
     if !is_alone("a_way_to_rtr_that_lacked_descriptors_may_be_repeated") {
         return;
     }
-    let step = |side: &mut Side, from, fields| side.device.modify_qp(&mut side.qp, from, fields);
     let (mut one, mut two) = (Side::new(QpType::Rc), Side::new(QpType::Rc));
     let mut asking = Asking::new(&one.device, &two.device);
     asking.id.connect_with(&one.qp, &ConnParam::default()).unwrap();
@@ -360,6 +364,24 @@ fn a_way_to_rtr_that_lacked_descriptors_may_be_repeated() {
     step(&mut one, QpState::Init, &fields).unwrap();
     asking.id.establish().unwrap();
     wakes(&mut one, &mut two);
+}
+
+/// A queue pair that goes to RESET and to RTR again before accept leaves no link behind.
+#[test]
+fn a_second_way_to_rtr_leaves_no_link_of_the_first() {
+    let (one, mut two) = (Side::new(QpType::Rc), Side::new(QpType::Rc));
+    let mut asking = Asking::new(&one.device, &two.device);
+    asking.id.connect_with(&one.qp, &ConnParam::default()).unwrap();
+    let mut request = tests::next(&asking.requests).request.unwrap();
+    for _ in 0..2 {
+        let fields = request.init_qp_attr(QpState::Rtr).unwrap();
+        step(&mut two, QpState::Init, &fields).unwrap();
+        step(&mut two, QpState::Rtr, &QpFields::to(QpState::Reset)).unwrap();
+    }
+    drop(request);
+    let device = two.device.clone();
+    drop(two);
+    assert_eq!(device.0.links.alive(), 0);
 }
 
 /// A request that took the spare descriptor cannot be accepted later: the peer hears so.
