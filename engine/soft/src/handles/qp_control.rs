@@ -90,8 +90,8 @@ impl QpControl {
         self.domain.command(Command::SetRnrTimer { num: self.num, rnr_timer_ns });
     }
 
-    /// Sets how often the peer of a connected queue pair sends again what finds no receive; 7 is for
-    /// ever (RC-1).
+    /// Sets how often the peer of a connected queue pair sends again what finds no receive; 7 is
+    /// for ever (RC-1).
     pub fn set_rnr_retry(&self, retries: u8) {
         self.domain.command(Command::SetRnrRetry { num: self.num, retries });
     }
