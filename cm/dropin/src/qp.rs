@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use doorbell_fabric::{CmError, Fabric, QpAttr, QpAttrEx, QpFields, QpState};
 use doorbell_seam::provider::{Gid, Multicast, Qp as _, QpCaps, QpType};
-use doorbell_soft::{Biased, Flushes, SharedSends, SoftDevice, SoftQp};
+use doorbell_soft::{Attempt, Biased, Flushes, SharedSends, SoftDevice, SoftQp};
 use libc::c_int;
 
 use crate::abi::*;
@@ -111,6 +111,30 @@ impl Qp {
         if let Some(state) = state {
             self.set_state(&mut inner, state);
         }
+    }
+
+    /// Sets fields. Returns the state that it has then; `None` if a peer must do something first.
+    fn modify(
+        &self,
+        inner: &mut Inner,
+        fields: &QpFields,
+        attempt: &mut Attempt,
+    ) -> Result<Option<QpState>, Errno> {
+        let (from, device) = (inner.state, &self.progress.device);
+        let to = fields.check(self.kind, from)?;
+        if !device.try_modify_qp(&mut inner.qp, from, fields, attempt)? {
+            return Ok(None);
+        }
+        self.set_state(inner, to);
+        inner.set = match to {
+            QpState::Reset => QpFields::default(),
+            _ => fields.or(inner.set),
+        };
+        if to == QpState::Reset {
+            self.lost.store(false, Ordering::Relaxed);
+            self.progress.scatter.forget(Owner::Qp(self.num));
+        }
+        Ok(Some(to))
     }
 
     /// Sends were posted.
@@ -396,22 +420,18 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         let (qp, attr) = unsafe { (qp_at(at)?, given(attr)?) };
         let fields = attr::fields(attr, mask.cast_unsigned(), qp.own.kind)?;
         qp.own.has_failed();
-        let mut inner = qp.own.inner.lock();
-        let inner = &mut *inner;
-        let to = fields.check(qp.own.kind, inner.state)?;
-        qp.own.progress.device.modify_qp(&mut inner.qp, inner.state, &fields)?;
-        qp.own.set_state(inner, to);
-        inner.set = match to {
-            QpState::Reset => QpFields::default(),
-            _ => fields.or(inner.set),
-        };
-        if to == QpState::Reset {
-            qp.own.lost.store(false, Ordering::Relaxed);
-            qp.own.progress.scatter.forget(Owner::Qp(qp.own.num));
+        let mut attempt = Attempt::default();
+        loop {
+            let mut inner = qp.own.inner.lock();
+            if let Some(to) = qp.own.modify(&mut inner, &fields, &mut attempt)? {
+                // SAFETY: alive.
+                unsafe { (*at).state = to as c_int };
+                return Ok(());
+            }
+            // Waits with nothing locked: posts go on, and another thread may change the state.
+            drop(inner);
+            attempt.pause();
         }
-        // SAFETY: alive.
-        unsafe { (*at).state = to as c_int };
-        Ok(())
     })
 }
 

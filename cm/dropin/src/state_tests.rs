@@ -4,6 +4,7 @@
 
 use std::ffi::c_void;
 use std::mem::zeroed;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -18,7 +19,7 @@ use crate::device::{ibv_get_device_list, ibv_query_gid};
 use crate::memory::{ibv_alloc_pd, ibv_reg_mr};
 use crate::open::ibv_open_device;
 use crate::post::{post_recv, post_send};
-use crate::qp::{ibv_destroy_qp, ibv_modify_qp, ibv_query_qp};
+use crate::qp::{ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, ibv_query_qp};
 use crate::srq::{ibv_create_srq, post_srq_recv};
 
 /// The longest wait for a completion, on a busy machine.
@@ -72,15 +73,20 @@ impl Own {
 
     /// Moves the queue pair to a state, with the attributes that this state needs.
     fn modify(&self, qp_state: i32) {
+        let own = unsafe { (*self.qp).qp_num };
+        assert_eq!(self.try_modify(qp_state, own), 0, "{qp_state}");
+    }
+
+    /// The same with that peer of its own device. Returns the errno.
+    fn try_modify(&self, qp_state: i32, dest_qp_num: u32) -> i32 {
         const INIT: i32 = 1 | 8 | 16 | 32;
         const RTR: i32 = 1 | 128 | 256 | 4096 | 1 << 15 | 1 << 17 | 1 << 20;
         const RTS: i32 = 1 | 512 | 1024 | 2048 | 8192 | 1 << 16;
         let mask = *[1, INIT, RTR, RTS].get(qp_state as usize).unwrap_or(&1);
-        let dest_qp_num = unsafe { (*self.qp).qp_num };
         let (ah_attr, path_mtu, port_num) = (self.to, 5, 1);
         let rest = ibv_qp_attr::default();
         let mut attr = ibv_qp_attr { qp_state, dest_qp_num, ah_attr, path_mtu, port_num, ..rest };
-        assert_eq!(unsafe { ibv_modify_qp(self.qp, &raw mut attr, mask) }, 0, "{qp_state}");
+        unsafe { ibv_modify_qp(self.qp, &raw mut attr, mask) }
     }
 
     /// The state that a query shows.
@@ -165,6 +171,9 @@ impl Own {
         found
     }
 }
+
+// SAFETY: the C interface takes calls of any thread.
+unsafe impl Sync for Own {}
 
 const FINE: (i32, Option<usize>) = (0, None);
 const INVALID: (i32, Option<usize>) = (libc::EINVAL, Some(0));
@@ -363,4 +372,61 @@ fn an_extended_post_that_does_not_fit_posts_nothing() {
     assert_eq!(own.completions(4), [(0, 0), (1, 0), (100, 0), (101, 0)]);
     assert_eq!(post(2, 2), 0);
     assert_eq!(own.completions(4), [(2, 0), (3, 0), (102, 0), (103, 0)]);
+}
+
+/// Takes the name of the pair of that queue pair with another of its device, and makes no offer.
+fn stranger(own: &Own, other: u32) -> OwnedFd {
+    let side = |num: u32| {
+        let bytes = own.to.grh.dgid.raw.into_iter().chain(num.to_be_bytes()[1..].to_vec());
+        bytes.map(|byte| format!("{byte:02x}")).collect::<String>()
+    };
+    let mut sides = [side(unsafe { (*own.qp).qp_num }), side(other)];
+    sides.sort();
+    unsafe {
+        let name = format!("\0doorbell/{:x}/{}", libc::geteuid(), sides.concat());
+        let socket = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
+        let mut at: libc::sockaddr_un = zeroed();
+        at.sun_family = libc::AF_UNIX as u16;
+        for (to, from) in at.sun_path.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        let length = (size_of::<u16>() + name.len()) as u32;
+        assert_eq!(libc::bind(socket, (&raw const at).cast(), length), 0);
+        OwnedFd::from_raw_fd(socket)
+    }
+}
+
+/// How often that thread of this process has slept.
+fn sleeps(thread: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// While a step to RTR waits for the peer, other threads use the queue pair and the device. A reset
+/// ends the step.
+#[test]
+fn rtr_waits_with_nothing_locked() {
+    let own = Own::new();
+    let other = 0x00ab_cdef;
+    let _name = stranger(&own, other);
+    own.modify(1);
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let step = scope.spawn(|| {
+            tell.send(unsafe { libc::gettid() }).unwrap();
+            own.try_modify(2, other)
+        });
+        let (thread, begun) = (told.recv_timeout(LIMIT).unwrap(), Instant::now());
+        let before = sleeps(thread);
+        while sleeps(thread) < before + 3 {
+            assert!(begun.elapsed() < LIMIT && !step.is_finished(), "it does not wait");
+        }
+        assert_eq!(own.receive(1), FINE);
+        let another = Own::new();
+        assert_eq!(unsafe { ibv_destroy_qp(another.qp) }, 0);
+        assert!(!step.is_finished(), "it waits on");
+        own.modify(0);
+        assert_eq!(step.join().unwrap(), libc::EINVAL);
+    });
 }

@@ -66,8 +66,8 @@ use doorbell_seam::{error, event, provider, wc, wr};
 
 #[cfg(feature = "std")]
 pub use self::control::{
-    Carrier, CarrierEnd, Parting, PeerQp, Requests, SOFT_DEVICE, SoftChannel, SoftDevice, SoftId,
-    Uncancelled, Waiter,
+    Attempt, Carrier, CarrierEnd, Parting, PeerQp, Requests, SOFT_DEVICE, SoftChannel, SoftDevice,
+    SoftId, Uncancelled, Waiter,
 };
 pub use self::device::host::{Host, Member, Membership, Neighbours};
 pub use self::device::path::{SoftAh, has_room};

@@ -5,12 +5,13 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use doorbell_fabric::CmError;
+use doorbell_fabric::{CmError, QpFields, QpState};
 use doorbell_seam::error::Code;
 
 use super::device::SoftDevice;
-use super::rendezvous::{Pair, Parting, Rendezvous};
-use crate::QpControl;
+use super::external;
+use super::rendezvous::{Attempt, Pair, Parting, Rendezvous};
+use crate::{QpControl, SoftQp};
 
 impl SoftDevice {
     /// Allows that queue pairs of this device are connected by GID and number alone, without a
@@ -48,6 +49,22 @@ impl SoftDevice {
             }
             Err(error) => Err(CmError::from_io(asked, &error)),
         }
+    }
+
+    /// `modify_qp` that does not wait for a peer. False if it would have to: call it again with the
+    /// same attempt, after [`Attempt::pause`]. A program that holds a lock around the queue pair
+    /// releases it for the pause, and then looks again at the state.
+    ///
+    /// # Errors
+    /// As for `modify_qp`.
+    pub fn try_modify_qp(
+        &self,
+        qp: &mut SoftQp,
+        from: QpState,
+        fields: &QpFields,
+        attempt: &mut Attempt,
+    ) -> Result<bool, CmError> {
+        external::modify(self, qp, from, fields, attempt)
     }
 
     /// From now on a connection to an address where nobody listens is tried again for that long

@@ -18,6 +18,7 @@ use super::clock::{RNR_TIMER_DEFAULT, rnr_timer_ns};
 use super::device::SoftDevice;
 use super::end::{Core, End, State};
 use super::links::Ends;
+use super::rendezvous::Attempt;
 use super::sys;
 use super::waiting::{JoinQp, Token};
 use super::wire::Instance;
@@ -53,13 +54,14 @@ pub(super) fn create(
     Ok(qp)
 }
 
-/// `ibv_modify_qp`.
+/// `ibv_modify_qp`; see [`SoftDevice::try_modify_qp`].
 pub(super) fn modify(
     device: &SoftDevice,
     qp: &mut SoftQp,
     from: QpState,
     fields: &QpFields,
-) -> Result<(), CmError> {
+    attempt: &mut Attempt,
+) -> Result<bool, CmError> {
     let raw = qp.kind() == QpType::RawPacket;
     check_peer(qp, from, fields)?;
     if let Some(rights) = fields.access {
@@ -81,8 +83,11 @@ pub(super) fn modify(
         (_, QpState::Err) => qp.fail(),
         (from, _) if raw || qp.kind() == QpType::Ud => modify_datagrams(qp, from, fields),
         (_, QpState::Rtr) => {
-            wire(device, &qp.control(), fields)?;
-            qp.peer = peer_of(fields);
+            let done = wire(device, &qp.control(), fields, attempt)?;
+            if done {
+                qp.peer = peer_of(fields);
+            }
+            return Ok(done);
         }
         (from, to) => {
             match (from, to) {
@@ -93,7 +98,7 @@ pub(super) fn modify(
             set_figures(device, &qp.control(), fields);
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// The peer that the fields name.
@@ -146,7 +151,12 @@ fn modify_datagrams(qp: &mut SoftQp, from: QpState, fields: &QpFields) {
 }
 
 /// Joins the queue pair to the connection that the fields belong to.
-fn wire(device: &SoftDevice, qp: &QpControl, fields: &QpFields) -> Result<(), CmError> {
+fn wire(
+    device: &SoftDevice,
+    qp: &QpControl,
+    fields: &QpFields,
+    attempt: &mut Attempt,
+) -> Result<bool, CmError> {
     let route = fields.av.and_then(|av| av.route);
     let token = route.zip(fields.dest_qp).zip(fields.rq_psn);
     let token = token.map(|((route, qp), psn)| Token { instance: route.gid.0, qp, psn });
@@ -155,7 +165,8 @@ fn wire(device: &SoftDevice, qp: &QpControl, fields: &QpFields) -> Result<(), Cm
         if let Some(((route, peer), rendezvous)) =
             route.zip(fields.dest_qp).zip(device.0.rendezvous.get())
         {
-            return rendezvous.connect(qp, (route.gid, peer), &by_number(device, fields, peer));
+            let wiring = by_number(device, fields, peer);
+            return rendezvous.try_connect(qp, (route.gid, peer), &wiring, attempt);
         }
         let asked = "take a queue pair to RTR";
         if route.is_none() {
@@ -172,7 +183,7 @@ fn wire(device: &SoftDevice, qp: &QpControl, fields: &QpFields) -> Result<(), Cm
     // If this fails, the program may try again.
     end.join_qp(qp, fields)?;
     device.0.waiting.remove(&token);
-    Ok(())
+    Ok(true)
 }
 
 /// The figures of a connection by number, as far as they are known in RTR. The peer tells its

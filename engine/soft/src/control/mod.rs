@@ -77,7 +77,7 @@ pub use self::device::{SOFT_DEVICE, SoftDevice};
 #[cfg(test)]
 pub(crate) use self::host::threads;
 pub use self::id::{Requests, SoftId, Waiter};
-pub use self::rendezvous::Parting;
+pub use self::rendezvous::{Attempt, Parting};
 pub use self::sys::Uncancelled;
 pub use self::wire::PeerQp;
 
@@ -322,7 +322,11 @@ impl Fabric for SoftDevice {
     }
 
     fn modify_qp(&self, qp: &mut SoftQp, from: QpState, fields: &QpFields) -> Result<(), CmError> {
-        external::modify(self, qp, from, fields)
+        let mut attempt = Attempt::default();
+        while !self.try_modify_qp(qp, from, fields, &mut attempt)? {
+            attempt.pause();
+        }
+        Ok(())
     }
 
     /// The device keeps no fields: it applies them at once, or refuses them.

@@ -41,9 +41,10 @@ use super::wire::{ByNumber, MESSAGE_MAX, Message};
 use crate::device::host::device_of;
 use crate::{LinkShared, QpControl, Wiring};
 
-/// How long the second side waits for an offer that the first is just making.
+/// How long a side waits for the other: the second for an offer that the first is just making, the
+/// first for room in the listener of the second.
 const OFFER_LIMIT: Duration = Duration::from_secs(5);
-/// Pause between two looks for it.
+/// Pause between two tries.
 const PAUSE: Duration = Duration::from_micros(100);
 /// The most time that retries may take, in place of the 35 hours that the fields allow.
 const RETRIES_MAX: Duration = Duration::from_secs(1);
@@ -116,6 +117,23 @@ impl Pair {
     }
 }
 
+/// A step of [`SoftDevice::try_modify_qp`](crate::SoftDevice::try_modify_qp) that may have to wait
+/// for a peer. Dropping it gives back what was made for it.
+#[derive(Default)]
+pub struct Attempt {
+    /// It fails then.
+    until: Option<Instant>,
+    /// This side comes first: the name of the pair and the link, until the peer has the offer.
+    first: Option<(Socket, Arc<LinkShared>)>,
+}
+
+impl Attempt {
+    /// Sleeps until the next try.
+    pub fn pause(&self) {
+        std::thread::sleep(PAUSE);
+    }
+}
+
 /// Tells the peer that a queue pair has left it, when it is dropped. Drop it after the queue pair
 /// is gone, because only then all acknowledgements have been written.
 pub struct Parting(pub(super) Option<Pair>);
@@ -175,40 +193,48 @@ impl Rendezvous {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connects a queue pair to the one of that GID and number.
-    pub(super) fn connect(
+    /// Connects a queue pair to the one of that GID and number. False if the peer must do something
+    /// first: try again with the same attempt.
+    pub(super) fn try_connect(
         &self,
         qp: &QpControl,
         to: (Gid, u32),
         wiring: &Wiring,
-    ) -> Result<(), CmError> {
+        attempt: &mut Attempt,
+    ) -> Result<bool, CmError> {
         let asked = || format!("connect queue pair {} to {} of {}", qp.num(), to.1, to.0);
         let here = (self.gid, qp.num());
         drop(self.take_out(qp.num()));
         if here == to {
-            return self.connect_to_itself(qp, wiring);
+            return self.connect_to_itself(qp, wiring).map(|()| true);
         }
-        let name = pair_name(here, to);
-        let until = Instant::now() + OFFER_LIMIT;
-        loop {
+        let until = *attempt.until.get_or_insert_with(|| Instant::now() + OFFER_LIMIT);
+        if attempt.first.is_none() {
             let wanted = ByNumber { gid: to.0.0, from: to.1, to: qp.num() };
             let found = self.lists().offers.take(wanted, &self.watch);
             if let Some(offer) = found {
-                return self.join(qp, offer, wiring);
+                return self.join(qp, offer, wiring).map(|()| true);
             }
-            let socket = Socket::new().map_err(|error| CmError::from_io(asked(), &error))?;
-            match socket.bind(&name) {
-                Ok(()) => return self.offer(qp, to, (socket, until), wiring),
+            let name = Socket::new().map_err(|error| CmError::from_io(asked(), &error))?;
+            match name.bind(&pair_name(here, to)) {
+                Ok(()) => {
+                    let link = Arc::new(links::make(device_of(to.0), None)?.of_one_pair());
+                    attempt.first = Some((name, link));
+                }
                 Err(error) if error.kind() == ErrorKind::AddrInUse => {}
                 Err(error) => return Err(CmError::from_io(asked(), &error)),
             }
-            if Instant::now() >= until {
-                let answer = "the peer is connected under this number and has made no offer";
-                return Err(CmError::new(Code::TimedOut, asked(), answer)
-                    .cure("take the peer's queue pair to RESET and RTR as well"));
-            }
-            std::thread::sleep(PAUSE);
         }
+        if let Some(first) = attempt.first.take() {
+            attempt.first = self.offer(qp, to, first, wiring, until)?;
+            return Ok(attempt.first.is_none());
+        }
+        if Instant::now() >= until {
+            let answer = "the peer is connected under this number and has made no offer";
+            return Err(CmError::new(Code::TimedOut, asked(), answer)
+                .cure("take the peer's queue pair to RESET and RTR as well"));
+        }
+        Ok(false)
     }
 
     /// Connects a queue pair to itself: it reads what it writes, and no peer can leave.
@@ -219,53 +245,52 @@ impl Rendezvous {
         Ok(())
     }
 
-    /// This side comes first: makes the link, and leaves an offer with the peer.
+    /// This side comes first: leaves an offer of the link with the peer. Gives name and link back
+    /// if too many peers wait there.
     fn offer(
         &self,
         qp: &QpControl,
         (gid, num): (Gid, u32),
-        (name, until): (Socket, Instant),
+        (name, link): (Socket, Arc<LinkShared>),
         wiring: &Wiring,
-    ) -> Result<(), CmError> {
-        // Before it connects: peers that connect and say nothing are not kept for long.
-        let link = Arc::new(links::make(device_of(gid), None)?.of_one_pair());
+        until: Instant,
+    ) -> Result<Option<(Socket, Arc<LinkShared>)>, CmError> {
         let notifier = qp.notifier();
         let files = [link.memory().fd(), notifier.as_ref().map(Notifier::fd)];
         let files: Vec<RawFd> = files.into_iter().flatten().collect();
         let offer = ByNumber { gid: self.gid.0, from: qp.num(), to: num };
         let message = Message::ByNumber(offer).encode();
-        let socket = self.call(gid, until)?;
+        let Some(socket) = self.call(gid, until)? else { return Ok(Some((name, link))) };
         socket.send(&message, &files).map_err(|error| CmError::from_io(asked_of(gid), &error))?;
-        self.add(qp, link, socket, Some(name), wiring)
+        self.add(qp, link, socket, Some(name), wiring)?;
+        Ok(None)
     }
 
-    /// Connects to the listener of another device.
-    fn call(&self, gid: Gid, until: Instant) -> Result<Socket, CmError> {
+    /// Connects to the listener of another device; `None` if its backlog is full.
+    fn call(&self, gid: Gid, until: Instant) -> Result<Option<Socket>, CmError> {
         let asked = || asked_of(gid);
         let failed = |error| CmError::from_io(asked(), &error);
         let socket = Socket::new().map_err(failed)?;
-        let to = listener_name(&self.device, gid);
-        while let Err(error) = socket.connect(&to) {
-            match error.kind() {
-                // Its backlog is full.
-                ErrorKind::WouldBlock if Instant::now() < until => std::thread::sleep(PAUSE),
+        if let Err(error) = socket.connect(&listener_name(&self.device, gid)) {
+            return match error.kind() {
+                ErrorKind::WouldBlock if Instant::now() < until => Ok(None),
                 ErrorKind::WouldBlock => {
                     let answer = "too many peers wait there already";
-                    return Err(CmError::new(Code::TimedOut, asked(), answer));
+                    Err(CmError::new(Code::TimedOut, asked(), answer))
                 }
                 ErrorKind::ConnectionRefused => {
                     let answer = "there is no such device, or not any more";
-                    return Err(CmError::new(Code::NoDevice, asked(), answer)
-                        .cure("use the GID that the peer's query_gid gives"));
+                    Err(CmError::new(Code::NoDevice, asked(), answer)
+                        .cure("use the GID that the peer's query_gid gives"))
                 }
-                _ => return Err(failed(error)),
-            }
+                _ => Err(failed(error)),
+            };
         }
         if !is_of(socket.peer().map_err(failed)?, gid) {
             let answer = "it is of another process or user";
             return Err(CmError::new(Code::Denied, asked(), answer));
         }
-        Ok(socket)
+        Ok(Some(socket))
     }
 
     /// This side comes second.
