@@ -180,6 +180,25 @@ fn it_wakes_itself() {
     assert_eq!(alone.two().map(|wc| (wc.wr_id, wc.status)), [1, 2].map(success));
 }
 
+/// Its own `rnr_retry` counts, as with any peer (RC-1).
+#[test]
+fn a_message_without_a_receive_fails_after_its_retries() {
+    let mut alone = Alone::new(QpType::Rc);
+    let fields = QpFields {
+        timeout: Some(14),
+        retry_cnt: Some(7),
+        rnr_retry: Some(0),
+        sq_psn: Some(0),
+        max_rd_atomic: Some(1),
+        ..QpFields::to(QpState::Rts)
+    };
+    let side = &mut alone.side;
+    side.device.modify_qp(&mut side.qp, QpState::Rtr, &fields).unwrap();
+    let sge = alone.sge(0, 8);
+    alone.post(1, SendOp::Send, sge);
+    assert_eq!(alone.next().status, Status::RnrRetryExceeded);
+}
+
 /// It leaves nothing behind, and connects again after a reset: to itself, or to another.
 #[test]
 fn it_may_go_at_any_time() {

@@ -87,7 +87,8 @@ pub(super) trait HangsUp: Send + Sync {
 pub(super) struct Pair {
     qp: QpControl,
     pub(super) link: Arc<LinkShared>,
-    /// To the peer's process; `None` once that has ended or said goodbye.
+    /// To the peer's process; `None` once that has ended or said goodbye, or if the queue pair is
+    /// its own peer.
     socket: Option<Socket>,
     /// The process ended without a goodbye.
     pub(super) died: bool,
@@ -240,9 +241,7 @@ impl Rendezvous {
     /// Connects a queue pair to itself: it reads what it writes, and no peer can leave.
     fn connect_to_itself(&self, qp: &QpControl, wiring: &Wiring) -> Result<(), CmError> {
         let link = Arc::new(links::make_loop(device_of(self.gid), qp.notifier())?);
-        qp.attach(&link);
-        qp.connect(&link, *wiring);
-        Ok(())
+        self.add(qp, link, None, None, wiring)
     }
 
     /// This side comes first: leaves an offer of the link with the peer. Gives name and link back
@@ -262,7 +261,7 @@ impl Rendezvous {
         let message = Message::ByNumber(offer).encode();
         let Some(socket) = self.call(gid, until)? else { return Ok(Some((name, link))) };
         socket.send(&message, &files).map_err(|error| CmError::from_io(asked_of(gid), &error))?;
-        self.add(qp, link, socket, Some(name), wiring)?;
+        self.add(qp, link, Some(socket), Some(name), wiring)?;
         Ok(None)
     }
 
@@ -307,7 +306,7 @@ impl Rendezvous {
         let files: Vec<RawFd> = notifier.iter().map(Notifier::fd).collect();
         // If this fails the peer has left, and the next step says so.
         let _ = socket.send(&Message::Ready.encode(), &files);
-        self.add(qp, link, socket, None, wiring)
+        self.add(qp, link, Some(socket), None, wiring)
     }
 
     /// Watches whether the peer of an end of the connection manager leaves: the program may read no
@@ -326,14 +325,16 @@ impl Rendezvous {
         &self,
         qp: &QpControl,
         link: Arc<LinkShared>,
-        socket: Socket,
+        socket: Option<Socket>,
         name: Option<Socket>,
         wiring: &Wiring,
     ) -> Result<(), CmError> {
         let mut lists = self.lists();
-        self.watch
-            .add(socket.fd(), qp.num().into())
-            .map_err(|error| CmError::from_io("watch a connection", &error))?;
+        if let Some(socket) = &socket {
+            self.watch
+                .add(socket.fd(), qp.num().into())
+                .map_err(|error| CmError::from_io("watch a connection", &error))?;
+        }
         qp.attach(&link);
         qp.connect(&link, *wiring);
         let qp = qp.clone();
@@ -341,7 +342,7 @@ impl Rendezvous {
         let pair = Pair {
             qp,
             link,
-            socket: Some(socket),
+            socket,
             died: false,
             name,
             timeout: None,
