@@ -354,6 +354,9 @@ impl Drop for End {
             rendezvous.forget_end(key);
         }
         core.drop_external();
+        if let (State::Listening, Some(socket)) = (core.state, &core.socket) {
+            socket.stop_listening();
+        }
         let goodbye = match core.state {
             State::Asked | State::Requested => Some(Message::reject(&[])),
             State::Replied | State::Answered | State::Established => Some(Message::Bye),

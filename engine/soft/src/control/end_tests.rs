@@ -138,3 +138,20 @@ fn a_peer_that_left_a_queue_pair_of_no_id_is_noticed() {
         assert_eq!(next_of(&mut side).status, Status::RetryExceeded);
     }
 }
+
+/// A child of fork shares the socket of a listener. Peers are rejected all the same, whether they
+/// connected before the listener went or later.
+#[test]
+fn a_listener_that_a_child_shares_rejects_when_it_goes() {
+    let device = device();
+    let [here, there] = [(); 2].map(|()| device.open_channel().unwrap());
+    let (listener, _) = listener(&device, &there);
+    let _child = listener.end.lock().socket.as_ref().unwrap().shared().unwrap();
+    let [mut early, mut late] = [(); 2].map(|()| resolved(&device, &here, &listener));
+    let _queues = [&mut early, &mut late].map(|id| with_qp(&device, id));
+    early.connect(&ConnParam::default()).unwrap();
+    drop(listener);
+    assert_eq!(kinds(&here), [EventKind::Rejected]);
+    late.connect(&ConnParam::default()).unwrap();
+    assert_eq!(kinds(&here), [EventKind::Rejected]);
+}

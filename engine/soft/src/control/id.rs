@@ -29,7 +29,7 @@ const BACKLOG_MAX: u32 = 1024;
 
 /// A communication identifier of the soft device. Dropping it ends its connection.
 pub struct SoftId {
-    end: Arc<End>,
+    pub(super) end: Arc<End>,
     channel: Arc<Inner>,
     synchronous: bool,
 }

@@ -154,6 +154,12 @@ impl Offers {
     }
 }
 
+impl Drop for Offers {
+    fn drop(&mut self) {
+        self.listener.stop_listening();
+    }
+}
+
 impl Offer {
     /// Its maker has not left, and said nothing more.
     fn stands(&self) -> bool {

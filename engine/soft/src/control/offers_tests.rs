@@ -1,6 +1,7 @@
 //! Tests of offers that wait, of peers by the dozen, and of processes without descriptors.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -105,6 +106,23 @@ fn offers_are_bounded_and_those_that_ended_give_way() {
     let wanted = |from| ByNumber { gid: gid.0, from, to: 1 };
     let taken: Vec<bool> = [0, 2, 11].map(|f| offers.take(wanted(f), &watch).is_some()).into();
     assert_eq!(taken, [false, true, true]);
+}
+
+/// A child of fork shares the listener. Its peers hear of its end all the same.
+#[test]
+fn a_listener_that_a_child_shares_ends_with_its_device() {
+    let name = own_name("child");
+    let listener = listening(&name, 4);
+    let _child = listener.shared().unwrap();
+    let offers = Offers::new(listener, 4);
+    let waiting = connected(&name);
+    drop(offers);
+    let until = Instant::now() + SOON;
+    while !is_closed(&waiting) {
+        assert!(Instant::now() < until, "it waits for nobody");
+    }
+    let late = Socket::new().unwrap().connect(&name).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::ConnectionRefused);
 }
 
 /// A crowd of peers must not keep the others of this process waiting.

@@ -193,6 +193,21 @@ impl Socket {
         Ok(())
     }
 
+    /// Ends a listener before it is closed. A child of fork may share its file, and then the close
+    /// alone would end nothing: peers would wait there, and nobody would take them. A child that
+    /// gives up the listener of its parent leaves it as it is.
+    pub(super) fn stop_listening(&self) {
+        // A listener's credentials are those of its maker.
+        let own = i32::try_from(std::process::id());
+        if self.peer().map(|maker| maker.pid).ok() != own.ok() {
+            return;
+        }
+        // SAFETY: takes numbers only.
+        unsafe { libc::shutdown(self.fd(), libc::SHUT_RDWR) };
+        // Nobody else can connect now. Those that wait read the end of their socket.
+        while let Ok(Some(_)) = self.accept() {}
+    }
+
     /// The next waiting connection, if there is one.
     pub(super) fn accept(&self) -> io::Result<Option<Socket>> {
         let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;

@@ -659,3 +659,27 @@ fn id_9_a_listener_goes_although_a_thread_waits_for_its_requests() {
     drop(requests);
     next.migrate(Some(&channel)).unwrap();
 }
+
+/// A child that gives up its parent's listener ends nothing. Its maker ends it for both.
+#[test]
+#[expect(unsafe_code, reason = "a child of fork")]
+fn only_its_maker_ends_a_listener() {
+    let listener = Socket::new().unwrap();
+    let name = format!("doorbell-test/{}/maker", std::process::id());
+    listener.bind(&name).unwrap();
+    listener.listen(4).unwrap();
+    // SAFETY: the child makes system calls, no more.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        listener.stop_listening();
+        // SAFETY: ends the child without the parent's handlers.
+        unsafe { libc::_exit(0) };
+    }
+    // SAFETY: the status is not asked for.
+    assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+    Socket::new().unwrap().connect(&name).unwrap();
+    let _child = listener.shared().unwrap();
+    listener.stop_listening();
+    let refused = Socket::new().unwrap().connect(&name).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+}
