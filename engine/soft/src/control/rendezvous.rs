@@ -77,9 +77,9 @@ struct Lists {
 
 /// An end of the connection manager, as far as it matters here.
 pub(super) trait HangsUp: Send + Sync {
-    /// The peer has closed its socket. Its event stays until the program asks for events. After an
-    /// orderly end, sends on their way fail now; otherwise the queue pair does. Returns the queue
-    /// pair, or `None` if the connection was not made yet.
+    /// The peer has closed its socket. The program still gets the event when it asks for one. If
+    /// the peer said BYE, only the sends that it has not taken fail; if not, the queue pair fails.
+    /// Returns the queue pair, or `None` if the connection was not made yet.
     fn hung_up(&self) -> Option<QpControl>;
 }
 
@@ -92,8 +92,8 @@ pub(super) struct Pair {
     socket: Option<Socket>,
     /// The process ended without a goodbye.
     pub(super) died: bool,
-    /// The name of the pair, if this side came first, until the peer leaves: it may come again
-    /// before this side has left.
+    /// The name of the pair, if this side bound it. Kept until the peer leaves: then the peer may
+    /// bind it and connect again, even if this side has not left yet.
     name: Option<Socket>,
     /// `timeout` and `retry_cnt`, once the program has set them.
     timeout: Option<u8>,
@@ -103,8 +103,8 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// The time that all retries take. None go to a process that has ended: its memory is still
-    /// mapped, and requests that need only that would take effect.
+    /// The time that all retries take. A peer whose process has ended gets no retries. Its memory
+    /// is still mapped here, so a READ or WRITE tried again would seem to succeed.
     fn retries(&self) -> Duration {
         let (Some(timeout), Some(count), false) = (self.timeout, self.retry_cnt, self.died) else {
             return Duration::ZERO;
