@@ -123,9 +123,9 @@ impl Pair {
 #[derive(Default)]
 pub struct Attempt {
     /// It fails then.
-    until: Option<Instant>,
+    pub(super) until: Option<Instant>,
     /// This side comes first: the name of the pair and the link, until the peer has the offer.
-    first: Option<(Socket, Arc<LinkShared>)>,
+    pub(super) first: Option<(Socket, Arc<LinkShared>)>,
 }
 
 impl Attempt {
@@ -161,7 +161,7 @@ fn asked_of(gid: Gid) -> String {
 }
 
 /// The name of a pair, the same on both sides.
-fn pair_name(one: (Gid, u32), other: (Gid, u32)) -> String {
+pub(super) fn pair_name(one: (Gid, u32), other: (Gid, u32)) -> String {
     let mut name = format!("doorbell/{:x}/", sys::user());
     for (gid, qp) in [one.min(other), one.max(other)] {
         put_hex(&mut name, &gid.0);
@@ -209,6 +209,7 @@ impl Rendezvous {
         if here == to {
             return self.connect_to_itself(qp, wiring).map(|()| true);
         }
+        let name = pair_name(here, to);
         let until = *attempt.until.get_or_insert_with(|| Instant::now() + OFFER_LIMIT);
         if attempt.first.is_none() {
             let wanted = ByNumber { gid: to.0.0, from: to.1, to: qp.num() };
@@ -216,11 +217,11 @@ impl Rendezvous {
             if let Some(offer) = found {
                 return self.join(qp, offer, wiring).map(|()| true);
             }
-            let name = Socket::new().map_err(|error| CmError::from_io(asked(), &error))?;
-            match name.bind(&pair_name(here, to)) {
+            let socket = Socket::new().map_err(|error| CmError::from_io(asked(), &error))?;
+            match socket.bind(&name) {
                 Ok(()) => {
                     let link = Arc::new(links::make(device_of(to.0), None)?.of_one_pair());
-                    attempt.first = Some((name, link));
+                    attempt.first = Some((socket, link));
                 }
                 Err(error) if error.kind() == ErrorKind::AddrInUse => {}
                 Err(error) => return Err(CmError::from_io(asked(), &error)),
@@ -232,8 +233,11 @@ impl Rendezvous {
         }
         if Instant::now() >= until {
             let answer = "the peer is connected under this number and has made no offer";
-            return Err(CmError::new(Code::TimedOut, asked(), answer)
-                .cure("take the peer's queue pair to RESET and RTR as well"));
+            let cure = format!(
+                "take the peer's queue pair to RESET and RTR as well, or end the process that \
+                 holds the name {name} of /proc/net/unix"
+            );
+            return Err(CmError::new(Code::TimedOut, asked(), answer).cure(cure));
         }
         Ok(false)
     }
@@ -275,7 +279,8 @@ impl Rendezvous {
                 ErrorKind::WouldBlock if Instant::now() < until => Ok(None),
                 ErrorKind::WouldBlock => {
                     let answer = "too many peers wait there already";
-                    Err(CmError::new(Code::TimedOut, asked(), answer))
+                    Err(CmError::new(Code::TimedOut, asked(), answer)
+                        .cure("see that the peer's process runs and is not stopped"))
                 }
                 ErrorKind::ConnectionRefused => {
                     let answer = "there is no such device, or not any more";
@@ -287,7 +292,8 @@ impl Rendezvous {
         }
         if !is_of(socket.peer().map_err(failed)?, gid) {
             let answer = "it is of another process or user";
-            return Err(CmError::new(Code::Denied, asked(), answer));
+            return Err(CmError::new(Code::Denied, asked(), answer)
+                .cure("run both processes in one PID name space, as one user"));
         }
         Ok(Some(socket))
     }

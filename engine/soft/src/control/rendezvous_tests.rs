@@ -12,6 +12,7 @@ use doorbell_seam::provider::{
 use doorbell_seam::wc::{Status, Wc};
 use doorbell_seam::wr::{RecvWr, Remote, SendFlags, SendOp, SendWr, Sge};
 
+use super::rendezvous::{listener_name, pair_name};
 use super::sys::{READY_MAX, Socket};
 use super::tests::{SOON, attr};
 use super::wire::{ByNumber, Message};
@@ -45,21 +46,8 @@ impl Side {
     }
 
     /// The same; the peer may have that many READs and atomics in flight.
-    pub(super) fn connect_with(
-        &mut self,
-        (gid, num): (Gid, u32),
-        depth: u8,
-    ) -> Result<(), CmError> {
-        let fields = QpFields {
-            av: Some(AddressVector::to(gid)),
-            path_mtu: Some(Mtu::Bytes1024),
-            dest_qp: Some(num),
-            rq_psn: Some(0),
-            max_dest_rd_atomic: Some(depth),
-            min_rnr_timer: Some(12),
-            ..QpFields::to(QpState::Rtr)
-        };
-        self.device.modify_qp(&mut self.qp, QpState::Init, &fields)
+    pub(super) fn connect_with(&mut self, to: (Gid, u32), depth: u8) -> Result<(), CmError> {
+        self.device.modify_qp(&mut self.qp, QpState::Init, &rtr(to, depth))
     }
 
     pub(super) fn send(&mut self, text: &[u8]) {
@@ -87,6 +75,19 @@ impl Side {
     pub(super) fn poll(&mut self) -> Option<Wc> {
         let mut wc = [Wc::default()];
         (self.poller.poll(&mut wc) == 1).then(|| wc[0])
+    }
+}
+
+/// The fields of RTR with that peer, which may have that many READs and atomics in flight.
+fn rtr((gid, num): (Gid, u32), depth: u8) -> QpFields {
+    QpFields {
+        av: Some(AddressVector::to(gid)),
+        path_mtu: Some(Mtu::Bytes1024),
+        dest_qp: Some(num),
+        rq_psn: Some(0),
+        max_dest_rd_atomic: Some(depth),
+        min_rnr_timer: Some(12),
+        ..QpFields::to(QpState::Rtr)
     }
 }
 
@@ -297,7 +298,7 @@ fn a_sleeping_second_side_is_woken() {
 #[test]
 fn offers_of_liars_do_not_count() {
     let (mut one, mut two) = (Side::new(QpType::Rc), Side::new(QpType::Rc));
-    let name = super::rendezvous::listener_name(two.device.name(), two.gid);
+    let name = listener_name(two.device.name(), two.gid);
     let connected = || {
         let socket = Socket::new().unwrap();
         socket.connect(&name).unwrap();
@@ -318,7 +319,7 @@ fn offers_of_liars_do_not_count() {
     assert_eq!(next(&mut two, &mut one).status, Status::Success);
     // Without memory there is no link.
     let mut three = Side::new(QpType::Rc);
-    let name = super::rendezvous::listener_name(three.device.name(), three.gid);
+    let name = listener_name(three.device.name(), three.gid);
     let empty = Socket::new().unwrap();
     empty.connect(&name).unwrap();
     empty.send(&offer(one.gid, 77, three.qp.num()), &[]).unwrap();
@@ -337,6 +338,36 @@ fn offers_of_liars_do_not_count() {
 fn a_peer_that_does_not_exist_is_an_error() {
     let mut one = Side::new(QpType::Rc);
     assert_eq!(one.connect((Gid([1; 16]), 17)).unwrap_err().code(), Code::NoDevice);
+}
+
+/// Each error of a step to RTR says what to do.
+#[test]
+fn errors_name_the_cure() {
+    let mut one = Side::new(QpType::Rc);
+    let (here, device) = (one.name(), one.device.clone());
+    let mut failed = |to| {
+        let mut attempt = Attempt { until: Some(Instant::now()), ..Attempt::default() };
+        let fields = rtr(to, 1);
+        let step = device.try_modify_qp(&mut one.qp, QpState::Init, &fields, &mut attempt);
+        step.unwrap_err().to_string()
+    };
+    // Somebody else has the name of the pair.
+    let name = Socket::new().unwrap();
+    name.bind(&pair_name(here, (here.0, 17))).unwrap();
+    let error = failed((here.0, 17));
+    assert!(error.contains("end the process that holds the name"), "{error}");
+    // The listener is full; or it is that of another process than the GID says.
+    for (byte, peers, cure) in [(15, 1, "is not stopped"), (3, 0, "in one PID name space")] {
+        let mut gid = here.0;
+        gid.0[byte] ^= 0x55;
+        let name = listener_name(device.name(), gid);
+        let [listener, peer] = [(); 2].map(|()| Socket::new().unwrap());
+        listener.bind(&name).unwrap();
+        listener.listen(0).unwrap();
+        (0..peers).for_each(|_| peer.connect(&name).unwrap());
+        let error = failed((gid, 17));
+        assert!(error.contains(cure), "{error}");
+    }
 }
 
 /// What a queue pair's own access flags do not allow, its peer may not do (QP rights, SM-6).
