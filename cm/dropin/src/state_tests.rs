@@ -19,7 +19,7 @@ use crate::device::{ibv_get_device_list, ibv_query_gid};
 use crate::memory::{ibv_alloc_pd, ibv_reg_mr};
 use crate::open::ibv_open_device;
 use crate::post::{post_recv, post_send};
-use crate::qp::{ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, ibv_query_qp};
+use crate::qp::{ibv_destroy_qp, ibv_modify_qp, ibv_query_qp};
 use crate::srq::{ibv_create_srq, post_srq_recv};
 
 /// The longest wait for a completion, on a busy machine.
