@@ -6,7 +6,7 @@
 //!
 //! Each offer ends exactly once at the sender ([`Received::Done`], or [`Large::lost`]), and the
 //! bytes must not change until then. Each accepted offer ends exactly once at the receiver
-//! ([`Large::read`], or [`Large::lost`]).
+//! ([`Large::read`], [`Large::progress`], or [`Large::lost`]). Take or decline an offer once.
 
 use std_alloc::vec;
 use std_alloc::vec::Vec;
@@ -223,8 +223,9 @@ impl Large {
     /// enough.
     ///
     /// # Errors
-    /// `TooMany`; `OutOfBounds`: the piece is too short. It never fails for lack of room: the reads
-    /// begin when there is room, see [`Large::progress`].
+    /// `NotConnected`: the peer is gone. `FinishedSending`: this side may neither read from it nor
+    /// answer. `TooMany`; `OutOfBounds`: the piece is too short. It never fails for lack of room:
+    /// the reads begin when there is room, see [`Large::progress`].
     pub fn take<P: Provider>(
         &mut self,
         out: &mut Outbox<'_, P>,
@@ -236,6 +237,8 @@ impl Large {
         if to.length < offer.length || last.and_then(|at| out.remote(to.region, at)).is_none() {
             return Err(SendError::OutOfBounds);
         }
+        // Of a peer that is gone no event would come to end the transfer.
+        out.accepts(offer.peer)?;
         let (index, place) = self.free()?;
         place.transfer =
             Transfer::In { offer, key, to, got: 0, asked: 0, in_flight: 0, failed: None };
@@ -266,20 +269,13 @@ impl Large {
     ) -> Option<Arrived> {
         let index = usize::try_from(token.checked_sub(self.tokens)?).ok()?;
         let transfer = self.transfer(index)?;
-        let Transfer::In { offer, key, got, in_flight, failed, .. } = transfer else { return None };
+        let Transfer::In { offer, got, in_flight, failed, .. } = transfer else { return None };
         *in_flight = in_flight.saturating_sub(1);
         match result {
             Ok(()) => *got += (offer.length - *got).min(CHUNK),
             Err(status) => *failed = failed.or(Some(status)),
         }
-        // After a failure the others in flight are flushed, and use the memory until then.
-        let failure = failed.map(|status| {
-            (*in_flight == 0).then_some(Arrived { offer: *offer, key: *key, result: Err(status) })
-        });
-        if matches!(failure, Some(Some(_))) {
-            *transfer = Transfer::Free;
-        }
-        let arrived = failure.unwrap_or_else(|| self.finish(out, index));
+        let arrived = self.finish(out, index);
         // Other messages may wait only for a turn that allows more. They come first, so that a long
         // message does not keep them waiting.
         for other in (index + 1..self.places.len()).chain(0..=index) {
@@ -291,17 +287,16 @@ impl Large {
         arrived
     }
 
-    /// Continues transfers that found no room before. Returns a message that has arrived, if there
-    /// is one. Call it in [`crate::worker::Handler::on_idle`] until it returns `None`.
+    /// Continues transfers that found no room before. Returns a message that has arrived or failed,
+    /// if there is one: a transfer fails if this side has finished sending to the peer before it
+    /// has asked for all bytes. Call it in [`crate::worker::Handler::on_idle`] until it returns `None`.
     pub fn progress<P: Provider>(&mut self, out: &mut Outbox<'_, P>) -> Option<Arrived> {
         // Idle turns follow each other without a number of their own.
         self.posted.1 = 0;
         for index in 0..self.places.len() {
-            if matches!(self.transfer(index), Some(Transfer::In { failed: None, .. })) {
-                self.ask(out, index);
-                if let Some(arrived) = self.finish(out, index) {
-                    return Some(arrived);
-                }
+            self.ask(out, index);
+            if let Some(arrived) = self.finish(out, index) {
+                return Some(arrived);
             }
         }
         None
@@ -341,7 +336,8 @@ impl Large {
         self.places.iter().map(of).sum()
     }
 
-    /// Asks for the next bytes, as far as there is room for requests and this turn allows more.
+    /// Asks for the next bytes, as far as there is room for requests and this turn allows more. If
+    /// the worker will not accept the request later either, the transfer has failed.
     fn ask<P: Provider>(&mut self, out: &mut Outbox<'_, P>, index: usize) {
         let token = self.tokens + index as u64;
         if self.posted.0 != out.turn() {
@@ -349,9 +345,12 @@ impl Large {
         }
         let posted = &mut self.posted.1;
         let transfer = self.places.get_mut(index).map(|place| &mut place.transfer);
-        let Some(Transfer::In { offer, to, asked, in_flight, failed: None, .. }) = transfer else {
+        let Some(Transfer::In { offer, to, asked, in_flight, failed, .. }) = transfer else {
             return;
         };
+        if failed.is_some() {
+            return;
+        }
         // The offer says that these bytes may be read, and how many there are.
         let there = RemoteMemory::new(offer.at, offer.length.into(), Access::REMOTE_READ);
         while *posted < IN_TURN && *in_flight < IN_FLIGHT && *asked < offer.length {
@@ -362,7 +361,12 @@ impl Large {
             // The offered bytes do not change before the answer to this offer, so the READ need not
             // wait until the peer has taken the answers to others. On soft it then reads at once:
             // in order it went through the ring, and a stream of 1 MiB took 12 times as long.
-            if out.request_unordered(offer.peer, &request).is_err() {
+            if let Err(error) = out.request_unordered(offer.peer, &request) {
+                *failed = match error {
+                    error if error.is_back_pressure() => None,
+                    SendError::NotConnected => Some(Status::Flushed),
+                    _ => Some(Status::LocalQpOperation),
+                };
                 return;
             }
             *asked += length;
@@ -371,16 +375,27 @@ impl Large {
         }
     }
 
-    /// Once all bytes have arrived: tells the sender and ends the transfer, if there is room to
-    /// tell.
+    /// Ends a transfer. Once all bytes have arrived: tells the sender, if there is room to tell. A
+    /// sender that can no longer be told learns from the end of the connection.
     fn finish<P: Provider>(&mut self, out: &mut Outbox<'_, P>, index: usize) -> Option<Arrived> {
         let transfer = self.transfer(index)?;
-        let Transfer::In { offer, key, got, .. } = *transfer else { return None };
-        if got < offer.length || out.send(offer.peer, &answer(TAKEN, offer.number)).is_err() {
+        let Transfer::In { offer, key, got, in_flight, failed, .. } = *transfer else {
             return None;
-        }
+        };
+        let result = match failed {
+            // The others in flight are flushed, and use the memory until then.
+            Some(status) if in_flight == 0 => Err(status),
+            None if got == offer.length => {
+                let told = out.send(offer.peer, &answer(TAKEN, offer.number));
+                if told.is_err_and(SendError::is_back_pressure) {
+                    return None;
+                }
+                Ok(())
+            }
+            _ => return None,
+        };
         *transfer = Transfer::Free;
-        Some(Arrived { offer, key, result: Ok(()) })
+        Some(Arrived { offer, key, result })
     }
 
     fn end_out(&mut self, from: PeerId, said: u32) -> Option<u64> {

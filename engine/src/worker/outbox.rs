@@ -96,6 +96,11 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.request(peer, request, SendFlags::UNORDERED)
     }
 
+    /// Whether the peer takes messages and requests, apart from room.
+    pub(crate) fn accepts(&mut self, peer: PeerId) -> Result<(), SendError> {
+        self.core.sender.peers.get(peer).ok_or(SendError::NotConnected)?.accepts()
+    }
+
     /// The turns so far, without the short ones that are not counted yet.
     pub(crate) fn turn(&self) -> u64 {
         self.core.turn

@@ -70,6 +70,13 @@ pub enum SendError {
     TooLongForPeer,
 }
 
+impl SendError {
+    /// True if the same call may succeed later: it is refused only for lack of room.
+    pub(crate) fn is_back_pressure(self) -> bool {
+        matches!(self, Self::Full | Self::NoCredit | Self::NoBlock | Self::TooMany | Self::NoTimer)
+    }
+}
+
 impl fmt::Debug for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -285,3 +285,50 @@ fn a_peer_that_goes_in_the_middle_leaves_nothing() {
     }
     assert!(failed > 0, "no read ever failed");
 }
+
+/// Takes an offer from outside the handler.
+fn take(side: &mut Side<Hands>, offer: Offer) -> Result<(), SendError> {
+    let region = side.worker.handler().region.unwrap();
+    let mut large = std::mem::replace(&mut side.worker.handler_mut().large, Large::new(0, 0));
+    let to = Piece { region, offset: 0, length: offer.length() };
+    let result = large.take(&mut side.worker.outbox(), offer, to, 7);
+    side.worker.handler_mut().large = large;
+    result
+}
+
+/// A side that has an offer of that length, and the sides' queue pairs. It did not take it at once.
+fn offered(length: u32) -> (Side<Hands>, Side<Hands>, (u32, u32), Offer) {
+    let (mut one, mut two, nums) = pair();
+    two.worker.handler_mut().next = BYTES;
+    offer(&mut one, 0, length, 1).unwrap();
+    one.worker.turn();
+    two.worker.turn();
+    let offer = two.worker.handler_mut().declines.pop().unwrap();
+    (one, two, nums, offer)
+}
+
+/// An offer of a peer that is gone cannot be taken: no event would come to end it.
+#[test]
+fn an_offer_of_a_peer_that_is_gone_is_not_taken() {
+    let (mut one, mut two, nums, offer) = offered(1 << 20);
+    assert!(one.intake.gone(nums.0) && two.intake.gone(nums.1));
+    turns(&mut one, &mut two, 1200);
+    assert_eq!(take(&mut two, offer), Err(SendError::NotConnected));
+    assert_eq!(two.worker.handler().large.pending(), 0);
+}
+
+/// A side that has finished sending may neither read nor answer: what it has taken ends.
+#[test]
+fn a_transfer_ends_when_its_side_has_finished_sending() {
+    for (length, whole) in [(1 << 20, false), (1 << 10, true)] {
+        let (mut one, mut two, _, offer) = offered(length);
+        assert_eq!(take(&mut two, offer), Ok(()));
+        two.worker.outbox().finish_sending(offer.peer());
+        turns(&mut one, &mut two, 1200);
+        let hands = two.worker.handler();
+        assert_eq!(hands.large.pending(), 0, "{length} bytes");
+        let ends: Vec<_> = hands.taken.iter().map(|a| (a.key, a.result.is_ok())).collect();
+        assert_eq!(ends, [(7, whole)], "{length} bytes");
+        assert_eq!(take(&mut two, offer), Err(SendError::FinishedSending));
+    }
+}
