@@ -94,11 +94,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     pub fn advance(&mut self, now: u64) -> usize {
         self.core.timers.now = self.core.timers.now.max(now);
         let mut fired = 0;
-        // If a handler sets a timer that is due at once, the next advance calls it.
-        let most = self.core.timers.len();
-        while fired < most
-            && let Some(key) = self.core.timers.fire()
-        {
+        // Timers that handlers set meanwhile wait for the next call, so this one ends.
+        let set = self.core.timers.set_so_far();
+        while let Some(key) = self.core.timers.fire(set) {
             fired += 1;
             self.settled = false;
             self.handler.on_timer(key, &mut Outbox { core: &mut self.core });

@@ -14,7 +14,9 @@ pub struct TimerId {
 
 #[derive(Clone, Copy, Default)]
 struct Timer {
+    /// When it is due. Of two at the same time, the one that was set first comes first.
     at: u64,
+    serial: u64,
     key: u64,
     generation: u32,
     /// Its place in the heap.
@@ -27,6 +29,8 @@ pub(super) struct Timers {
     heap: Vec<u32>,
     free: Vec<u32>,
     pub(super) now: u64,
+    /// The timers set so far.
+    set: u64,
 }
 
 impl Timers {
@@ -36,15 +40,19 @@ impl Timers {
             heap: Vec::with_capacity(most as usize),
             free: (0..most).rev().collect(),
             now: 0,
+            set: 0,
         }
     }
 
-    /// Sets a timer; `None` if all are set.
+    /// Sets a timer; `None` if all are set. A time that is over counts as now: otherwise a handler
+    /// that sets such a timer again and again would keep back those that are due.
     pub(super) fn set(&mut self, at: u64, key: u64) -> Option<TimerId> {
         let index = self.free.pop()?;
         let place = self.heap.len();
         let timer = self.timers.get_mut(index as usize)?;
-        (timer.at, timer.key, timer.place) = (at, key, place as u32);
+        (timer.at, timer.serial) = (at.max(self.now), self.set);
+        (timer.key, timer.place) = (key, place as u32);
+        self.set += 1;
         let generation = timer.generation;
         self.heap.put(index);
         self.rise(place);
@@ -64,31 +72,32 @@ impl Timers {
         true
     }
 
-    /// Takes out the timer that is due first, and returns its key.
-    pub(super) fn fire(&mut self) -> Option<u64> {
+    /// The timers set so far: see [`Timers::fire`].
+    pub(super) fn set_so_far(&self) -> u64 {
+        self.set
+    }
+
+    /// Takes out the timer that is due first, and returns its key. `None`: none is due of the first
+    /// `set` timers that were set.
+    pub(super) fn fire(&mut self, set: u64) -> Option<u64> {
         let first = *self.heap.first()?;
-        let Timer { at, key, .. } = *self.timers.get(first as usize)?;
-        if at > self.now {
+        let Timer { at, serial, key, .. } = *self.timers.get(first as usize)?;
+        if at > self.now || serial >= set {
             return None;
         }
         self.remove(0);
         Some(key)
     }
 
-    /// The number of timers that are set.
-    pub(super) fn len(&self) -> usize {
-        self.heap.len()
-    }
-
     /// When the next is due.
     pub(super) fn next_at(&self) -> Option<u64> {
-        self.heap.first().map(|_| self.at(0))
+        self.heap.first().map(|_| self.order(0).0)
     }
 
-    /// When the timer at a place of the heap is due; never where there is none.
-    fn at(&self, place: usize) -> u64 {
+    /// When the timer at a place of the heap is due, and its number; never where there is none.
+    fn order(&self, place: usize) -> (u64, u64) {
         let timer = self.heap.get(place).and_then(|index| self.timers.get(*index as usize));
-        timer.map_or(u64::MAX, |timer| timer.at)
+        timer.map_or((u64::MAX, u64::MAX), |timer| (timer.at, timer.serial))
     }
 
     fn remove(&mut self, place: usize) {
@@ -121,7 +130,7 @@ impl Timers {
     }
 
     fn rise(&mut self, mut place: usize) {
-        while place > 0 && self.at(place) < self.at((place - 1) / 2) {
+        while place > 0 && self.order(place) < self.order((place - 1) / 2) {
             self.swap(place, (place - 1) / 2);
             place = (place - 1) / 2;
         }
@@ -132,7 +141,7 @@ impl Timers {
             let (left, right) = (2 * place + 1, 2 * place + 2);
             let mut least = place;
             for child in [left, right] {
-                if child < self.heap.len() && self.at(child) < self.at(least) {
+                if child < self.heap.len() && self.order(child) < self.order(least) {
                     least = child;
                 }
             }
@@ -162,8 +171,8 @@ mod tests {
             let dice = seed >> 40;
             match dice % 4 {
                 0 | 1 => {
-                    let at = timers.now + dice % 97;
-                    let id = timers.set(at, key);
+                    let id = timers.set((timers.now + dice % 97).saturating_sub(9), key);
+                    let at = timers.now + (dice % 97).saturating_sub(9);
                     assert_eq!(id.is_some(), plain.len() < 32);
                     if let Some(id) = id {
                         plain.insert((at, key));
@@ -181,10 +190,10 @@ mod tests {
                 }
                 _ => {
                     timers.now += dice % 13;
-                    while let Some(fired) = timers.fire() {
+                    while let Some(fired) = timers.fire(u64::MAX) {
                         let (at, id) = ids.remove(&fired).unwrap();
-                        assert!(at <= timers.now && plain.first().unwrap().0 == at);
-                        assert!(plain.remove(&(at, fired)));
+                        assert!(at <= timers.now);
+                        assert_eq!(plain.pop_first(), Some((at, fired)));
                         assert!(!timers.cancel(id), "it has fired");
                     }
                 }

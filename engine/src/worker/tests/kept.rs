@@ -15,7 +15,9 @@ struct Keeper {
     stale: bool,
     down: Vec<Option<u8>>,
     fired: Vec<u64>,
+    /// Sets another timer, for now or for the past.
     again: bool,
+    past: bool,
     /// The addresses of the messages.
     blocks: BTreeSet<usize>,
 }
@@ -42,7 +44,8 @@ impl<P: Provider> Handler<P> for Keeper {
     fn on_timer(&mut self, key: u64, out: &mut Outbox<'_, P>) {
         self.fired.push(key);
         if self.again {
-            assert!(out.set_timer(out.now(), key + 1).is_some());
+            let at = if self.past { 0 } else { out.now() };
+            assert!(out.set_timer(at, key + 1).is_some());
         }
     }
 }
@@ -172,6 +175,19 @@ fn timers_fire_once_and_in_order() {
     two.worker.outbox().set_timer(0, 100).unwrap();
     assert_eq!((two.worker.advance(41), two.worker.advance(41)), (1, 1));
     assert_eq!(two.worker.handler().fired[3..], [100, 101]);
+}
+
+/// A handler that sets a timer for a time that is over keeps no other back.
+#[test]
+fn timers_set_for_the_past_keep_no_other_back() {
+    let (_, mut two, _) = pair(Keeper { again: true, past: true, ..Keeper::default() });
+    two.worker.advance(50);
+    let mut out = two.worker.outbox();
+    assert!(out.set_timer(50, 10).is_some() && out.set_timer(50, 20).is_some());
+    assert_eq!(two.worker.advance(50), 2);
+    assert_eq!(two.worker.handler().fired, [10, 20]);
+    assert_eq!(two.worker.advance(50), 2);
+    assert_eq!(two.worker.handler().fired[2..], [11, 21]);
 }
 
 /// Enough blocks for a whole post, given back between two turns, are posted with the next turn,
