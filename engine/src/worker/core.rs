@@ -142,13 +142,14 @@ impl<P: Provider> Core<P> {
     pub(super) fn ask_keep(&mut self, message: &Message<'_>) -> Option<Token> {
         let block = self.sender.accounts.recv.block_of(message)?;
         let Message { peer, length, imm, written, .. } = *message;
-        self.kept.ask(KeptMessage { peer, block, length: length as u32, imm, written })
+        let keeping = KeptMessage { peer, block, length: length as u32, imm, written };
+        self.kept.ask(keeping, self.sender.accounts.stats.refilled)
     }
 
     /// Keeps the block, by the handler's verdict.
     #[cold]
     pub(super) fn keep(&mut self, slot: u32, block: u32, token: Token) {
-        if !self.kept.keep(block, token) {
+        if !self.kept.keep(block, token, self.sender.accounts.stats.refilled) {
             self.sender.done_with(slot, block);
         }
     }

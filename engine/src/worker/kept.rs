@@ -18,8 +18,9 @@ pub(super) struct KeptMessage {
 #[derive(Clone, Copy)]
 enum Place {
     Free,
-    /// A token was given out in this call; the verdict decides about it.
-    Asked(KeptMessage),
+    /// A token was given out, and has no verdict yet: with it the counter of receives that the
+    /// worker had given back by then. It tells a later message in the same block apart.
+    Asked(KeptMessage, u64),
     Kept(KeptMessage),
 }
 
@@ -40,26 +41,29 @@ impl Kept {
         }
     }
 
-    /// A token for the message in hand, which counts once the verdict says so. `None`: all are
-    /// taken.
-    pub(super) fn ask(&mut self, keeping: KeptMessage) -> Option<Token> {
+    /// A token for the message in hand, which counts once the verdict says so. `refilled` counts
+    /// the receives that were given back. `None`: all are taken.
+    pub(super) fn ask(&mut self, keeping: KeptMessage, refilled: u64) -> Option<Token> {
         // Forgets a token that was requested and not used.
         let index = self.asked.take().or_else(|| self.free.pop())?;
         let (generation, place) = self.places.get_mut(index as usize)?;
         *generation = generation.wrapping_add(1);
-        *place = Place::Asked(keeping);
+        *place = Place::Asked(keeping, refilled);
         self.asked = Some(index);
         Some(Token::new(index, *generation))
     }
 
-    /// The verdict: block `block` is kept. False if the token is not one given for it in this call.
-    pub(super) fn keep(&mut self, block: u32, token: Token) -> bool {
+    /// The verdict: block `block` is kept. False if the token is not one given for it in this call:
+    /// a block comes again only after it was given back, and no call gives blocks back.
+    pub(super) fn keep(&mut self, block: u32, token: Token, refilled: u64) -> bool {
         let Some((generation, place)) = self.places.get_mut(token.index() as usize) else {
             return false;
         };
         match *place {
-            Place::Asked(keeping)
-                if keeping.block == block && *generation == token.generation() =>
+            Place::Asked(keeping, then)
+                if keeping.block == block
+                    && then == refilled
+                    && *generation == token.generation() =>
             {
                 *place = Place::Kept(keeping);
                 self.asked = None;

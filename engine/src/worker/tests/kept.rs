@@ -13,6 +13,8 @@ struct Keeper {
     fickle: bool,
     /// Returns `Keep` with a token of another message.
     stale: bool,
+    /// Does so without asking for a token.
+    silent: bool,
     down: Vec<Option<u8>>,
     fired: Vec<u64>,
     /// Sets another timer, for now or for the past.
@@ -26,7 +28,7 @@ impl<P: Provider> Handler<P> for Keeper {
     fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
         self.blocks.insert(message.bytes().as_ptr() as usize);
         if let (true, Some(token)) = (self.stale, self.tokens.first()) {
-            let _ = out.keep(&message);
+            let _ = if self.silent { None } else { out.keep(&message) };
             return Verdict::Keep(*token);
         }
         let Some(token) = out.keep(&message) else {
@@ -129,6 +131,19 @@ fn a_verdict_with_the_token_of_another_message_keeps_nothing() {
     assert!(two.worker.outbox().give_back(token));
     two.worker.handler_mut().stale = false;
     assert_all_receives_go_round(&mut one, &mut two);
+}
+
+/// A token that was not used names no later message, though that comes in the same block.
+#[test]
+fn an_unused_token_keeps_no_later_message_in_its_block() {
+    let (mut one, mut two, _) = pair(Keeper { fickle: true, ..Keeper::default() });
+    send(&mut one, &mut two, 0..1);
+    let mut other = side(&CONFIG, false);
+    connect(&mut other, &mut two);
+    (two.worker.handler_mut().stale, two.worker.handler_mut().silent) = (true, true);
+    send(&mut other, &mut two, 0..2 * CONFIG.recv_blocks as u8);
+    let hands = two.worker.handler();
+    assert_eq!((hands.blocks.len(), two.worker.kept()), (CONFIG.recv_blocks as usize, 0));
 }
 
 /// Lost tokens leak nothing: the kept messages of a peer can be read when it goes, and come home.
