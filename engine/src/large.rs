@@ -13,6 +13,7 @@ use std_alloc::vec::Vec;
 
 use crate::provider::{Access, Provider};
 use crate::remote::RemoteMemory;
+use crate::search;
 use crate::wc::Status;
 use crate::worker::{Message, Outbox, PeerId, Piece, Request, SendError};
 use crate::wr::Remote;
@@ -141,6 +142,8 @@ pub struct Large {
     tokens: u64,
     /// The last turn in which READs were posted, and how many.
     posted: (u64, u32),
+    /// Where the next search begins.
+    next: usize,
 }
 
 impl Large {
@@ -154,6 +157,7 @@ impl Large {
             ],
             tokens,
             posted: (0, 0),
+            next: 0,
         }
     }
 
@@ -313,10 +317,10 @@ impl Large {
             }
             _ => None,
         };
-        let (place, lost) = self.places.iter_mut().find_map(|place| {
-            let lost = lost(&place.transfer)?;
-            Some((place, lost))
-        })?;
+        let is_lost = |place: &Place| lost(&place.transfer).is_some();
+        let index = search::resume(&self.places, &mut self.next, is_lost)?;
+        let place = self.places.get_mut(index)?;
+        let lost = lost(&place.transfer)?;
         *place = Place { generation: place.generation.wrapping_add(1), transfer: Transfer::Free };
         Some(lost)
     }

@@ -19,6 +19,7 @@ pub mod metrics;
 #[cfg(loom)]
 mod models;
 pub mod rpc;
+mod search;
 pub mod worker;
 
 use doorbell_base::{prefetch, room, sync};

@@ -17,6 +17,7 @@ use std_alloc::vec::Vec;
 use crate::latency::Latency;
 use crate::provider::Provider;
 use crate::room::Room;
+use crate::search;
 use crate::worker::{Message, Outbox, PeerId, SendError, TimerId};
 
 /// Bytes in front of the payload.
@@ -83,6 +84,8 @@ pub struct Calls {
     stage: Box<[u8]>,
     timers: u64,
     latency: Option<Latency>,
+    /// Where the next search begins.
+    next: usize,
 }
 
 impl Calls {
@@ -97,6 +100,7 @@ impl Calls {
             stage: vec![0; HEADER + bytes].into_boxed_slice(),
             timers,
             latency: None,
+            next: 0,
         }
     }
 
@@ -198,7 +202,7 @@ impl Calls {
     /// it in [`crate::worker::Handler::on_peer_down`].
     pub fn lost<P: Provider>(&mut self, out: &mut Outbox<'_, P>, peer: PeerId) -> Option<u64> {
         let of = |place: &Place| place.call.is_some_and(|call| call.peer == peer);
-        let index = self.places.iter().position(of)?;
+        let index = search::resume(&self.places, &mut self.next, of)?;
         let generation = self.places.get(index)?.generation;
         self.cancel(out, CallId { index: index as u16, generation })
     }

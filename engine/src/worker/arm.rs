@@ -39,7 +39,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     #[inline(never)]
     pub fn arm(&mut self) -> Result<Armed<'_, P, H>, Busy> {
         self.core.refill(Refill::All);
-        CreditReturns::settle(&mut self.core.sender, &self.core.kept);
+        CreditReturns::settle(&mut self.core.sender);
         self.settled = false;
         self.publish_stats();
         self.check_health();

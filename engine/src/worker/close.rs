@@ -111,8 +111,8 @@ impl<P: Provider> Core<P> {
     /// True if the whole worker drains, and the handler keeps a message of the peer that it may
     /// still answer.
     fn owes_answer(&mut self, id: PeerId) -> bool {
-        let may_answer = |peer: &mut Peer<P>| !peer.sends_ended;
-        self.draining && self.sender.peers.get(id).is_some_and(may_answer) && self.kept.has_of(id)
+        let owes = |peer: &mut Peer<P>| peer.kept > 0 && !peer.sends_ended;
+        self.draining && self.sender.peers.get(id).is_some_and(owes)
     }
 
     /// The handler closes a peer: asks the control plane to tell the other side.

@@ -151,7 +151,18 @@ impl<P: Provider> Core<P> {
     pub(super) fn keep(&mut self, slot: u32, block: u32, token: Token) {
         if !self.kept.keep(block, token, self.sender.accounts.stats.refilled) {
             self.sender.done_with(slot, block);
+        } else if let Some(peer) = self.sender.peers.at(slot) {
+            peer.kept += 1;
         }
+    }
+
+    /// Takes a kept message out: the token is used up.
+    fn take_kept(&mut self, token: Token) -> Option<KeptMessage> {
+        let kept = self.kept.take(token)?;
+        if let Some(peer) = self.sender.peers.get(kept.peer) {
+            peer.kept -= 1;
+        }
+        Some(kept)
     }
 
     /// Lends a kept message out again.
@@ -169,7 +180,7 @@ impl<P: Provider> Core<P> {
             return Err(SendError::FinishedSending);
         }
         let KeptMessage { peer, block, .. } =
-            self.kept.take(token).ok_or(SendError::NotConnected)?;
+            self.take_kept(token).ok_or(SendError::NotConnected)?;
         if self.sender.peers.get(peer).is_some_and(|peer| peer.is_up()) {
             self.replies.reply(&mut self.sender, peer.slot, block, length);
             return Ok(());
@@ -180,7 +191,7 @@ impl<P: Provider> Core<P> {
 
     /// Takes a kept block home.
     pub(super) fn give_back(&mut self, token: Token) -> bool {
-        let kept = self.kept.take(token);
+        let kept = self.take_kept(token);
         if let Some(KeptMessage { peer, block, .. }) = kept {
             self.sender.done_with(peer.slot, block);
         }
@@ -190,8 +201,11 @@ impl<P: Provider> Core<P> {
     /// Takes home everything that is kept of a peer.
     #[cold]
     pub(super) fn drop_kept(&mut self, peer: PeerId) {
-        while let Some(kept) = self.kept.take_of(peer) {
-            self.sender.accounts.recv.free(kept.block);
+        let count = self.sender.peers.get(peer).map_or(0, |peer| core::mem::take(&mut peer.kept));
+        for _ in 0..count {
+            if let Some(kept) = self.kept.take_of(peer) {
+                self.sender.accounts.recv.free(kept.block);
+            }
         }
     }
 

@@ -5,8 +5,6 @@ use super::batch::request;
 use super::breach::Breach;
 use super::credit::{Credit, PeerCredit};
 use super::held::Held;
-use super::kept::Kept;
-use super::message::PeerId;
 use super::peers::{Conduct, Peer, PeerState};
 use super::recv_blocks::Refill;
 use super::sender::Sender;
@@ -19,11 +17,11 @@ const REVIEW_CALLS: u32 = 256;
 
 impl<P: Provider> Peer<P> {
     /// Before the peer is told: how long its window is from now on.
-    fn adjust_window(&mut self, id: PeerId, kept: &Kept) -> Result<(), Breach> {
+    fn adjust_window(&mut self) -> Result<(), Breach> {
         let Some(grant) = &mut self.grant else { return Ok(()) };
         let untold = self.credit.begin_return();
         // What the peer has given back of its base window it gets again.
-        let held = || kept.count_of(id) + self.deferred + self.sq.held_recv_blocks();
+        let held = || self.kept + self.deferred + self.sq.held_recv_blocks();
         let given = self.credit.take_back(grant.word(), held)?;
         if untold > grant.window() {
             // More is untold than the window holds, so the peer sent more than it was told of.
@@ -51,12 +49,7 @@ impl<P: Provider> Peer<P> {
     /// Reviews both windows. The peer is asked for what it does not use, or gets what it waits for;
     /// and this side gives back what it does not use, or says that it waits for more. True if the
     /// peer is to be told, and was not to be already.
-    fn review_credit(
-        &mut self,
-        id: PeerId,
-        kept: &Kept,
-        conduct: &mut Conduct,
-    ) -> Result<bool, Breach> {
+    fn review_credit(&mut self, conduct: &mut Conduct) -> Result<bool, Breach> {
         let Some(grant) = &mut self.grant else { return Ok(false) };
         let word = grant.word();
         let wants = Credit::is_wanted(word);
@@ -64,7 +57,7 @@ impl<P: Provider> Peer<P> {
         self.credit.end_review();
         grant.set_borrower(uses);
         // What the peer has given back of its base window it gets again.
-        let held = || kept.count_of(id) + self.deferred + self.sq.held_recv_blocks();
+        let held = || self.kept + self.deferred + self.sq.held_recv_blocks();
         self.credit.check_sent(held())?;
         self.credit.check_word(self.sq.messages(), word, &mut conduct.granted)?;
         let given = self.credit.take_back(word, held)?;
@@ -114,9 +107,9 @@ impl CreditReturns {
     /// of half a window. One that waits for more than half a window would wait for ever.
     #[cold]
     #[inline(never)]
-    pub(super) fn settle<P: Provider>(sender: &mut Sender<P>, kept: &Kept) {
+    pub(super) fn settle<P: Provider>(sender: &mut Sender<P>) {
         for slot in 0..sender.peers.slots() {
-            Self::review(sender, slot, kept);
+            Self::review(sender, slot);
             let Some(peer) = sender.peers.at(slot) else { continue };
             if peer.is_up() && peer.credit_falls_due() {
                 sender.accounts.credit_due.put(slot);
@@ -125,21 +118,21 @@ impl CreditReturns {
     }
 
     /// Reviews the windows of a few peers: others may need what they do not use.
-    pub(super) fn review_some<P: Provider>(&mut self, sender: &mut Sender<P>, kept: &Kept) {
+    pub(super) fn review_some<P: Provider>(&mut self, sender: &mut Sender<P>) {
         let slots = sender.peers.slots();
         for _ in 0..slots.div_ceil(REVIEW_CALLS) {
             self.reviewed = if self.reviewed + 1 < slots { self.reviewed + 1 } else { 0 };
-            Self::review(sender, self.reviewed, kept);
+            Self::review(sender, self.reviewed);
         }
     }
 
-    fn review<P: Provider>(sender: &mut Sender<P>, slot: u32, kept: &Kept) {
+    fn review<P: Provider>(sender: &mut Sender<P>, slot: u32) {
         sender.end_reservation(slot);
         let Some((peer, conduct)) = sender.peers.conduct(slot) else { return };
         if !peer.is_up() {
             return;
         }
-        match peer.review_credit(peer.id(slot), kept, conduct) {
+        match peer.review_credit(conduct) {
             Ok(true) => sender.accounts.credit_due.put(slot),
             Ok(false) => {}
             Err(breach) => Self::end_for(sender, slot, breach),
@@ -160,7 +153,7 @@ impl CreditReturns {
     /// Tells peers how much they may send by now.
     #[cold]
     #[inline(never)]
-    pub(super) fn tell_due<P: Provider>(sender: &mut Sender<P>, messages: &Kept) {
+    pub(super) fn tell_due<P: Provider>(sender: &mut Sender<P>) {
         // The receives they are told of must be there: all but those set aside for the refill.
         sender.accounts.recv.refill(Refill::Batch, &mut sender.accounts.stats);
         if sender.accounts.recv.is_refill_due() {
@@ -170,7 +163,7 @@ impl CreditReturns {
         let mut n = 0;
         while let Some(slot) = sender.accounts.credit_due.get(n).copied() {
             n += 1;
-            if !Self::tell(sender, slot, messages)
+            if !Self::tell(sender, slot)
                 && let Some(place) = sender.accounts.credit_due.get_mut(kept)
             {
                 *place = slot;
@@ -181,7 +174,7 @@ impl CreditReturns {
     }
 
     /// Writes the word of one peer. False: later, because its send queue has no slot.
-    fn tell<P: Provider>(sender: &mut Sender<P>, slot: u32, kept: &Kept) -> bool {
+    fn tell<P: Provider>(sender: &mut Sender<P>, slot: u32) -> bool {
         let Some(peer) = sender.peers.at(slot) else { return true };
         if matches!(peer.state, PeerState::Free | PeerState::Closing { .. }) {
             peer.credit.due = false;
@@ -195,7 +188,7 @@ impl CreditReturns {
         if peer.sq.is_full_for_credit() {
             return false;
         }
-        if let Err(breach) = peer.adjust_window(peer.id(slot), kept) {
+        if let Err(breach) = peer.adjust_window() {
             peer.credit.due = false;
             Self::end_for(sender, slot, breach);
             return true;

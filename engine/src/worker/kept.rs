@@ -4,6 +4,7 @@ use std_alloc::vec::Vec;
 
 use super::message::{PeerId, Token};
 use crate::room::Room;
+use crate::search;
 
 /// The message that a token names.
 #[derive(Clone, Copy)]
@@ -30,6 +31,8 @@ pub(super) struct Kept {
     free: Vec<u32>,
     /// The place of a token whose verdict is outstanding, or was never given.
     asked: Option<u32>,
+    /// Where the next search begins.
+    next: usize,
 }
 
 impl Kept {
@@ -38,6 +41,7 @@ impl Kept {
             places: (0..most).map(|_| (0, Place::Free)).collect(),
             free: (0..most).rev().collect(),
             asked: None,
+            next: 0,
         }
     }
 
@@ -92,31 +96,13 @@ impl Kept {
 
     /// Takes out one kept message of a peer, if there is one.
     pub(super) fn take_of(&mut self, peer: PeerId) -> Option<KeptMessage> {
-        if self.len() == 0 {
-            return None;
-        }
         let of = |place: &Place| matches!(place, Place::Kept(keeping) if keeping.peer == peer);
-        let index = self.places.iter().position(|(_, place)| of(place))? as u32;
-        let Some((_, Place::Kept(keeping))) = self.places.get(index as usize).copied() else {
+        let index = search::resume(&self.places, &mut self.next, |(_, place)| of(place))?;
+        let Some((_, Place::Kept(keeping))) = self.places.get(index).copied() else {
             return None;
         };
-        self.clear(index);
+        self.clear(index as u32);
         Some(keeping)
-    }
-
-    /// True if a message of that peer is kept.
-    pub(super) fn has_of(&self, peer: PeerId) -> bool {
-        let of = |place: &Place| matches!(place, Place::Kept(keeping) if keeping.peer == peer);
-        self.places.iter().any(|(_, place)| of(place))
-    }
-
-    /// The number of messages of that peer that are kept.
-    pub(super) fn count_of(&self, peer: PeerId) -> u32 {
-        if self.len() == 0 {
-            return 0;
-        }
-        let of = |place: &Place| matches!(place, Place::Kept(keeping) if keeping.peer == peer);
-        self.places.iter().filter(|(_, place)| of(place)).count() as u32
     }
 
     fn clear(&mut self, index: u32) {

@@ -59,6 +59,8 @@ pub(super) struct Peer<P: Provider> {
     pub(super) all_over: bool,
     /// Replies that wait for room in the send queue, or for credit.
     pub(super) deferred: u32,
+    /// Its messages that the handler keeps.
+    pub(super) kept: u32,
     /// The last pass over the deferred replies in which a reply to this peer had to stay.
     pub(super) blocked_in: u64,
 }
@@ -188,6 +190,7 @@ impl<P: Provider> Peers<P> {
                 has_finished: false,
                 all_over: false,
                 deferred: 0,
+                kept: 0,
                 blocked_in: 0,
             })
             .collect();
@@ -232,7 +235,7 @@ impl<P: Provider> Peers<P> {
         peer.grant = Some(grant);
         peer.num = num;
         peer.state = PeerState::Admitted;
-        (peer.deferred, peer.blocked_in, peer.finishing) = (0, 0, false);
+        (peer.deferred, peer.kept, peer.blocked_in, peer.finishing) = (0, 0, 0, false);
         (peer.sends_ended, peer.has_finished, peer.all_over) = (false, false, false);
         peer.sq.reset(slot, peer.generation);
         Ok(slot)

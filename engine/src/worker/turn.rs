@@ -275,7 +275,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             drain::report_drained(core, handler);
         }
         if !core.sender.accounts.credit_due.is_empty() {
-            CreditReturns::tell_due(&mut core.sender, &core.kept);
+            CreditReturns::tell_due(&mut core.sender);
         }
         if core.sender.doorbells.turn_ends(taken) {
             core.flush();
@@ -317,7 +317,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             self.publish_stats();
         }
         if self.idle == SETTLE_IDLE_TURNS {
-            CreditReturns::settle(&mut self.core.sender, &self.core.kept);
+            CreditReturns::settle(&mut self.core.sender);
         }
         if self.idle.is_multiple_of(HEALTH_IDLE_TURNS) {
             self.check_health();
@@ -330,7 +330,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     #[inline(never)]
     fn look_around(&mut self) {
         self.publish_stats();
-        self.core.credit_returns.review_some(&mut self.core.sender, &self.core.kept);
+        self.core.credit_returns.review_some(&mut self.core.sender);
     }
 
     #[cold]

@@ -22,7 +22,7 @@ impl Dice {
 
 pub(super) fn settle_credits<H: Handler<Soft>>(side: &mut Side<H>) {
     let core = &mut side.worker.core;
-    CreditReturns::settle(&mut core.sender, &core.kept);
+    CreditReturns::settle(&mut core.sender);
 }
 
 fn any_config(dice: &mut Dice) -> Config {

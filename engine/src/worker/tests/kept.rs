@@ -81,6 +81,7 @@ fn kept_messages_are_answered_later_each_once() {
     send(&mut one, &mut two, 0..4);
     send(&mut one, &mut two, 4..200);
     assert_eq!((two.worker.handler().full, two.worker.kept()), (196, 4));
+    assert_eq!(two.worker.core.sender.peers.at(0).unwrap().kept, 4);
     let tokens = two.worker.handler().tokens.clone();
     for (n, token) in tokens.iter().enumerate().rev() {
         let mut out = two.worker.outbox();
@@ -104,6 +105,7 @@ fn kept_messages_are_answered_later_each_once() {
         assert!(two.worker.outbox().give_back(token) && !two.worker.outbox().give_back(token));
     }
     assert_eq!((two.worker.kept(), two.worker.outbox().keep_room()), (0, 4));
+    assert_eq!(two.worker.core.sender.peers.at(0).unwrap().kept, 0);
     assert_all_receives_go_round(&mut one, &mut two);
 }
 
