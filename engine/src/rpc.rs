@@ -9,8 +9,12 @@
 //! Each call ends exactly once: with its answer ([`Calls::incoming`]), its deadline
 //! ([`Calls::expired`]), the end of its peer ([`Calls::lost`]) or its cancellation
 //! ([`Calls::cancel`]). An answer that comes after that is late and is ignored.
+//!
+//! A call's number has 32 bits. Slots are used in turn, so a caller with few calls in progress at a
+//! time uses a number again after 2^31 calls at the earliest. A server must not keep a call longer.
 
 use std_alloc::boxed::Box;
+use std_alloc::collections::VecDeque;
 use std_alloc::vec;
 use std_alloc::vec::Vec;
 
@@ -28,20 +32,7 @@ const ANSWER: u32 = 0xdb1c_0002;
 
 /// Names a call in progress. The id of a call that has ended names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CallId {
-    index: u16,
-    generation: u16,
-}
-
-impl CallId {
-    fn number(self) -> u32 {
-        u32::from(self.generation) << 16 | u32::from(self.index)
-    }
-
-    fn of(number: u32) -> CallId {
-        CallId { index: number as u16, generation: (number >> 16) as u16 }
-    }
-}
+pub struct CallId(u32);
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +55,9 @@ pub enum Incoming<'m> {
 /// One slot for a call.
 #[derive(Clone, Copy)]
 struct Place {
-    generation: u16,
+    /// The number of the call here, or of the next one: the lower bits are the slot's index, and
+    /// the others count its calls.
+    number: u32,
     call: Option<Call>,
 }
 
@@ -80,7 +73,10 @@ struct Call {
 /// Unanswered calls of one worker.
 pub struct Calls {
     places: Vec<Place>,
-    free: Vec<u16>,
+    /// The bits of a number that are an index.
+    mask: u32,
+    /// The slot that has been free for longest comes first.
+    free: VecDeque<u16>,
     stage: Box<[u8]>,
     timers: u64,
     latency: Option<Latency>,
@@ -95,8 +91,9 @@ impl Calls {
     pub fn new(most: u32, bytes: usize, timers: u64) -> Calls {
         let most = most.min(1 << 16);
         Calls {
-            places: vec![Place { generation: 0, call: None }; most as usize],
-            free: (0..most).rev().map(|index| index as u16).collect(),
+            places: (0..most).map(|number| Place { number, call: None }).collect(),
+            mask: most.next_power_of_two() - 1,
+            free: (0..most).map(|index| index as u16).collect(),
             stage: vec![0; HEADER + bytes].into_boxed_slice(),
             timers,
             latency: None,
@@ -132,14 +129,14 @@ impl Calls {
         key: u64,
         deadline: Option<u64>,
     ) -> Result<CallId, SendError> {
-        let index = *self.free.last().ok_or(SendError::TooMany)?;
+        let index = *self.free.front().ok_or(SendError::TooMany)?;
         let Some(place) = self.places.get_mut(usize::from(index)) else {
             return Err(SendError::TooMany);
         };
-        let id = CallId { index, generation: place.generation };
+        let number = place.number;
         let all = HEADER + payload.len();
         let Some(stage) = self.stage.get_mut(..all) else { return Err(SendError::TooLong) };
-        write_header(stage, id.number(), CALL);
+        write_header(stage, number, CALL);
         stage[HEADER..].copy_from_slice(payload);
         let timer = match deadline {
             Some(at) => {
@@ -153,8 +150,8 @@ impl Calls {
             return Err(error);
         }
         place.call = Some(Call { peer, key, timer, began: out.now() });
-        self.free.pop();
-        Ok(id)
+        self.free.pop_front();
+        Ok(CallId(number))
     }
 
     /// Tells what a message is; an answer ends its call.
@@ -168,7 +165,7 @@ impl Calls {
         };
         match kind {
             CALL => Incoming::Call(bytes),
-            ANSWER => match self.end(CallId::of(number), Some(message.peer())) {
+            ANSWER => match self.end(CallId(number), Some(message.peer())) {
                 Some(Call { key, timer, began, .. }) => {
                     if let Some(latency) = &mut self.latency {
                         latency.record(out.now().saturating_sub(began));
@@ -185,9 +182,9 @@ impl Calls {
     /// Handles a timer of the worker that has fired. Returns the key of the call whose deadline it
     /// was; that call has ended. `None`: the timer belongs to no call.
     pub fn expired(&mut self, timer: u64) -> Option<u64> {
-        let index = u16::try_from(timer.checked_sub(self.timers)?).ok()?;
-        let generation = self.places.get(usize::from(index))?.generation;
-        self.end(CallId { index, generation }, None).map(|call| call.key)
+        let index = usize::try_from(timer.checked_sub(self.timers)?).ok()?;
+        let number = self.places.get(index)?.number;
+        self.end(CallId(number), None).map(|call| call.key)
     }
 
     /// Cancels a call. Returns its key; its answer is late from now on. `None`: the call has
@@ -203,8 +200,8 @@ impl Calls {
     pub fn lost<P: Provider>(&mut self, out: &mut Outbox<'_, P>, peer: PeerId) -> Option<u64> {
         let of = |place: &Place| place.call.is_some_and(|call| call.peer == peer);
         let index = search::resume(&self.places, &mut self.next, of)?;
-        let generation = self.places.get(index)?.generation;
-        self.cancel(out, CallId { index: index as u16, generation })
+        let number = self.places.get(index)?.number;
+        self.cancel(out, CallId(number))
     }
 
     /// Number of calls that have not ended.
@@ -214,14 +211,15 @@ impl Calls {
 
     /// Ends a call, if the id names it and it belongs to that peer.
     fn end(&mut self, id: CallId, peer: Option<PeerId>) -> Option<Call> {
-        let place = self.places.get_mut(usize::from(id.index))?;
-        let call = place.call.filter(|_| place.generation == id.generation)?;
+        let index = id.0 & self.mask;
+        let place = self.places.get_mut(index as usize)?;
+        let call = place.call.filter(|_| place.number == id.0)?;
         if peer.is_some_and(|peer| peer != call.peer) {
             return None;
         }
-        place.generation = place.generation.wrapping_add(1);
+        place.number = place.number.wrapping_add(self.mask + 1);
         place.call = None;
-        self.free.put(id.index);
+        self.free.put(index as u16);
         Some(call)
     }
 }

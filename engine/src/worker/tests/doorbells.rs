@@ -431,7 +431,7 @@ fn whatever_comes_between_messages_of_a_burst_keeps_its_place() {
 /// reservation.
 #[test]
 fn a_burst_is_for_the_peer_it_was_begun_for() {
-    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, false));
+    let (mut one, mut two) = (side(&LONE, false), side(&CONFIG, false));
     connect(&mut one, &mut two);
     let gone = one.only_peer();
     one.worker.outbox().close(gone);

@@ -66,6 +66,9 @@ const CONFIG: Config = Config {
     retry: Retry::DEFAULT,
 };
 
+/// One slot: each peer comes into that of the one before it.
+const LONE: Config = Config { peers: 1, ..CONFIG };
+
 /// Records everything, and echoes if told to.
 #[derive(Default)]
 struct Log {

@@ -188,7 +188,7 @@ fn a_panic_at_a_peer_strands_no_early_message() {
 /// the peer is reported once, and its slot is free again.
 #[test]
 fn a_panic_at_the_end_of_a_peer_leaves_no_half_closed_one() {
-    let mut one = side_of(&CONFIG, Shaky::default());
+    let mut one = side_of(&LONE, Shaky::default());
     let mut two = side(&CONFIG, false);
     connect(&mut one, &mut two);
     let peer = one.worker.handler.up[0];

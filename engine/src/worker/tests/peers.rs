@@ -58,7 +58,7 @@ fn a_closed_peer_drains_and_is_passed_to_the_control_plane() {
 /// peer in its slot stays.
 #[test]
 fn a_peer_does_not_end_for_what_another_did_in_its_slot() {
-    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
+    let (mut one, mut two) = (side(&LONE, false), side(&CONFIG, true));
     let (num, _) = connect(&mut one, &mut two);
     let first = one.only_peer();
     one.worker.core.sender.accounts.broken.add(first.slot);
@@ -132,4 +132,19 @@ fn a_peer_that_never_came_up_is_not_reported() {
     let log = two.worker.handler();
     assert_eq!((log.got.len(), log.up.len(), log.down.len()), (0, 0, 0));
     assert_eq!(two.worker.peers(), 0);
+}
+
+/// A slot that has just become free is the last to be used again, so old names come again late.
+#[test]
+fn slots_are_used_in_turn() {
+    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, false));
+    let mut seen = Vec::new();
+    for _ in 0..2 * CONFIG.peers {
+        let nums = connect(&mut one, &mut two);
+        seen.push(one.only_peer().index() as u32);
+        assert!(one.intake.gone(nums.0) && two.intake.gone(nums.1));
+        settle(&mut [&mut one, &mut two]);
+    }
+    let turn: Vec<_> = (0..2 * CONFIG.peers).map(|n| n % CONFIG.peers).collect();
+    assert_eq!(seen, turn);
 }

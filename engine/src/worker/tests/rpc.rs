@@ -243,6 +243,38 @@ fn each_call_ends_once() {
     assert!(seen.iter().all(|count| *count > 20), "{seen:?}");
 }
 
+/// The answer to a call that has expired is late, however many calls were made since: neither one
+/// slot nor many use a number again soon.
+#[test]
+fn a_late_answer_ends_no_later_call() {
+    for most in [1, 1 << 16] {
+        let (mut one, mut two, _) = pair();
+        one.worker.handler_mut().calls = Calls::new(most, 400, TIMERS);
+        call(&mut one, (1, 0), Some(5)).unwrap();
+        turns(&mut one, &mut two);
+        one.worker.advance(5);
+        assert_eq!(one.worker.handler().ends, BTreeMap::from([(0, End::Expired)]));
+        for _ in 0..65_535 {
+            let id = loop {
+                match call(&mut one, (2, 1), None) {
+                    Ok(id) => break id,
+                    Err(_) => turns(&mut one, &mut two),
+                }
+            };
+            assert_eq!(with_calls(&mut one, |calls, out| calls.cancel(out, id)), Some(1));
+        }
+        turns(&mut one, &mut two);
+        call(&mut one, (2, 2), None).unwrap();
+        let token = two.worker.handler_mut().kept.pop().unwrap();
+        let mut out = two.worker.outbox();
+        let length = answer(&mut out.kept(token).unwrap());
+        out.reply(token, length).unwrap();
+        turns(&mut one, &mut two);
+        let hands = one.worker.handler();
+        assert_eq!((hands.late, hands.calls.pending(), hands.ends.len()), (1, 1, 1));
+    }
+}
+
 /// Latency is recorded on request, for calls that were answered, on the worker's clock.
 #[test]
 fn answered_calls_are_measured() {
