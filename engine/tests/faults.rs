@@ -96,6 +96,9 @@ fn cross(odds: Odds, plant: Option<Plant>) -> Vec<Vec<u8>> {
             side.worker.turn();
         });
     }
+    for stats in sides.each_ref().map(|side| side.worker.stats()) {
+        assert!(stats.doorbells <= stats.sent, "a refused post is no doorbell: {stats:?}");
+    }
     core::mem::take(&mut sides[1].worker.handler_mut().got)
 }
 
@@ -118,6 +121,8 @@ fn legal_faults_do_not_show() {
         refuse_command: 0,
     };
     assert_eq!(cross(odds, None), all());
+    let refusals = Odds { refuse: 1024, partial_post: 1000, ..Odds::default() };
+    assert_eq!(cross(refusals, None), all());
 }
 
 /// A mistake is made on its own path only. Messages go inline with a later doorbell; where the

@@ -222,8 +222,10 @@ impl<P: Provider> Accounts<P> {
         let result = unsafe { qp.post(list) };
         let accepted = result.as_ref().map_or_else(|error| error.accepted, |()| count);
         self.in_flight.count += accepted as u32;
-        self.stats.count_batch(count);
-        probes::doorbell(slot, count as u64);
+        self.stats.count_batch(accepted);
+        if accepted > 0 {
+            probes::doorbell(slot, accepted as u64);
+        }
         self.stats.sent += accepted as u64;
         if held.is_empty() {
             peer.sq.waiting -= accepted as u32;

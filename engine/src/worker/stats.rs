@@ -66,10 +66,12 @@ pub struct Stats {
 const WORDS: usize = size_of::<Stats>() / size_of::<u64>();
 
 impl Stats {
+    /// Counts a post by the requests that the device has taken: for none it rings no doorbell.
     #[inline(always)]
     pub(super) fn count_batch(&mut self, requests: usize) {
+        let Some(log) = requests.checked_ilog2() else { return };
         self.doorbells += 1;
-        if let Some(count) = self.batches.get_mut(requests.max(1).ilog2() as usize) {
+        if let Some(count) = self.batches.get_mut(log as usize) {
             *count += 1;
         }
     }
