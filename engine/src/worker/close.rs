@@ -153,6 +153,8 @@ impl<P: Provider> Core<P> {
         for slot in 0..self.config.peers {
             self.fail(slot, why);
             if let Some(peer) = self.sender.peers.at(slot) {
+                // As in `report_drained`: no device uses the bytes whose requests end now.
+                drop(peer.qp.take());
                 self.sender.accounts.retire_all(slot, peer);
             }
         }

@@ -4,7 +4,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
+use crate::remote::RequestOp;
 use crate::worker::turn::LOOK_TURNS;
+use crate::wr::SendOp;
 
 const COUNTED: Config = Config { recv_blocks: 160, peers: 16, window: 8, window_min: 8, ..CONFIG };
 
@@ -210,4 +212,20 @@ fn a_forgotten_control_plane_is_looked_at() {
     one.intake.unwatch(&watch);
     let _ = one.worker.arm();
     assert_eq!((looks(), Arc::strong_count(&plane)), (idle + 2, 2));
+}
+
+/// The completion queue has failed: the queue pair goes before the handler hears that its request
+/// is over, and may change the bytes.
+#[test]
+fn a_queue_pair_goes_before_its_requests_end() {
+    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, false));
+    connect(&mut one, &mut two);
+    let peer = one.only_peer();
+    let op = RequestOp::unchecked(SendOp::Send);
+    let request = Request { op, pieces: &[], fence: false, token: 1 };
+    one.worker.outbox().request(peer, &request).unwrap();
+    one.worker.outbox().flush();
+    one.worker.core.fail_all(DownReason::Failed(Status::Fatal));
+    assert!(one.worker.core.sender.accounts.requests.has_ended());
+    assert!(one.worker.core.sender.peers.at(peer.slot).unwrap().qp.is_none());
 }
