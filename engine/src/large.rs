@@ -12,7 +12,7 @@ use std_alloc::vec;
 use std_alloc::vec::Vec;
 
 use crate::provider::{Access, Provider};
-use crate::remote::RemoteMemory;
+use crate::remote::{RemoteError, RemoteMemory};
 use crate::search;
 use crate::wc::Status;
 use crate::worker::{Message, Outbox, PeerId, Piece, Request, SendError};
@@ -175,7 +175,8 @@ impl Large {
     /// comes back when the peer has finished with the offer.
     ///
     /// # Errors
-    /// As [`Outbox::send`]; `TooMany`, `TooLong`, `OutOfBounds`. Then nothing is offered.
+    /// As [`Outbox::send`]; `TooMany`, `TooLong`, `OutOfBounds`; `NoRights`: the region was not
+    /// registered for remote reads. Then nothing is offered.
     pub fn offer<P: Provider>(
         &mut self,
         out: &mut Outbox<'_, P>,
@@ -187,9 +188,14 @@ impl Large {
         if piece.length > LENGTH_MAX {
             return Err(SendError::TooLong);
         }
-        let at = out.remote(piece.region, piece.offset).ok_or(SendError::OutOfBounds)?;
-        let last = piece.offset.checked_add((piece.length as usize).saturating_sub(1));
-        last.and_then(|last| out.remote(piece.region, last)).ok_or(SendError::OutOfBounds)?;
+        let memory = out.remote_memory(piece).map_err(|error| match error {
+            RemoteError::NoRights => SendError::NoRights,
+            _ => SendError::OutOfBounds,
+        })?;
+        if !memory.rights().contains(Access::REMOTE_READ) {
+            return Err(SendError::NoRights);
+        }
+        let at = memory.remote();
         let (index, place) = self.free()?;
         let number = number(place.generation, index);
         let mut bytes = [0; OFFER_BYTES];

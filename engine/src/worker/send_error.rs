@@ -40,6 +40,9 @@ pub enum SendError {
     /// A piece does not lie in the worker's memory, or there are too many.
     #[error("a piece is not in the worker's memory, or there are more than four")]
     OutOfBounds,
+    /// Peers may not read a piece that is offered to them.
+    #[error("peers may not read the region: register it with Access::REMOTE_READ")]
+    NoRights,
     /// The operation and its pieces do not fit: the result of an atomic has eight bytes.
     #[error("the operation and its pieces do not go together")]
     Malformed,

@@ -251,6 +251,13 @@ fn a_message_without_room_is_declined() {
     offer(&mut one, 0, 100, 2).unwrap();
     assert_eq!(offer(&mut one, BYTES - 1, 2, 3), Err(SendError::OutOfBounds));
     assert_eq!(offer(&mut one, 0, (1 << 30) + 1, 3), Err(SendError::TooLong));
+    for access in [Access::LOCAL_WRITE, Access::LOCAL_WRITE | Access::REMOTE_WRITE] {
+        let memory = one.nic.register(Mapping::plain(4096).unwrap(), access).unwrap();
+        let region = one.worker.adopt(memory);
+        let readable = one.worker.handler_mut().region.replace(region);
+        assert_eq!(offer(&mut one, 0, 1, 3), Err(SendError::NoRights), "{access:?}");
+        one.worker.handler_mut().region = readable;
+    }
     turns(&mut one, &mut two, 500);
     let mut done = one.worker.handler().done.clone();
     done.sort_unstable();
