@@ -58,7 +58,8 @@ impl Metrics {
     }
 
     /// Adds a number that only grows. Its name should end with `_total`. It replaces a metric with
-    /// the same name and labels. Characters that a name must not contain become `_`.
+    /// the same name and labels. A metric of another kind under a name that is taken is dropped.
+    /// Characters that a name must not contain become `_`.
     pub fn counter(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
         self.plain(Kind::Counter, (name, help), labels, value);
     }
@@ -69,7 +70,8 @@ impl Metrics {
     }
 
     /// Adds a histogram of times, as [`Metrics::counter`] does. `unit` is the unit of the clock in
-    /// seconds, for example `1e-9` for nanoseconds. The name should end with `_seconds`.
+    /// seconds, for example `1e-9` for nanoseconds. The name should end with `_seconds`. The limits
+    /// of the buckets are the same for each histogram with that unit.
     pub fn latency(
         &mut self,
         name: &str,
@@ -260,6 +262,23 @@ mod tests {
         }
         assert!(text.contains(&format!("{name}_sum{{worker=\"3\"}} 22\n")));
         assert!(text.contains(&format!("{name}_count{{worker=\"3\"}} 4\n")));
+    }
+
+    /// The limits of a histogram do not depend on its values: else several could not be added.
+    #[test]
+    fn histograms_of_times_have_the_same_limits() {
+        let limits = [None, Some(10), Some(1_000_000_000)].map(|value| {
+            let mut latency = Latency::new();
+            value.inspect(|value| latency.record(*value));
+            let mut metrics = Metrics::new();
+            metrics.latency("a_seconds", "A.", &[], &latency, 1e-9);
+            let text = metrics.to_string();
+            let limit = |line: &str| {
+                line.split_once("le=").map(|(_, le)| le.split_once('}').unwrap().0.to_owned())
+            };
+            text.lines().filter_map(limit).collect::<Vec<_>>()
+        });
+        assert!(limits[0].len() > 60 && limits[0] == limits[1] && limits[1] == limits[2]);
     }
 
     #[test]
