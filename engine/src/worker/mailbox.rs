@@ -52,9 +52,8 @@ pub(super) struct Mailbox<P: Provider> {
     /// so letters keep their order, and none is put after the worker's end.
     late: Mutex<Late<P>>,
     flag: AtomicBool,
-    /// The worker takes no new peers; and it has ended. Both never change back.
+    /// The worker takes no new peers. Never changes back.
     closed: AtomicBool,
-    ended: AtomicBool,
     /// The control planes of its connections.
     pub(super) watches: Watches,
     /// What other threads have of the worker.
@@ -69,7 +68,6 @@ impl<P: Provider> Mailbox<P> {
             late: Mutex::new(Late { letters: VecDeque::new(), ended: false }),
             flag: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
             watches: Watches::default(),
             state: Arc::new(SharedState::new(work, notifier)),
         }
@@ -171,8 +169,8 @@ impl<P: Provider> Mailbox<P> {
 
     /// The worker takes no new peers from now on.
     pub(super) fn close_to_peers(&self) {
-        // Relaxed, as for `ended`: these are hints for the control plane, and order nothing. A peer
-        // that comes all the same is turned away, or its letter comes back.
+        // Relaxed: a hint for the control plane, which orders nothing. A peer that comes all the
+        // same is turned away, or its letter comes back.
         self.closed.store(true, Ordering::Relaxed);
     }
 
@@ -187,7 +185,7 @@ impl<P: Provider> Mailbox<P> {
     /// The worker ends. What is in the mailbox goes: queue pairs and grants.
     fn end(&self) {
         self.close();
-        self.ended.store(true, Ordering::Relaxed);
+        self.state.end();
         // Nothing is put any more.
         let letters = core::mem::take(&mut self.lock_late().letters);
         while self.queue.pop().is_some() {}
@@ -264,7 +262,7 @@ impl<P: Provider> Intake<P> {
     /// True if the worker was dropped: by its owner, or because a handler's panic unwound its
     /// thread. Its queue pairs are gone then. The control plane ends the connections.
     pub fn has_ended(&self) -> bool {
-        self.mailbox.ended.load(Ordering::Relaxed)
+        self.mailbox.state.has_ended()
     }
 
     /// The intake for one of several control planes of the worker: [`Intake::next_closing`] of it,

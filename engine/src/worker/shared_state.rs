@@ -17,6 +17,8 @@ pub(super) struct SharedState {
     has_work: AtomicBool,
     /// The worker's thread rests or is about to.
     resting: AtomicBool,
+    /// The worker has ended. Never changes back.
+    ended: AtomicBool,
     /// Makes the descriptors readable that the worker sleeps on, if the device has any.
     notifier: Option<Notifier>,
     waker: Once<Waker>,
@@ -29,6 +31,7 @@ impl SharedState {
             work: ArrayQueue::new((work as usize).max(1)),
             has_work: AtomicBool::new(false),
             resting: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             notifier,
             waker: Once::new(),
             published: PublishedStats::new(),
@@ -82,6 +85,15 @@ impl SharedState {
         self.resting.store(false, Ordering::Relaxed);
     }
 
+    /// The worker has ended. Relaxed: a hint, which orders nothing.
+    pub(super) fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
     pub(super) fn set_waker(&self, waker: Waker) {
         self.waker.call_once(|| waker);
     }
@@ -94,13 +106,22 @@ pub struct Handle(pub(super) Arc<SharedState>);
 impl Handle {
     /// Gives the worker work: one of the next turns calls its handler's [`super::Handler::on_work`]
     /// with `key`. The keys of one thread keep their order. Wakes a worker that rests. False:
-    /// `Config::work` keys wait already, because the worker does not turn.
+    /// `Config::work` keys wait already, because the worker does not turn, or it has ended
+    /// ([`Handle::has_ended`]). A worker that ends drops the keys that it has not taken.
     #[must_use]
     pub fn submit(&self, key: u64) -> bool {
+        if self.has_ended() {
+            return false;
+        }
         let fits = self.0.work.push(key).is_ok();
         self.0.has_work.store(true, Ordering::Release);
         self.0.wake();
         fits
+    }
+
+    /// True if the worker was dropped: it will do nothing more.
+    pub fn has_ended(&self) -> bool {
+        self.0.has_ended()
     }
 
     /// Wakes a worker that rests, without work for it: a loop that rests then looks at its `stop`.

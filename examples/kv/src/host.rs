@@ -157,7 +157,8 @@ fn supply<F: Fabric>(
         let worker = worker as usize;
         if let (Some(offers), Some(handle)) = (offers.get(worker), handles.get(worker)) {
             let sent = offers.send(region(nic, &geometry).ok()).is_ok();
-            while sent && !stop.is_stopped() && !handle.submit(0) {
+            let ends = || stop.is_stopped() || handle.has_ended();
+            while sent && !ends() && !handle.submit(0) {
                 thread::sleep(LOOK);
             }
         }

@@ -52,6 +52,17 @@ fn work_comes_in_order_and_is_bounded() {
     }
 }
 
+/// A worker that is gone takes no work.
+#[test]
+fn a_worker_that_has_ended_takes_no_work() {
+    let one = side_of(&CONFIG, Doer::default());
+    let handle = one.worker.handle();
+    assert!(handle.submit(0) && !handle.has_ended() && !one.intake.has_ended());
+    drop(one.worker);
+    assert!(handle.has_ended() && one.intake.has_ended());
+    assert!(!handle.submit(1), "there is room, but nobody to take it");
+}
+
 /// Where a thread sleeps until it is woken, and everybody can see whether it does.
 #[derive(Default)]
 struct Bed(AtomicU8);
