@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use doorbell_alloc::Mapping;
@@ -18,8 +19,9 @@ use doorbell_seam::wr::{PostCause, PostError, RecvWr, SendFlags, SendWr};
 
 type Shared<T> = Arc<Mutex<VecDeque<T>>>;
 
+/// Its limits, and the entries of the completion queue that was made last.
 #[derive(Clone)]
-struct Wire(Arc<Caps>);
+struct Wire(Arc<Caps>, Arc<AtomicU32>);
 
 impl Datagrams for Wire {
     type Ah = NoAddress;
@@ -40,7 +42,8 @@ impl Provider for Wire {
         Ok(Memory(memory))
     }
 
-    fn create_cq(&self, _: u32, _: Sharing) -> Result<(Shared<Wc>, Reader), SetupError> {
+    fn create_cq(&self, depth: u32, _: Sharing) -> Result<(Shared<Wc>, Reader), SetupError> {
+        self.1.store(depth, Ordering::Relaxed);
         let cq = Shared::default();
         Ok((cq.clone(), Reader(cq)))
     }
@@ -182,7 +185,7 @@ fn device() -> Wire {
     let mut caps = Caps::named("wire0");
     (caps.qp_wr_max, caps.cqe_max, caps.srq_wr_max) = (1 << 16, 1 << 20, 1 << 20);
     (caps.send_sge_max, caps.inline_max, caps.message_max) = (1, 4096, 1 << 20);
-    Wire(Arc::new(caps))
+    Wire(Arc::new(caps), Arc::default())
 }
 
 /// Connects the two; returns the first one's peer.
@@ -237,4 +240,21 @@ fn receives_of_completions_that_were_not_polled_go_back() {
     let [_, (dropped, _)] = sides;
     drop(dropped);
     assert_eq!(posted(), CONFIG.recv_blocks as usize);
+}
+
+/// Every receive of the shared queue may complete at one worker, also if that worker's own
+/// configuration has fewer.
+#[test]
+fn the_completion_queue_has_room_for_all_shared_receives() {
+    let nic = device();
+    let large = Config { recv_blocks: 50_000, ..CONFIG };
+    let memory = Mapping::plain(large.recv_bytes()).unwrap();
+    let shared = SharedRecv::new(&nic, memory, &large).unwrap();
+    for config in [CONFIG, large] {
+        let memory = Mapping::plain(config.send_bytes()).unwrap();
+        let worker = Worker::new(&nic, &shared, memory, Log::default(), &config).unwrap();
+        let depth = nic.1.load(Ordering::Relaxed);
+        assert_eq!(depth, 50_000 + config.send_queue + 1 + config.peers);
+        drop(worker);
+    }
 }

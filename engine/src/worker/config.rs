@@ -35,6 +35,9 @@ pub(super) const COPIED_MAX: u32 = 1024;
 /// The most pieces of one request.
 pub const PIECES_MAX: usize = 4;
 
+/// The least number of requests in flight that a worker does with.
+pub(super) const SENDS_LEAST: u32 = 4 * SEND_BATCH as u32;
+
 /// Limits of a worker and of the receive memory it shares: counts, and bytes where the name says
 /// so. [`Config::check`] tells which number does not hold.
 ///
@@ -94,7 +97,8 @@ pub struct Config {
     /// One of this many sends to a peer asks for a completion; at most half of `send_queue`.
     /// Default: 64.
     pub signal_every: u32,
-    /// Requests in flight over all peers, at least 256: the completion queue has room for them.
+    /// Requests in flight over all peers, at least 256: the completion queue has room for them. If
+    /// the device's completion queues are too short for that, there are fewer.
     /// Above half of it every post asks for a completion, so idle peers hold no more than half.
     /// Default: 16 384.
     pub sends: u32,
@@ -275,15 +279,16 @@ impl Config {
         self.peers.saturating_mul(self.window_min)
     }
 
-    /// Entries of the completion queue, capped at the device's limit. Every receive of the shared
-    /// queue and of datagrams may complete here. When all peers fail at once, so may every request
-    /// in flight and the requests that mark their ends.
-    pub fn cq_depth(&self, device_max: u32) -> u32 {
-        let queues = u64::from(self.peers) + u64::from(self.datagrams > 0);
-        let all = queues * u64::from(self.send_queue + 1);
-        let receives = u64::from(self.recv_blocks) + u64::from(self.datagrams);
-        let want = receives + all.min(self.sends.into()) + u64::from(self.peers);
-        u32::try_from(want).unwrap_or(u32::MAX).min(device_max)
+    /// Entries of the completion queue for other than requests: each receive of the shared queue
+    /// and of datagrams may complete here, and for each peer the request that marks its end.
+    pub(super) fn other_completions(&self, shared_receives: u32) -> u32 {
+        shared_receives.saturating_add(self.datagrams).saturating_add(self.peers)
+    }
+
+    /// The most requests in flight: all send queues full, or [`Config::sends`].
+    pub(super) fn sends_most(&self) -> u32 {
+        let queues = self.peers.saturating_add(u32::from(self.datagrams > 0));
+        queues.saturating_mul(self.send_queue + 1).min(self.sends)
     }
 
     /// Checks that the numbers fit together.
@@ -343,7 +348,7 @@ impl Config {
             limit("send_blocks", self.send_blocks, 1, blocks),
             limit("inline_bytes", self.inline_bytes, 0, INLINE_MAX as u32),
             half,
-            limit("sends", self.sends, 4 * SEND_BATCH as u32, u32::MAX),
+            limit("sends", self.sends, SENDS_LEAST, u32::MAX),
             quarter,
             limit("window", self.window, 0, WINDOW_MAX),
             limit("overcommit", self.overcommit, 1, 1 << 16),

@@ -1,7 +1,5 @@
 //! Requests in flight over all peers of a worker, which share one completion queue.
 
-use super::config::Config;
-
 /// Requests that are posted or reserved ([`super::inline`]), and not over.
 pub(super) struct InFlight {
     pub(super) count: u32,
@@ -13,8 +11,8 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    pub(super) fn new(config: &Config) -> InFlight {
-        InFlight { count: 0, limit: config.sends, watermark: config.sends / 2 }
+    pub(super) fn new(limit: u32) -> InFlight {
+        InFlight { count: 0, limit, watermark: limit / 2 }
     }
 
     /// Requests that may be posted below the watermark.

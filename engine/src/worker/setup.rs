@@ -7,7 +7,7 @@ use std_alloc::vec::Vec;
 use doorbell_alloc::{BlockPool, Mapping};
 
 use super::accounts::{Accounts, Broken};
-use super::config::Config;
+use super::config::{Config, SENDS_LEAST};
 use super::core::Core;
 use super::datagrams::Datagrams;
 use super::handler::Handler;
@@ -49,6 +49,29 @@ pub(super) fn check_caps(caps: &Caps, config: &Config) -> Result<(), SetupError>
         .cure(format!("lower Config::{name} to {max}")))
 }
 
+/// The depth of the completion queue, and the requests in flight that it has room for, beside the
+/// receives of the shared queue: they are fewer than [`Config::sends`] if the device has no longer
+/// queues.
+pub(super) fn completions(
+    caps: &Caps,
+    config: &Config,
+    shared_receives: u32,
+) -> Result<(u32, u32), SetupError> {
+    let (others, most) = (config.other_completions(shared_receives), config.sends_most());
+    let left = caps.cqe_max.saturating_sub(others);
+    if left < most.min(SENDS_LEAST) {
+        let asked = format!(
+            "a worker with peers = {} on {shared_receives} shared receives of {}",
+            config.peers, caps.device
+        );
+        let answer =
+            format!("the device's completion queues have {} entries at most", caps.cqe_max);
+        return Err(SetupError::new(Code::Invalid, asked, answer)
+            .cure("lower Config::recv_blocks or Config::peers: each takes one entry"));
+    }
+    Ok((others.saturating_add(most.min(left)), config.sends.min(left)))
+}
+
 impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// Makes a worker on a shared receive queue. `memory`, at least [`Config::send_bytes`], is for
     /// sends that are not inline. The returned intake lets the control plane give it peers. The
@@ -82,13 +105,13 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         let pool = if P::Qp::POSTS_INLINE { pool.in_turn() } else { pool };
         let region = nic.register(memory, Access::LOCAL_WRITE)?;
         let words = Arc::new(CreditWords::new(nic, shared, config)?);
-        let (cq, poller) =
-            nic.create_cq(config.cq_depth(nic.caps().cqe_max), Sharing::Exclusive)?;
+        let (depth, sends) = completions(nic.caps(), config, shared.blocks())?;
+        let (cq, poller) = nic.create_cq(depth, Sharing::Exclusive)?;
         let domain = QpDomain::new(nic, config)?;
         let mailbox = Arc::new(Mailbox::new(config.peers, config.work, poller.notifier()));
         let datagrams = Datagrams::new(nic, config);
         let accounts = Accounts {
-            in_flight: InFlight::new(config),
+            in_flight: InFlight::new(sends),
             recv: RecvBlocks::new(shared.clone(), config)?,
             send: SendBlocks::new(region, pool),
             requests: Requests::new(config.requests),

@@ -198,10 +198,20 @@ fn idle_peers_strand_nothing() {
 #[test]
 fn the_completion_queue_does_not_count_every_send_of_every_peer() {
     let many = Config { peers: 10_000, ..Config::DEFAULT };
-    assert_eq!(many.cq_depth(u32::MAX), 1024 + (1 << 14) + 10_000);
+    let mut caps = side(&CONFIG, false).nic.caps().clone();
+    let blocks = Config::DEFAULT.recv_blocks;
+    let depth =
+        |caps: &crate::provider::Caps, config| setup::completions(caps, config, blocks).ok();
+    assert_eq!(depth(&caps, &many), Some((1024 + (1 << 14) + 10_000, 1 << 14)));
     let few = Config { peers: 2, ..Config::DEFAULT };
-    assert_eq!(few.cq_depth(u32::MAX), 1024 + 2 * 257 + 2);
-    assert_eq!(many.cq_depth(1000), 1000);
+    assert_eq!(depth(&caps, &few), Some((1024 + 2 * 257 + 2, 1 << 14)));
+    // A device with shorter queues: fewer requests are in flight, down to the least.
+    for (cqe_max, sends) in [(20_000, Some(8976)), (11_280, Some(256)), (11_279, None)] {
+        caps.cqe_max = cqe_max;
+        assert_eq!(depth(&caps, &many), sends.map(|sends| (cqe_max, sends)));
+    }
+    let error = setup::completions(&caps, &many, blocks).unwrap_err();
+    assert!(std::format!("{error}").contains("lower Config::recv_blocks"), "{error}");
 }
 
 /// A reply to a single message rings at once, between turns too; further replies gather.
