@@ -27,9 +27,9 @@ const CHUNK: u32 = 256 << 10;
 /// Requests in flight for one message: while one is carried out, the next are on their way.
 const IN_FLIGHT: u32 = 4;
 
-/// Requests posted in one turn, for all messages. A device in software carries them out in the
-/// post, and meanwhile this side acknowledges nothing. With many in a turn, two sides that read
-/// from each other took turns: together they read as much as one side alone.
+/// Requests posted in one turn, for all messages. On soft, posting a READ copies its bytes at once,
+/// and this side acknowledges nothing during the copy. With many READs in a turn, two sides that
+/// read from each other block each other: together they are no faster than one side alone.
 const IN_TURN: u32 = 1;
 
 const OFFER: u32 = 0xdb1c_0011;
@@ -299,7 +299,8 @@ impl Large {
 
     /// Continues transfers that found no room before. Returns a message that has arrived or failed,
     /// if there is one: a transfer fails if this side has finished sending to the peer before it
-    /// has asked for all bytes. Call it in [`crate::worker::Handler::on_idle`] until it returns `None`.
+    /// has asked for all bytes. Call it in [`crate::worker::Handler::on_idle`] until it returns
+    /// `None`.
     pub fn progress<P: Provider>(&mut self, out: &mut Outbox<'_, P>) -> Option<Arrived> {
         // Idle turns follow each other without a number of their own.
         self.posted.1 = 0;

@@ -53,7 +53,7 @@ pub(super) const SENDS_LEAST: u32 = 4 * SEND_BATCH as u32;
 /// loses its part when others are busy. With the defaults each of 256 peers has 2 receives, and 480
 /// are shared: each of 3 busy peers has a window of 128, each of 10 has 50, and each of 200 has 4.
 ///
-/// So a send may be refused at any time, with one message in flight too: try it again after a turn.
+/// So any send may be refused, even if only one message is in flight. Try it again after a turn.
 /// A program that must find room for `n` messages at once sets `window_min` to `n + 1` at the
 /// receiving side. See [`Outbox::room`](super::Outbox::room).
 ///

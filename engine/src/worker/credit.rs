@@ -60,10 +60,11 @@ pub(super) enum PeerCredit {
 /// One connection's credits, both ways. All counts wrap.
 pub(super) struct Credit {
     pub(super) flow: PeerCredit,
-    /// Messages of the peer still to be done with before it is told; how many that was after the
-    /// last word; and how many it usually is.
+    /// Messages of the peer that are left in this step. After a step the peer is told.
     pub(super) until_return: u32,
+    /// The length of this step.
     step: u32,
+    /// The usual length of a step: half a window.
     return_every: u32,
     /// The first window. Messages the peer may send beyond it, counted from the beginning; and as
     /// many as it was told of.

@@ -64,7 +64,8 @@ pub(super) fn report_drained<P: Provider, H: Handler<P>>(core: &mut Core<P>, han
 pub struct Undone {
     /// Peers that had not got their goodbye.
     pub peers: usize,
-    /// Requests with a token that had not ended. The handler was told since: all are over.
+    /// Requests with a token that had not ended. The handler was told since of those whose queue
+    /// pair drained in the next 4096 turns.
     pub requests: usize,
     /// Messages of those peers that the handler kept, and had not answered.
     pub kept: usize,

@@ -41,7 +41,8 @@ impl<P: Provider> Drop for Core<P> {
             let taken = self.take_completions();
             drain::report_drained(self, &mut Mute);
             self.refill(Refill::All);
-            // Queue pairs in ERR do not make completions for ever.
+            // Counts turns in vain. It ends, because a queue pair in ERR makes only finitely many
+            // completions.
             vain = if taken == 0 { vain + 1 } else { 0 };
             let is_over = all_gone && !self.mailbox.has_mail() || self.poller.is_broken();
             if taken == 0 && is_over {

@@ -341,9 +341,10 @@ impl<P: Provider> Outbox<'_, P> {
     }
 
     /// Closes the connection to a peer when everything that was accepted for it is acknowledged:
-    /// messages, replies that wait for room or credit, requests. From now on the worker accepts
-    /// only replies to its messages. After `Config::drain_turns` turns it closes the connection
-    /// anyway. Then it calls [`super::Handler::on_peer_down`] with `Closed`.
+    /// messages, replies that wait for room or credit, requests. From now on only replies to
+    /// messages of that peer are accepted; other sends and requests get `NotConnected`. After
+    /// `Config::drain_turns` turns the worker closes the connection anyway. Then it calls
+    /// [`super::Handler::on_peer_down`] with `Closed`.
     pub fn finish(&mut self, peer: PeerId) {
         self.core.finish(peer);
     }

@@ -122,7 +122,8 @@ impl<P: Provider> Peer<P> {
         let slots = self.sq.free_slots();
         let word = self.grant.as_ref().map_or(0, PeerResources::word);
         let credits = self.credit.left(self.sq.messages(), word);
-        // While it finishes, it takes only replies, one at a time: a fresh message needs two.
+        // While it finishes, room is at most 1: a reply needs 1, a fresh message needs 2, so only
+        // replies pass.
         let most = if self.finishing || self.sends_ended { 1 } else { u32::MAX };
         self.sq.set_room(slots.min(credits).min(most));
         (slots, credits)

@@ -29,8 +29,8 @@ pub(super) struct SendQueue {
     pub(super) is_listed: bool,
     /// Messages sent one by one for which the next doorbell rings, unless a flush comes before.
     batch: u32,
-    /// Up to this send a message goes inline without another check: the peer is up, nothing waits
-    /// that it would overtake, and there is room. Closed while messages are reserved.
+    /// Sends below this index go inline unchecked. It is open only if the peer is up, nothing waits
+    /// before them, and there is room. Equal to `pushed` means closed.
     budget: u32,
     /// Messages reserved, see [`super::inline`].
     pub(super) reserved: u32,
