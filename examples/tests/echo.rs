@@ -17,6 +17,18 @@ fn a_client_gets_its_answers_and_the_server_ends_after_it() {
     server.ends_with(0, "3000 messages, 1 peers");
 }
 
+/// The server promises a client 128 receives at most, so sends beyond those wait for credit.
+#[test]
+fn a_window_beyond_the_credit_waits_for_it() {
+    let mut server =
+        Running::start(program(ECHO).args(["server", "--connections", "1", "--port", "0"]));
+    let port = server.port();
+    let words = ["client", "--count", "3000", "--window", "200"];
+    let client = Running::start(program(ECHO).args(words).args(port));
+    client.ends_with(0, "3000 of 3000 answers right");
+    server.ends_with(0, "3000 messages, 1 peers");
+}
+
 #[test]
 fn signals_end_a_server_with_its_counters() {
     for signal in ["INT", "TERM"] {

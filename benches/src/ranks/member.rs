@@ -21,7 +21,6 @@ use crate::ranks::control::{Control, Event, Figures, PartSum, Way, phase};
 use crate::ranks::party::{Party, call, seed};
 use crate::ranks::pattern::Pattern;
 use crate::ranks::sizes::{Sizes, Stream};
-use crate::side::answers::is_pressure;
 use crate::side::numbers::{config, memory};
 
 /// Turns between two looks at the control plane on a core that several threads share.
@@ -281,7 +280,7 @@ impl<'a, F: Fabric> Member<'a, F> {
         while let Some((peer, words)) = self.worker.handler_mut().owed.pop() {
             match self.worker.outbox().send_imm(peer, &words, wire::ACK) {
                 Ok(()) => {}
-                Err(error) if is_pressure(error) => {
+                Err(error) if error.is_back_pressure() => {
                     self.worker.handler_mut().owed.push((peer, words));
                     break;
                 }
@@ -462,7 +461,7 @@ impl<'a, F: Fabric> Member<'a, F> {
             let payload = &self.payloads[at];
             match if now { out.send_now(peer, payload) } else { out.send(peer, payload) } {
                 Ok(()) => return Ok(()),
-                Err(error) if is_pressure(error) => self.turn()?,
+                Err(error) if error.is_back_pressure() => self.turn()?,
                 Err(error) => return Err(self.refused(error)),
             }
         }
@@ -484,7 +483,7 @@ impl<'a, F: Fabric> Member<'a, F> {
             loop {
                 match self.worker.outbox().send_imm(peer, &word, imm) {
                     Ok(()) => break,
-                    Err(error) if is_pressure(error) => self.turn()?,
+                    Err(error) if error.is_back_pressure() => self.turn()?,
                     Err(error) => return Err(self.refused(error)),
                 }
             }

@@ -2,15 +2,9 @@
 //! want of room or credit: the answer then waits for the next idle turn.
 
 use doorbell::Fabric;
-use doorbell::worker::{Outbox, PeerId, SendError};
+use doorbell::worker::{Outbox, PeerId};
 
 use crate::meet::wire;
-
-/// True for back-pressure: turn, and try again.
-#[inline(always)]
-pub(crate) fn is_pressure(error: SendError) -> bool {
-    matches!(error, SendError::Full | SendError::NoCredit | SendError::NoBlock)
-}
 
 /// The answers that have not been sent yet.
 pub(crate) struct Answers(Vec<(PeerId, [u8; wire::WORD_BYTES])>);
@@ -33,8 +27,9 @@ impl Answers {
     #[cold]
     #[inline(never)]
     pub(crate) fn send<F: Fabric>(&mut self, out: &mut Outbox<'_, F>) {
-        self.0
-            .retain(|(peer, words)| out.send_imm(*peer, words, wire::ACK).is_err_and(is_pressure));
+        self.0.retain(|(peer, words)| {
+            out.send_imm(*peer, words, wire::ACK).is_err_and(|error| error.is_back_pressure())
+        });
         // A turn may leave the doorbell to the next turn, and something else may be served first.
         out.flush();
     }

@@ -16,7 +16,6 @@ use crate::meet::echoes::Echoes;
 use crate::meet::patience::{COLD_TURNS, PATIENCE};
 use crate::meet::tally::{Since, Tally};
 use crate::meet::wire;
-use crate::side::answers::is_pressure;
 use crate::side::caller::{Caller, Order, Stream};
 use crate::side::numbers::{config, memory};
 
@@ -128,7 +127,7 @@ impl<F: Fabric, O: Order> Session<F, O> {
     pub(crate) fn send_now(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), Failure> {
         match self.worker.outbox().send_now(peer, bytes) {
             Ok(()) => Ok(()),
-            Err(error) if is_pressure(error) => self.send(peer, bytes),
+            Err(error) if error.is_back_pressure() => self.send(peer, bytes),
             Err(error) => Err(self.refused(error)),
         }
     }
@@ -151,7 +150,7 @@ impl<F: Fabric, O: Order> Session<F, O> {
         let mut out = self.worker.outbox();
         match if now { out.send_now(peer, bytes) } else { out.send(peer, bytes) } {
             Ok(()) => Ok(true),
-            Err(error) if is_pressure(error) => Ok(false),
+            Err(error) if error.is_back_pressure() => Ok(false),
             Err(error) => Err(self.refused(error)),
         }
     }
@@ -162,7 +161,7 @@ impl<F: Fabric, O: Order> Session<F, O> {
         loop {
             match self.worker.outbox().send(peer, bytes) {
                 Ok(()) => return Ok(()),
-                Err(error) if is_pressure(error) => self.turn()?,
+                Err(error) if error.is_back_pressure() => self.turn()?,
                 Err(error) => return Err(self.refused(error)),
             };
         }
@@ -172,7 +171,7 @@ impl<F: Fabric, O: Order> Session<F, O> {
     #[inline(always)]
     pub(crate) fn send_list(&mut self, peer: PeerId, mut list: &[&[u8]]) -> Result<(), Failure> {
         while let Err(error) = self.worker.outbox().send_list(peer, list) {
-            if !is_pressure(error.cause) {
+            if !error.cause.is_back_pressure() {
                 return Err(self.refused(error.cause));
             }
             list = &list[error.accepted..];
@@ -204,7 +203,7 @@ impl<F: Fabric, O: Order> Session<F, O> {
             loop {
                 match self.worker.outbox().send_imm(peer, &word, imm) {
                     Ok(()) => break,
-                    Err(error) if is_pressure(error) => self.turn()?,
+                    Err(error) if error.is_back_pressure() => self.turn()?,
                     Err(error) => return Err(self.refused(error)),
                 };
             }

@@ -187,13 +187,9 @@ fn attempt<P: Provider>(
     match sent {
         Ok(done) => done,
         // A peer that is up and not connected is about to go down, with a reason.
-        Err(
-            SendError::Full
-            | SendError::NoCredit
-            | SendError::NoBlock
-            | SendError::TooMany
-            | SendError::NotConnected,
-        ) => Attempt::Stalled,
+        Err(error) if error.is_back_pressure() || error == SendError::NotConnected => {
+            Attempt::Stalled
+        }
         Err(error) => Attempt::Failed(Failure::NotSent(error)),
     }
 }

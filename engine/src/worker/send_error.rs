@@ -74,9 +74,19 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// True if the same call may succeed later: it is refused only for lack of room.
-    pub(crate) fn is_back_pressure(self) -> bool {
-        matches!(self, Self::Full | Self::NoCredit | Self::NoBlock | Self::TooMany | Self::NoTimer)
+    /// True for back-pressure: there is no room now, so keep what you have and try it again after a
+    /// turn. That is `Full`, `NoCredit`, `NoBlock`, `TooMany` and `NoTimer`. Any other error comes
+    /// back however often you try.
+    #[inline]
+    pub fn is_back_pressure(self) -> bool {
+        matches!(
+            self,
+            SendError::Full
+                | SendError::NoCredit
+                | SendError::NoBlock
+                | SendError::TooMany
+                | SendError::NoTimer
+        )
     }
 }
 

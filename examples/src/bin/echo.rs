@@ -11,9 +11,10 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
+use doorbell::Why;
 use doorbell::prelude::*;
 use doorbell::worker::SendError;
 use doorbell_examples::cli::{Failure, Place};
@@ -129,11 +130,16 @@ impl Client {
         runtime.add(Check::new(self, runtime.stopper()))?;
         runtime.dial(place.addr())?;
         runtime.stop_on_signals()?;
-        let why = runtime.run()?;
-        let Check { answered, wrong, took, down, .. } = runtime.workers()[0].handler();
+        let end = runtime.run()?;
+        let Check { answered, wrong, took, down, refused, .. } = runtime.workers()[0].handler();
         println!("{} of {} answers right in {took:.2?}", *answered - *wrong, self.count);
         if *answered < self.count {
-            return Err(format!("it ended too early: {why:?}, {down:?}").into());
+            return Err(match (refused, end, down) {
+                (Some(error), ..) => format!("a message was not sent: {error}").into(),
+                (None, Why::Signal(n), _) => format!("it ended too early: signal {n}").into(),
+                (None, _, Some(why)) => format!("it ended too early: {why}").into(),
+                (None, _, None) => "it ended too early".into(),
+            });
         }
         if *wrong > 0 {
             return Err(format!("{wrong} answers were wrong").into());
@@ -153,8 +159,10 @@ struct Check {
     want: Vec<u8>,
     peer: Option<PeerId>,
     down: Option<DownReason>,
+    /// Why a message could not be sent.
+    refused: Option<SendError>,
     begin: Instant,
-    took: std::time::Duration,
+    took: Duration,
     stop: Stop,
 }
 
@@ -162,9 +170,10 @@ impl Check {
     fn new(plan: Client, stop: Stop) -> Check {
         let bytes = vec![0; plan.size];
         let (sent, answered, wrong) = (0, 0, 0);
-        let (peer, down, begin) = (None, None, Instant::now());
-        let (next, want, took) = (bytes.clone(), bytes, begin.elapsed());
-        Check { plan, sent, answered, wrong, next, want, peer, down, begin, took, stop }
+        let (next, want) = (bytes.clone(), bytes);
+        let (begin, took) = (Instant::now(), Duration::ZERO);
+        let (peer, down, refused) = (None, None, None);
+        Check { plan, sent, answered, wrong, next, want, peer, down, refused, begin, took, stop }
     }
 
     /// Sends as many messages as the window and the peer have room for.
@@ -174,8 +183,12 @@ impl Check {
             fill(&mut self.next, self.sent);
             match out.send(peer, &self.next) {
                 Ok(()) => self.sent += 1,
-                Err(SendError::Full | SendError::NoBlock) => return, // again after a turn
-                Err(_) => return self.stop.stop(),
+                Err(error) if error.is_back_pressure() => return, // again after a turn
+                Err(SendError::NotConnected) => return,           // on_peer_down says why
+                Err(error) => {
+                    self.refused = Some(error);
+                    return self.stop.stop();
+                }
             }
         }
     }

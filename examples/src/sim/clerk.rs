@@ -58,12 +58,9 @@ pub fn send<P: Provider>(
 /// A message was refused: because of back-pressure, or something is wrong.
 fn refused(book: &mut Book, (conn, side): (usize, usize), error: SendError) {
     match error {
-        SendError::Full
-        | SendError::NoCredit
-        | SendError::NoBlock
-        | SendError::TooMany
-        | SendError::NoTimer
-        | SendError::NotConnected => book.note(Happening::Back { conn, from: side }),
+        error if error.is_back_pressure() || error == SendError::NotConnected => {
+            book.note(Happening::Back { conn, from: side });
+        }
         error => book.fail(format!("connection {conn}: side {side} cannot send: {error}")),
     }
 }

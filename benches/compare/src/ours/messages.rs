@@ -7,7 +7,7 @@ use doorbell::wc::Status;
 use doorbell::worker::{LendError, OwnPiece, OwnRegion, Piece, Request, SEND_BATCH};
 
 use crate::error::Failure;
-use crate::ours::session::{Link, Linked, Session, is_pressure};
+use crate::ours::session::{Link, Linked, Session};
 use crate::ours::{Side, SideArgs, Task};
 use crate::payload;
 use crate::peer::Figure;
@@ -133,7 +133,7 @@ impl Messages {
     fn tell(&mut self, out: &mut Outbox<'_, SoftDevice>) {
         let counts = [self.came.to_le_bytes(), self.wrong.to_le_bytes()].concat();
         // A peer that is gone gets none.
-        self.asked.take_if(|peer| !out.send_imm(*peer, &counts, COUNTS).is_err_and(is_pressure));
+        self.asked.take_if(|peer| !out.send_imm(*peer, &counts, COUNTS).is_err_and(|error| error.is_back_pressure()));
         out.flush();
     }
 }

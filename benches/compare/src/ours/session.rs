@@ -196,7 +196,7 @@ impl<H: Linked> Session<H> {
         loop {
             match self.worker.with(&mut send) {
                 Ok(()) => return Ok(()),
-                Err(error) if is_pressure(error) => self.turn()?,
+                Err(error) if error.is_back_pressure() => self.turn()?,
                 Err(error) => {
                     self.check()?;
                     return Err(Failure::new(error.to_string()));
@@ -204,10 +204,4 @@ impl<H: Linked> Session<H> {
             }
         }
     }
-}
-
-/// True for back-pressure: turn, and try again.
-#[inline(always)]
-pub(crate) fn is_pressure(error: SendError) -> bool {
-    matches!(error, SendError::Full | SendError::NoCredit | SendError::NoBlock | SendError::TooMany)
 }

@@ -9,7 +9,7 @@ use doorbell::wc::Status;
 use doorbell::worker::{OwnPiece, OwnRegion, Piece, RegionId};
 
 use crate::error::Failure;
-use crate::ours::session::{Link, Linked, Session, is_pressure};
+use crate::ours::session::{Link, Linked, Session};
 use crate::ours::{Side, SideArgs, Task};
 use crate::peer::Figure;
 use crate::timing::{self, Stream};
@@ -93,7 +93,7 @@ impl Transfers {
                 Ok(()) => {}
                 Err(error) => {
                     self.idle_slots.push(slot);
-                    if !is_pressure(error) {
+                    if !error.is_back_pressure() {
                         self.fail(error.to_string());
                     }
                     return;

@@ -11,8 +11,7 @@ fn lengths(round: usize) -> Vec<usize> {
 fn send(one: &mut Side, two: &mut Side, peer: PeerId, mut list: &[&[u8]]) {
     while let Err(ListError { accepted, cause }) = one.worker.outbox().send_list(peer, list) {
         assert!(accepted < list.len());
-        let pressure = [SendError::Full, SendError::NoCredit, SendError::NoBlock];
-        assert!(pressure.contains(&cause), "{cause}");
+        assert!(cause.is_back_pressure(), "{cause}");
         list = &list[accepted..];
         one.worker.turn();
         two.worker.turn();
