@@ -38,7 +38,7 @@ pub enum Failed {
     #[error("no answer came before the deadline")]
     DeadlinePassed,
     /// The connection has ended.
-    #[error("the connection has ended: {0:?}")]
+    #[error("the connection has ended: {0}")]
     PeerDown(DownReason),
     /// The worker did not take it.
     #[error("it was not sent: {0}")]

@@ -170,7 +170,8 @@ impl Check {
     fn new(plan: Client, stop: Stop) -> Check {
         let bytes = vec![0; plan.size];
         let (sent, answered, wrong) = (0, 0, 0);
-        let (next, want) = (bytes.clone(), bytes);
+        let (mut next, want) = (bytes.clone(), bytes);
+        fill(&mut next, 0);
         let (begin, took) = (Instant::now(), Duration::ZERO);
         let (peer, down, refused) = (None, None, None);
         Check { plan, sent, answered, wrong, next, want, peer, down, refused, begin, took, stop }
@@ -180,9 +181,11 @@ impl Check {
     fn send<P: Provider>(&mut self, out: &mut Outbox<'_, P>) {
         let Some(peer) = self.peer else { return };
         while self.sent < self.plan.count && self.sent < self.answered + self.plan.window {
-            fill(&mut self.next, self.sent);
             match out.send(peer, &self.next) {
-                Ok(()) => self.sent += 1,
+                Ok(()) => {
+                    self.sent += 1;
+                    fill(&mut self.next, self.sent);
+                }
                 Err(error) if error.is_back_pressure() => return, // again after a turn
                 Err(SendError::NotConnected) => return,           // on_peer_down says why
                 Err(error) => {
