@@ -18,6 +18,9 @@ use doorbell_examples::cli::{Failure, Side, Sides};
 /// Calls of the client, with the numbers from 0 on.
 const CALLS: u64 = 6;
 
+/// The first key of the calls' timers, beyond those that this program uses itself.
+const CALL_TIMERS: u64 = 1 << 32;
+
 /// Nanoseconds: the worker's clock counts those.
 const MILLISECOND: u64 = 1_000_000;
 
@@ -31,7 +34,8 @@ impl Program for Rpc {
         let addr = self.0.place.addr();
         if self.0.side == Side::Server {
             let mut runtime = Runtime::new(&nic, &Config::DEFAULT);
-            runtime.add(Server { calls: Calls::new(1, 8, 0), late: VecDeque::new(), count: 0 })?;
+            let calls = Calls::new(1, 8, CALL_TIMERS);
+            runtime.add(Server { calls, late: VecDeque::new(), count: 0 })?;
             println!("listening on {}", runtime.listen(addr)?);
             runtime.stop_on_signals()?;
             runtime.run()?;
@@ -39,7 +43,7 @@ impl Program for Rpc {
             return Ok(());
         }
         let mut runtime = Runtime::new(&nic, &Config::DEFAULT);
-        let calls = Calls::new(CALLS as u32, 8, 0); // 8 bytes each; timers with the keys from 0 on
+        let calls = Calls::new(CALLS as u32, 8, CALL_TIMERS); // 8 bytes each
         runtime.add(Client { calls, answers: 0, stop: runtime.stopper() })?;
         runtime.dial(addr)?;
         runtime.run()?;
@@ -78,11 +82,13 @@ impl<P: Provider> Handler<P> for Server {
         if number == 0 {
             return Verdict::Done; // no answer
         }
+        // If there is no room to keep the message, or no timer, the answer goes at once.
         if number % 2 == 1
+            && out.keep_room() > 0
+            && out.set_timer(out.now() + 5 * MILLISECOND, 0).is_some()
             && let Some(token) = out.keep(&message)
         {
             self.late.push_back(token);
-            out.set_timer(out.now() + 5 * MILLISECOND, 0);
             return Verdict::Keep(token);
         }
         let written = rpc::answer(&mut message, square);
