@@ -68,7 +68,11 @@ fn server<F: Fabric>(nic: &F, place: &Place, workers: usize) -> Result<(), Failu
         let sharers = plan.workers.iter().filter(|other| other.srq == worker.srq).count();
         let config = Config::DEFAULT.with_memory(worker.memory_bytes, sharers as u32);
         let node = Node::Prefer(worker.memory_node as u32);
-        let map = |bytes| MapRequest::new(bytes).pages(Ask::Huge2M).place(node).map();
+        // Where the device lends, peers copy long messages straight from readable memory.
+        let map = |bytes| {
+            let request = MapRequest::new(bytes).pages(Ask::Huge2M).place(node);
+            request.readable(nic.caps().lends).map()
+        };
         let shared = match queues.entry(worker.srq) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {

@@ -1,7 +1,7 @@
 //! Timers: the client sends a heartbeat every 5 ms and falls silent after ten; the server closes
 //! the connection of a peer that has been silent for three seconds.
 //!
-//! A runtime's clock counts nanoseconds since its start.
+//! The clock of all runtimes of a process counts nanoseconds from its first reading.
 //!
 //! ```text
 //! timers server & sleep 1
