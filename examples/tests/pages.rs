@@ -51,9 +51,16 @@ fn timers_end_the_silence() {
 fn datagrams_find_the_group_and_the_way_back() {
     let id = std::process::id();
     let group = format!("239.77.{}.{}", id >> 8 & 255, id & 255);
-    let words = ["--group", &group];
     let path = env!("CARGO_BIN_EXE_datagrams");
-    meet(path, &words, &words, &["answer: I am process "], &[" answers"]);
+    let mut server = Running::start(program(path).args(["server", "--group", &group]));
+    server.says("listening on ");
+    let client = Running::start(program(path).args(["client", "--group", &group]));
+    client.ends_with(0, "answer: I am process ");
+    server.signal("TERM");
+    server.ends_with(0, " answers");
+    // A port of its own: it takes none.
+    let words = ["client", "--group", &group, "--port", "1"];
+    Running::start(program(path).args(words)).ends_with(2, "--port");
 }
 
 #[test]

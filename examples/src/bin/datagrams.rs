@@ -7,14 +7,16 @@
 //! datagrams client --group 239.1.2.3
 //! ```
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::process::ExitCode;
 
 use clap::Parser;
 use doorbell::UDP_QKEY;
 use doorbell::prelude::*;
+use doorbell::provider::AddressVector;
 use doorbell::worker::{Datagram, DestinationId};
-use doorbell_examples::cli::{Failure, Place, Side};
+use doorbell_examples::cli::Side;
+use doorbell_examples::place::{Failure, Place};
 
 /// Nanoseconds between two questions.
 const AGAIN: u64 = 20_000_000;
@@ -41,9 +43,9 @@ impl Program for Cli {
         let config = Config { datagrams: 64, ..Config::DEFAULT };
         let mut runtime = Runtime::new(&nic, &config);
         let stop = runtime.stopper();
-        runtime.add(Asker { group: None, asked: 0, answers: 0, stop })?;
+        runtime.add(Asker { group: None, asked: 0, answers: 0, back: None, stop })?;
         // A port of its own: members of a group need not use the same one.
-        let any = SocketAddr::new(self.place.addr().ip(), 0);
+        let any = self.place.at(0);
         let mut port = Port::open(&nic, any, &runtime.intakes()[0])?;
         let to = port.join(self.group)?;
         let worker = &mut runtime.workers()[0];
@@ -73,7 +75,31 @@ struct Asker {
     group: Option<DestinationId>,
     asked: u64,
     answers: u64,
+    /// The last sender: its address and queue pair, and what they were resolved to.
+    back: Option<((AddressVector, u32), DestinationId)>,
     stop: Stop,
+}
+
+impl Asker {
+    /// The way back to a sender. Resolving costs more than sending, so the last one is kept; a
+    /// program with many senders keeps a table.
+    fn way_back<P: Provider>(
+        &mut self,
+        datagram: &Datagram<'_>,
+        out: &mut Outbox<'_, P>,
+    ) -> Option<DestinationId> {
+        let sender = (out.sender_of(datagram).ok()?, datagram.source_qp());
+        if let Some((last, to)) = self.back {
+            if last == sender {
+                return Some(to);
+            }
+            out.release_destination(to);
+            self.back = None;
+        }
+        let to = out.resolve(&sender.0, sender.1, UDP_QKEY).ok()?;
+        self.back = Some((sender, to));
+        Some(to)
+    }
 }
 
 impl<P: Provider> Handler<P> for Asker {
@@ -95,12 +121,10 @@ impl<P: Provider> Handler<P> for Asker {
             self.answers += 1;
             self.stop.stop();
         } else if self.group.is_none()
-            && let Ok(sender) = out.sender_of(&datagram)
-            && let Ok(back) = out.resolve(&sender, datagram.source_qp(), UDP_QKEY)
+            && let Some(back) = self.way_back(&datagram, out)
         {
             let answer = format!("I am process {}", std::process::id());
             self.answers += u64::from(out.send_to(back, answer.as_bytes(), None).is_ok());
-            out.release_destination(back);
         }
     }
 
