@@ -1,30 +1,36 @@
-//! Messages larger than a block (`doorbell::large`): the client offers 16 MiB of its memory; the
-//! server reads them by RDMA into memory of its own and checks every byte.
+//! Messages larger than a block (`doorbell::large`): the client offers two messages of 16 MiB; the
+//! server reads both by RDMA into memory of its own, each into a piece for itself, and checks every
+//! byte.
 //!
 //! ```text
 //! large server & sleep 1
 //! large client
 //! ```
-#![expect(clippy::expect_used, reason = "a panic of a handler ends the program")]
 
 use std::process::ExitCode;
 
 use doorbell::alloc::{Ask, MapRequest};
-use doorbell::large::{Arrived, Large, Lost, Received};
+use doorbell::large::{Arrived, Large, Lost, Offer, Received};
 use doorbell::prelude::*;
 use doorbell::wc::Status;
-use doorbell::worker::{OwnPiece, Piece};
+use doorbell::worker::{OwnPiece, OwnRegion, Piece};
 use doorbell_examples::cli::{Failure, Side, Sides};
 
-/// Bytes of the message.
+/// Bytes of a message.
 const LENGTH: u32 = 16 << 20;
+
+/// Messages that the client offers.
+const OFFERS: u32 = 2;
+
+/// Pieces of the server's memory, for as many messages in transit. It declines more.
+const PIECES: u32 = 4;
 
 /// The two sides of the example.
 struct Example(Sides);
 
-/// Byte `n` of the message.
-fn byte(n: usize) -> u8 {
-    (n % 251) as u8
+/// Byte `n` of the message with that tag.
+fn byte(tag: u64, n: usize) -> u8 {
+    (n % 251) as u8 ^ tag as u8
 }
 
 impl Program for Example {
@@ -32,28 +38,26 @@ impl Program for Example {
 
     fn run<F: Fabric>(self, nic: F) -> Self::Output {
         let mut runtime = Runtime::new(&nic, &Config::DEFAULT);
-        let (stop, large) = (runtime.stopper(), Large::new(4, 0)); // 4 in transit, tokens from 0 on
-        let worker = runtime.add(Transfer {
-            large,
-            offer: None,
-            to: None,
-            is_read: false,
-            wrong: 0,
-            stop,
-        })?;
+        let stop = runtime.stopper();
+        let worker = runtime.add(Transfer::new(stop))?;
         if self.0.side == Side::Server {
             // Only this worker touches its memory, so its bytes can be borrowed.
-            let memory = worker.adopt_own(&nic, Mapping::huge(LENGTH as usize)?)?;
-            worker.handler_mut().to = Some(memory.piece(0, LENGTH));
+            let memory = worker.adopt_own(&nic, Mapping::huge((PIECES * LENGTH) as usize)?)?;
+            let handler = worker.handler_mut();
+            (handler.to, handler.free) = (Some(memory), (0..PIECES.into()).collect());
             println!("listening on {}", runtime.listen(self.0.place.addr())?);
             runtime.stop_on_signals()?;
         } else {
             // Peers read this memory.
-            let memory = MapRequest::new(LENGTH as usize).pages(Ask::Huge2M).shared(true).map()?;
+            let memory = MapRequest::new((OFFERS * LENGTH) as usize).pages(Ask::Huge2M);
+            let memory = memory.shared(true).map()?;
             let region = worker.adopt(nic.register(memory, Access::REMOTE_READ)?);
-            let bytes: Vec<u8> = (0..LENGTH as usize).map(byte).collect();
-            worker.outbox().copy_in(region, 0, &bytes)?;
-            worker.handler_mut().offer = Some(Piece { region, offset: 0, length: LENGTH });
+            for tag in 0..OFFERS as usize {
+                let bytes: Vec<u8> = (0..LENGTH as usize).map(|n| byte(tag as u64, n)).collect();
+                let offset = tag * LENGTH as usize;
+                worker.outbox().copy_in(region, offset, &bytes)?;
+                worker.handler_mut().offers.push(Piece { region, offset, length: LENGTH });
+            }
             runtime.dial(self.0.place.addr())?;
         }
         runtime.run()?;
@@ -62,8 +66,11 @@ impl Program for Example {
             (Side::Server, Transfer { wrong, .. }) => {
                 Err(format!("{wrong} messages were lost or wrong").into())
             }
-            (Side::Client, Transfer { is_read: true, .. }) => Ok(()),
-            (Side::Client, _) => Err("the server has not read it".into()),
+            (Side::Client, Transfer { were_read: OFFERS, .. }) => Ok(()),
+            (Side::Client, Transfer { were_read, .. }) => {
+                let left = OFFERS - *were_read;
+                Err(format!("the server has not read {left} of {OFFERS} messages").into())
+            }
         }
     }
 }
@@ -71,44 +78,115 @@ impl Program for Example {
 /// The handler of both sides: one has something to offer, the other has room for it.
 struct Transfer {
     large: Large,
-    offer: Option<Piece>,
-    to: Option<OwnPiece>,
-    /// True once the peer has read what was offered.
-    is_read: bool,
+    /// What the client offers to whom, and how many offers it has made, and the server has answered
+    /// and read.
+    offers: Vec<Piece>,
+    peer: Option<PeerId>,
+    offered: usize,
+    answered: u32,
+    were_read: u32,
+    /// The server's memory, and the numbers of its free pieces. A transfer has the number of its
+    /// piece as key.
+    to: Option<OwnRegion>,
+    free: Vec<u64>,
+    /// Offers whose senders do not know yet that they are declined.
+    declined: Vec<Offer>,
     /// Messages that did not arrive as they were offered.
     wrong: u64,
     stop: Stop,
 }
 
 impl Transfer {
+    fn new(stop: Stop) -> Transfer {
+        Transfer {
+            large: Large::new(PIECES, 0), // tokens from 0 on
+            offers: Vec::new(),
+            peer: None,
+            offered: 0,
+            answered: 0,
+            were_read: 0,
+            to: None,
+            free: Vec::new(),
+            declined: Vec::new(),
+            wrong: 0,
+            stop,
+        }
+    }
+
+    /// Offers what there is, as far as there is room; the rest follows in `on_idle`.
+    fn offer<P: Provider>(&mut self, out: &mut Outbox<'_, P>) {
+        let Some(peer) = self.peer else { return };
+        while let Some(piece) = self.offers.get(self.offered) {
+            let tag = self.offered as u64;
+            match self.large.offer(out, peer, *piece, tag, tag) {
+                Ok(()) => self.offered += 1,
+                Err(error) if error.is_back_pressure() => return,
+                Err(error) => {
+                    eprintln!("an offer was not sent: {error}");
+                    return self.stop.stop();
+                }
+            }
+        }
+    }
+
+    /// The bytes of a piece of the server's memory.
+    fn piece(&self, number: u64, length: u32) -> Option<OwnPiece> {
+        self.to.map(|memory| memory.piece(number as usize * LENGTH as usize, length))
+    }
+
+    /// Reads a message into a free piece. False: there is none, or the message is too long.
+    fn take<P: Provider>(&mut self, offer: Offer, out: &mut Outbox<'_, P>) -> bool {
+        let Some(number) = self.free.pop() else { return false };
+        let to = self.piece(number, LENGTH).map(Piece::from);
+        let taken = to.is_some_and(|to| self.large.take(out, offer, to, number).is_ok());
+        if !taken {
+            self.free.push(number);
+        }
+        taken
+    }
+
+    /// Tells senders that their offers are declined. Those that back-pressure leaves come again.
+    fn decline<P: Provider>(&mut self, out: &mut Outbox<'_, P>) {
+        let waits = |offer: &Offer| {
+            let told = self.large.decline(out, *offer);
+            told.is_err_and(|error| error.is_back_pressure())
+        };
+        self.declined.retain(waits);
+    }
+
     fn arrived<P: Provider>(&mut self, arrived: Arrived, out: &Outbox<'_, P>) {
-        let Some(bytes) = self.to.and_then(|to| out.bytes(to).ok()) else { return };
-        let right = bytes.iter().enumerate().all(|(n, got)| *got == byte(n));
-        self.wrong += u64::from(!right || arrived.result.is_err());
-        println!("{} bytes: {:?}, right: {right}", arrived.offer.length(), arrived.result);
+        let Arrived { offer, key, result } = arrived;
+        let piece = self.piece(key, offer.length());
+        let right = piece.and_then(|piece| out.bytes(piece).ok()).is_some_and(|bytes| {
+            bytes.iter().enumerate().all(|(n, got)| *got == byte(offer.tag(), n))
+        });
+        self.wrong += u64::from(!right || result.is_err());
+        self.free.push(key);
+        println!("{} bytes: {result:?}, right: {right}", offer.length());
     }
 }
 
 impl<P: Provider> Handler<P> for Transfer {
     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
-        if let Some(piece) = self.offer {
-            self.large.offer(out, peer, piece, 1, 0).expect("a new peer has room for an offer");
-        }
+        self.peer = Some(peer);
+        self.offer(out);
     }
 
     fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
         match self.large.received(&message) {
             Received::Offered(offer) => {
-                let room = self.to.map(Piece::from);
-                let taken = room.map(|to| self.large.take(out, offer, to, 0));
-                if !matches!(taken, Some(Ok(()))) {
-                    let _ = self.large.decline(out, offer); // no room, or too little
+                if !self.take(offer, out) {
+                    self.declined.push(offer);
+                    self.decline(out);
                 }
             }
-            Received::Done { taken, .. } => {
-                println!("the server has read it: {taken}");
-                self.is_read = taken;
-                out.finish(message.peer()); // and on_peer_down stops
+            Received::Done { key, taken } => {
+                println!("the server has read message {key}: {taken}");
+                self.answered += 1;
+                self.were_read += u32::from(taken);
+                if self.answered == OFFERS {
+                    out.finish(message.peer()); // and on_peer_down stops
+                }
             }
             Received::Foreign => {}
         }
@@ -131,16 +209,23 @@ impl<P: Provider> Handler<P> for Transfer {
         while let Some(arrived) = self.large.progress(out) {
             self.arrived(arrived, out);
         }
+        self.offer(out);
+        self.decline(out);
     }
 
-    fn on_peer_down(&mut self, peer: PeerId, _why: DownReason, _out: &mut Outbox<'_, P>) {
+    fn on_peer_down(&mut self, peer: PeerId, why: DownReason, _out: &mut Outbox<'_, P>) {
         while let Some(lost) = self.large.lost(peer) {
             match lost {
-                Lost::Offer { .. } => println!("the server is gone"),
-                Lost::Read(_) => println!("the client is gone"),
+                Lost::Offer { key } => println!("message {key}: the connection has ended: {why}"),
+                Lost::Read(Arrived { key, .. }) => {
+                    println!("a client has left before the end of its message: {why}");
+                    self.wrong += 1;
+                    self.free.push(key);
+                }
             }
         }
-        if self.offer.is_some() {
+        self.peer = None;
+        if !self.offers.is_empty() {
             self.stop.stop();
         }
     }
