@@ -84,9 +84,19 @@ fn plan_serves_each_connection_by_a_worker_in_its_place() {
     meet(path, &[], &["--connections", "3"], &["3 answers"], &[": 3 messages"]);
 }
 
-/// A server that answers nothing: it hangs up when a client is there, or at its first message.
+/// When a server hangs up that answers nothing.
+#[derive(Clone, Copy)]
+enum When {
+    /// When a client is there.
+    AtOnce,
+    /// At its first message.
+    AtMessage,
+    /// When a client is there, behind bytes that mean nothing.
+    AfterNonsense,
+}
+
 struct HangsUp {
-    at_once: bool,
+    when: When,
     listens: mpsc::Sender<SocketAddr>,
 }
 
@@ -96,7 +106,7 @@ impl Program for HangsUp {
     fn run<F: Fabric>(self, nic: F) {
         let mut runtime = Runtime::new(&nic, &Config::DEFAULT);
         let stop = runtime.stopper();
-        runtime.add(HangUp { at_once: self.at_once, stop }).expect("a worker");
+        runtime.add(HangUp { when: self.when, stop }).expect("a worker");
         let addr = SocketAddr::from(([127, 0, 0, 1], 0));
         self.listens.send(runtime.listen(addr).expect("a port")).expect("the test waits");
         runtime.run().expect("it serves");
@@ -104,14 +114,19 @@ impl Program for HangsUp {
 }
 
 struct HangUp {
-    at_once: bool,
+    when: When,
     stop: Stop,
 }
 
 impl<P: Provider> Handler<P> for HangUp {
     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
-        if self.at_once {
-            out.finish(peer);
+        match self.when {
+            When::AtOnce => out.finish(peer),
+            When::AtMessage => {}
+            When::AfterNonsense => {
+                out.send(peer, b"nonsense").expect("a new peer has room");
+                out.finish(peer);
+            }
         }
     }
 
@@ -127,20 +142,21 @@ impl<P: Provider> Handler<P> for HangUp {
 
 #[test]
 fn a_client_whose_server_hangs_up_fails() {
-    for (path, at_once, words) in [
-        (env!("CARGO_BIN_EXE_rpc"), false, "5 answers are missing"),
-        (env!("CARGO_BIN_EXE_large"), false, "the server has not read 2 of 2 messages"),
-        (env!("CARGO_BIN_EXE_sleep"), false, "20 answers are missing"),
-        (env!("CARGO_BIN_EXE_plan"), false, "1 answers are missing"),
-        (env!("CARGO_BIN_EXE_epoll"), false, "1000 answers are missing"),
-        (env!("CARGO_BIN_EXE_async_fd"), false, "1000 answers are missing"),
-        (env!("CARGO_BIN_EXE_timers"), false, "9 heartbeats were not sent"),
+    for (path, when, words) in [
+        (env!("CARGO_BIN_EXE_rpc"), When::AtMessage, "5 answers are missing"),
+        (env!("CARGO_BIN_EXE_large"), When::AtMessage, "the server has not read 2 of 2 messages"),
+        (env!("CARGO_BIN_EXE_sleep"), When::AtMessage, "20 answers are missing"),
+        (env!("CARGO_BIN_EXE_plan"), When::AtMessage, "1 answers are missing"),
+        (env!("CARGO_BIN_EXE_epoll"), When::AtMessage, "1000 answers are missing"),
+        (env!("CARGO_BIN_EXE_async_fd"), When::AtMessage, "1000 answers are missing"),
+        (env!("CARGO_BIN_EXE_timers"), When::AtMessage, " heartbeats were not sent"),
         // These send nothing before they hear from the server.
-        (env!("CARGO_BIN_EXE_futures"), true, "999 answers are missing or wrong"),
-        (env!("CARGO_BIN_EXE_onesided"), true, "before the READ has ended"),
+        (env!("CARGO_BIN_EXE_futures"), When::AtOnce, "999 answers are missing or wrong"),
+        (env!("CARGO_BIN_EXE_onesided"), When::AtOnce, "before the READ has ended"),
+        (env!("CARGO_BIN_EXE_onesided"), When::AfterNonsense, "has not told of memory"),
     ] {
         let (listens, listening) = mpsc::channel();
-        let server = HangsUp { at_once, listens };
+        let server = HangsUp { when, listens };
         let soft = Device::choose(Some("soft0"), None).expect("the embedded device");
         let server = thread::spawn(move || soft.run(server));
         let port = listening.recv().expect("a port").port().to_string();

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use doorbell::alloc::{Ask, MapRequest};
 use doorbell::prelude::*;
-use doorbell::remote::RequestOp;
+use doorbell::remote::{RemoteError, RequestOp};
 use doorbell::wc::Status;
 use doorbell::worker::{OwnRegion, Piece, Request};
 use doorbell_examples::cli::{Failure, Side, Sides};
@@ -50,7 +50,7 @@ impl Program for Example {
         }
         let mut runtime = Runtime::new(&nic, &Config::DEFAULT);
         let stop = runtime.stopper();
-        let worker = runtime.add(Client { there: None, memory: None, has_read: false, stop })?;
+        let worker = runtime.add(Client { read: None, memory: None, has_read: false, stop })?;
         worker.handler_mut().memory =
             Some(worker.adopt_own(&nic, Mapping::plain(EXPOSED as usize)?)?);
         runtime.dial(addr)?;
@@ -77,8 +77,8 @@ impl<P: Provider> Handler<P> for Server {
 }
 
 struct Client {
-    /// The server's memory.
-    there: Option<RemoteMemory>,
+    /// The READ that comes last, once the server has told of its memory.
+    read: Option<RequestOp>,
     /// The client's own.
     memory: Option<OwnRegion>,
     /// True once the READ has brought the server's memory.
@@ -87,6 +87,23 @@ struct Client {
 }
 
 impl Client {
+    /// Writes the word, adds to the counter and prepares the READ.
+    fn begin<P: Provider>(
+        &mut self,
+        there: RemoteMemory,
+        peer: PeerId,
+        out: &mut Outbox<'_, P>,
+    ) -> Result<(), RemoteError> {
+        let write = there.write(WORD as u64, 5)?;
+        let add = there.fetch_add(COUNTER as u64, 1)?;
+        self.read = Some(there.read(0, 128)?);
+        let word = self.memory.expect("it has memory").piece(WORD, 5);
+        out.bytes_mut(word).expect("no request uses it").copy_from_slice(b"hello");
+        self.post(out, peer, (write, WORD, 5), 1);
+        self.post(out, peer, (add, COUNTER, 8), 2);
+        Ok(())
+    }
+
     /// Posts one request. Its bytes lie at the same offset on both sides.
     fn post<P: Provider>(
         &self,
@@ -103,14 +120,16 @@ impl Client {
 
 impl<P: Provider> Handler<P> for Client {
     fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
-        let there = message.bytes().try_into().map(RemoteMemory::from_bytes).expect("its bytes");
-        self.there = Some(there);
-        let word = self.memory.expect("it has memory").piece(WORD, 5);
-        out.bytes_mut(word).expect("no request uses it").copy_from_slice(b"hello");
-        let write = there.write(WORD as u64, 5).expect("the server allows it");
-        self.post(out, message.peer(), (write, WORD, 5), 1);
-        let add = there.fetch_add(COUNTER as u64, 1).expect("the server allows it");
-        self.post(out, message.peer(), (add, COUNTER, 8), 2);
+        let told = message.bytes().try_into().map(RemoteMemory::from_bytes);
+        // What a peer sends may be wrong: that costs its connection, and not the program.
+        let begun = match told {
+            Ok(there) if self.read.is_none() => self.begin(there, message.peer(), out).is_ok(),
+            _ => false,
+        };
+        if !begun {
+            eprintln!("the peer has not told of memory that it lets this side use");
+            out.close(message.peer());
+        }
         Verdict::Done
     }
 
@@ -123,8 +142,7 @@ impl<P: Provider> Handler<P> for Client {
     ) {
         match (token, result) {
             (2, Ok(())) => {
-                let there = self.there.expect("the server has told");
-                let read = there.read(0, 128).expect("the server allows it");
+                let read = self.read.expect("the server has told");
                 self.post(out, peer, (read, 0, 128), 3);
             }
             (3, Ok(())) => {
