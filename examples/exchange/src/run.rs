@@ -33,7 +33,9 @@ pub struct Place {
     #[arg(long, global = true, value_delimiter = ',', default_value = "239.1.2.10,239.1.2.11")]
     pub lines: Vec<IpAddr>,
     /// Securities.
-    #[arg(long, global = true, default_value_t = 8)]
+    #[arg(
+        long, global = true, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..)
+    )]
     pub symbols: u16,
     /// Core for the worker.
     #[arg(long, global = true)]

@@ -125,6 +125,14 @@ fn replayed_orders_give_the_same_books() {
     assert_eq!(books(&other.end()), books(&said));
 }
 
+#[test]
+fn an_exchange_without_securities_is_refused() {
+    for side in ["serve", "trade", "load"] {
+        let mut command = exchange();
+        Running::start(command.args([side, "--symbols", "0"])).ends_with_all(2, &["--symbols"]);
+    }
+}
+
 fn record(file: &str, lines: &str) -> Running {
     let mut recorder = Running::start(exchange().args(["capture", file, "--lines", lines]));
     recorder.says("recording");
