@@ -38,7 +38,10 @@ struct Place {
     )]
     workers: u8,
     /// Bytes of a slot: the longest value with its key, and 32 bytes more.
-    #[arg(long, global = true, default_value_t = 1088)]
+    #[arg(
+        long, global = true, default_value_t = 1088,
+        value_parser = clap::value_parser!(u32).range(64..=65_536)
+    )]
     slot_bytes: u32,
 }
 
@@ -86,7 +89,10 @@ struct BenchArgs {
     /// Rounds that count.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long, default_value_t = 10_000,
+        value_parser = clap::value_parser!(u32).range(1..=1 << 28)
+    )]
     records: u32,
     #[arg(long, default_value_t = 1000)]
     value_bytes: u32,
@@ -182,10 +188,7 @@ fn bench<F: Fabric>(nic: &F, place: &Place, args: &BenchArgs) -> Result<(), Fail
         })?
     };
     println!("{report}");
-    match report.failed {
-        0 => Ok(()),
-        failed => Err(format!("{failed} operations failed").into()),
-    }
+    report.check()
 }
 
 /// One operation from the command line.
@@ -255,7 +258,7 @@ impl Caller for Once {
     }
 
     fn lost(&mut self, why: DownReason) {
-        self.said.get_or_insert_with(|| Err(format!("the server is gone: {why:?}")));
+        self.said.get_or_insert_with(|| Err(format!("the server is gone: {why}")));
         self.stop.stop();
     }
 }

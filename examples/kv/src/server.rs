@@ -56,7 +56,7 @@ pub fn rights() -> Access {
 
 /// Bytes of a block that holds every call and answer for slots of that length.
 pub fn block_bytes(slot_bytes: u32) -> u32 {
-    slot_bytes + (HEADER + ANSWER_HEAD.max(CALL_HEAD)) as u32
+    slot_bytes.saturating_add((HEADER + ANSWER_HEAD.max(CALL_HEAD)) as u32)
 }
 
 /// The handler.

@@ -141,6 +141,12 @@ fn the_command_line_stores_and_finds() {
     for option in ["--workers", "--records", "--rounds", "--clients", "--depth", "--operations"] {
         run(&["bench", option, "0"], 2, option);
     }
+    run(&["bench", "--records", "4294967295"], 2, "--records");
+    for bytes in ["0", "4294967295"] {
+        let mut line = kv();
+        line.args(["get", "apple", "--slot-bytes", bytes]);
+        Running::start(&mut line).ends_with(2, "--slot-bytes");
+    }
     server.signal("TERM");
     server.ends_with(0, "worker 0: ");
 }

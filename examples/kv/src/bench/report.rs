@@ -7,6 +7,7 @@ use doorbell::latency::Latency;
 use super::driver::{Driver, Shared};
 use super::plan::Bench;
 use crate::client::{Counts, How};
+use crate::place::Failure;
 
 /// One way to get.
 #[derive(Clone, Debug)]
@@ -84,6 +85,20 @@ impl Report {
         Report { ways, operations, missing, failed, title }
     }
 
+    /// Whether each get has found its record, and each operation has been done: all records are
+    /// stored before the first get, and nobody deletes one.
+    ///
+    /// # Errors
+    /// The numbers of those that have not.
+    pub fn check(&self) -> Result<(), Failure> {
+        match (self.missing, self.failed) {
+            (0, 0) => Ok(()),
+            (missing, failed) => {
+                Err(format!("{missing} gets found nothing, {failed} operations failed").into())
+            }
+        }
+    }
+
     /// How many times the rate of the last way the first one has: the median over the rounds.
     pub fn ratio(&self) -> Option<f64> {
         let (first, last) = (self.ways.first()?, self.ways.last()?);
@@ -129,5 +144,23 @@ impl fmt::Display for Report {
             writeln!(f, "the first has {ratio:.2} times the rate of the last (median of rounds)")?;
         }
         write!(f, "{} gets found nothing, {} operations failed", self.missing, self.failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_get_without_a_record_is_a_failure() {
+        let report = |missing, failed| Report {
+            ways: Vec::new(),
+            operations: 10,
+            missing,
+            failed,
+            title: String::new(),
+        };
+        assert!(report(0, 0).check().is_ok());
+        assert!(report(1, 0).check().is_err() && report(0, 1).check().is_err());
     }
 }
