@@ -135,7 +135,9 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
         }
     }
 
-    /// Adds a worker with this handler, and returns it for further set-up. All workers added so
+    /// Adds a worker with this handler, and returns it for further set-up. One runtime has one type
+    /// of handler: workers with different tasks are variants of an enum that is a handler, or have
+    /// a runtime of their own. All workers added so
     /// share one receive queue of [`Config::recv_blocks`] blocks; the memory is in huge pages where
     /// the machine has some.
     ///
@@ -201,8 +203,8 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
     }
 
     /// How long the workers take at the end, at most, to send what was accepted and to close each
-    /// connection with a goodbye ([`Worker::drain`]). What is left then is closed at once. Default:
-    /// one second.
+    /// connection with a goodbye ([`Worker::drain`]). What is left then is closed at once, and a
+    /// peer that takes longer than [`Config::drain_turns`] is closed before. Default: one second.
     pub fn drain_within(&mut self, limit: Duration) {
         self.drain = limit;
     }

@@ -4,6 +4,10 @@
 //! passes it the events that concern it. It allocates nothing after set-up, and uses no memory but
 //! the piece at either end.
 //!
+//! Offers and their answers are known by a magic word at their beginning, and by their length. A
+//! message of your own that looks so would be taken for one. So do not mix them with free-form
+//! messages on one connection, or put a byte of zero in front of those.
+//!
 //! Each offer ends exactly once at the sender ([`Received::Done`], or [`Large::lost`]), and the
 //! bytes must not change until then. Each accepted offer ends exactly once at the receiver
 //! ([`Large::read`], [`Large::progress`], or [`Large::lost`]). Take or decline an offer once.
@@ -147,8 +151,10 @@ pub struct Large {
 }
 
 impl Large {
-    /// Makes room for at most `most` messages at a time, in and out together (65 536 at most). Its
-    /// requests use the tokens `tokens` to `tokens + most - 1`.
+    /// Makes room for at most `most` messages at a time, in and out together. A `most` above 65 536
+    /// counts as 65 536. Its requests use the tokens `tokens` to `tokens + most - 1`. A message
+    /// that is being read has up to four requests in flight, and waits if
+    /// [`Config::requests`](crate::worker::Config::requests), 64 by default, allows no more.
     pub fn new(most: u32, tokens: u64) -> Large {
         Large {
             places: vec![

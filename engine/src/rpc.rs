@@ -6,6 +6,10 @@
 //! this is the call or its answer. The answering side has no state: it answers in the block of the
 //! call, at once, or later if it keeps the message.
 //!
+//! A call and its answer are known by a magic word in bytes 4 to 7. A message of your own that
+//! holds that word there would be taken for one. So do not mix calls with free-form messages on one
+//! connection, or begin those with [`HEADER`] bytes of zero.
+//!
 //! Each call ends exactly once: with its answer ([`Calls::incoming`]), its deadline
 //! ([`Calls::expired`]), the end of its peer ([`Calls::lost`]) or its cancellation
 //! ([`Calls::cancel`]). An answer that comes after that is late and is ignored.
@@ -85,9 +89,11 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Makes room for at most `most` calls at a time (65 536 at most), each with a payload of at
-    /// most `bytes`. Their deadlines are timers of the worker, with the keys `timers` to `timers +
-    /// most - 1`.
+    /// Makes room for at most `most` calls at a time, each with a payload of at most `bytes`. A
+    /// `most` above 65 536 counts as 65 536. Deadlines are timers of the worker, with the keys
+    /// `timers` to `timers + most - 1`: so [`Config::timers`](crate::worker::Config::timers), 64 by
+    /// default, must allow one for each call with a deadline. A side that keeps calls to answer
+    /// them later needs [`Config::keeps`](crate::worker::Config::keeps) for them.
     pub fn new(most: u32, bytes: usize, timers: u64) -> Calls {
         let most = most.min(1 << 16);
         Calls {
@@ -114,7 +120,8 @@ impl Calls {
     }
 
     /// Calls a peer. `key` comes back when the call ends; `deadline` is a time on the worker's
-    /// clock.
+    /// clock, and no duration: `out.now()` and what you allow. It passes only if somebody advances
+    /// that clock: see [`Outbox::set_timer`].
     ///
     /// # Errors
     /// As [`Outbox::send`]; `TooLong`: the payload is longer than the `bytes` of [`Calls::new`], or

@@ -76,19 +76,20 @@ pub(super) const SENDS_LEAST: u32 = 4 * SEND_BATCH as u32;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct Config {
-    /// Peers of a worker at a time, at most 65 536. Workers that share a receive queue have
-    /// receives for this many together; they admit more as long as receives are left. Default: 256,
-    /// so that all memory stays below 8 MiB.
+    /// The most peers of one worker at a time, 1 to 65 536. The receive queue sets receives aside
+    /// for this many in total, also if several workers share it; beyond that they admit peers as
+    /// long as receives are left. Default: 256, so that all memory stays below 8 MiB.
     pub peers: u32,
-    /// Sends outstanding per peer; a power of two. Default: 256.
+    /// Sends outstanding per peer: a power of two, 4 to 16 384. Default: 256.
     pub send_queue: u32,
-    /// Bytes of one block: the longest message that is sent or received. Default: 4096.
+    /// Bytes of one block, 64 to 2^30: the longest message that is sent or received. Default:
+    /// 4096.
     pub block_bytes: u32,
     /// Blocks of a shared receive queue, over all workers that share it: at least `window_min` for
-    /// each of `peers`, and `refill` for each worker. Default: 1024, four for each peer: half of
-    /// them are shared by those that are busy.
+    /// each of `peers`, and `refill` for each worker; 4 to 2^24 - 1. Default: 1024, four for each
+    /// peer: half of them are shared by those that are busy.
     pub recv_blocks: u32,
-    /// Blocks of one worker for sends that are not inline. Default: 256.
+    /// Blocks of one worker for sends that are not inline, 1 to 2^24 - 1. Default: 256.
     pub send_blocks: u32,
     /// Inline limit asked of the device, in bytes, at most [`INLINE_MAX`]. Default: 220. With the
     /// default, the device in software takes messages of up to 1 KiB inline; any other number holds
@@ -103,7 +104,7 @@ pub struct Config {
     /// Default: 16 384.
     pub sends: u32,
     /// Turns that unsent messages may wait while every poll comes back full, so that batches grow
-    /// under load. After a short poll all are sent. 0 never waits. Default: 2.
+    /// under load. After a short poll all are sent. Any number; 0 never waits. Default: 2.
     pub hold_turns: u32,
     /// Receives that go back to the shared queue in one post. Default: 32.
     pub refill: u32,
@@ -116,10 +117,10 @@ pub struct Config {
     /// Receives promised to each peer all the time, at least 2: one for a message and one for a
     /// reply. With `window_min` equal to `window` all windows keep their length. Default: 2.
     pub window_min: u32,
-    /// How often each receive may be promised. With 1, every message finds a receive. Larger
-    /// numbers are for thousands of peers that are mostly idle: no peer takes more than its window,
-    /// but if too many send at once, some wait for their devices' retries, as without credits.
-    /// Default: 1.
+    /// How often each receive may be promised, 1 to 65 536. With 1, every message finds a receive.
+    /// Larger numbers are for thousands of peers that are mostly idle: no peer takes more than its
+    /// window, but if too many send at once, some wait for their devices' retries, as without
+    /// credits. Default: 1.
     pub overcommit: u32,
     /// Messages that a handler may keep beyond its call, at a time; at most 65 536. Default: 64.
     pub keeps: u32,
@@ -143,8 +144,13 @@ pub struct Config {
     /// memory stay on the protection domain. False, or a device without them: everything is on the
     /// protection domain. Default: true.
     pub thread_domain: bool,
-    /// Turns after which a failed peer is abandoned although some of its completions are missing.
-    /// Default: 2^24 (16 777 216).
+    /// Turns after which a failed peer is abandoned although some of its completions are missing,
+    /// and after which a peer that is being finished is closed although it has not acknowledged
+    /// everything ([`Outbox::finish`](super::Outbox::finish), [`Worker::drain`]). With 0 that is
+    /// the next turn. Default: 2^24 (16 777 216), some tenths of a second of turns without a pause;
+    /// longer if the thread does other work between turns.
+    ///
+    /// [`Worker::drain`]: super::Worker::drain
     pub drain_turns: u64,
     /// How its connections retry requests without an answer.
     pub retry: Retry,
@@ -160,14 +166,15 @@ pub struct Config {
 pub struct Retry {
     /// The peer's wait between retries while this side has no receive posted: 0 to 31, a code of
     /// the table in RC-1; 12 is 0.64 ms. Connection managers leave it at 0, which is 655 ms (QP-20,
-    /// QP-21).
+    /// QP-21). Default: 12.
     pub rnr_timer: u8,
-    /// The peer's retries for lack of a receive; 7 is for ever.
+    /// The peer's retries for lack of a receive, 0 to 7; 7 is for ever. Default: 7.
     pub rnr_retry: u8,
     /// Wait for an acknowledgement: 4.096 µs times 2 to this power, 1 to 31, or 0 for ever (RC-2);
-    /// 16 is 0.27 s. Connection managers use 19 and more, 2.1 s (QP-20).
+    /// 16 is 0.27 s. Connection managers use 19 and more, 2.1 s (QP-20). Default: 16.
     pub ack_timeout: u8,
     /// Retries for lack of an acknowledgement, 0 to 7; both sides use the dialling side's value.
+    /// Default: 7.
     pub retry_count: u8,
 }
 

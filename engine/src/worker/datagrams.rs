@@ -29,7 +29,7 @@ pub(super) const RECEIVES: u32 = 1 << 24;
 pub(super) const SLOT: u32 = (1 << 20) - 1;
 
 /// A destination of datagrams that [`super::Outbox::resolve`] has found. One that was released
-/// names nothing.
+/// names nothing. Valid only in the worker that gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DestinationId {
     index: u32,

@@ -23,12 +23,12 @@ pub trait Handler<P: Provider> {
         let _ = (peer, out);
     }
 
-    /// A peer has finished sending ([`Outbox::finish_sending`]): no message of it comes after this
-    /// call. This side may go on sending, and answer what it kept. If it has nothing more to say,
-    /// it calls [`Outbox::finish_sending`] too, here or later, and the connection ends. Called once
-    /// for a peer; not if the connection ends in another way before.
+    /// A peer has finished sending ([`Outbox::finish_sending`]): this call comes after its last
+    /// message. This side may still send, and answer messages that it keeps. To end the connection,
+    /// call [`Outbox::finish_sending`] too, here or later. Called at most once for a peer, and not
+    /// if the connection ends in another way first.
     ///
-    /// A handler that leaves this empty keeps the connection until another end.
+    /// If the handler does nothing here, the connection stays until something else ends it.
     fn on_finished_sending(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
         let _ = (peer, out);
     }
@@ -64,7 +64,8 @@ pub trait Handler<P: Provider> {
         let _ = (key, out);
     }
 
-    /// A turn found nothing to do. Keep it short: it delays the next message.
+    /// A turn found nothing to do. Keep it short: it delays the next message. This is the place to
+    /// try again what back-pressure has refused: the worker makes no call when there is room.
     fn on_idle(&mut self, out: &mut Outbox<'_, P>) {
         let _ = out;
     }

@@ -7,6 +7,7 @@ use crate::wc::Status;
 
 /// A peer: one connection of one worker. A reused number gets a new generation, and numbers are
 /// reused in turn. So an old `PeerId` names no new peer, until 65 536 later ones had its number.
+/// Valid only in the worker that gave it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PeerId {
     pub(super) slot: u32,
@@ -48,6 +49,8 @@ impl Message<'_> {
     }
 
     /// The whole block of the message, to write a reply in place, of any length up to the block's.
+    /// Behind the message it may hold bytes of older messages, also of other peers: write every
+    /// byte that you reply.
     pub fn block(&mut self) -> &mut [u8] {
         self.block
     }
@@ -103,8 +106,9 @@ pub enum Verdict {
     /// The block is free again.
     Done,
     /// The block's first `len` bytes go back to the sender, without a copy: write the answer by
-    /// [`Message::block`] first. A length beyond the
-    /// block means the whole block. If the send queue is full the reply waits; it is not lost. A
+    /// [`Message::block`] first, all `len` bytes of it, because the block may hold bytes of older
+    /// messages, also of other peers. A length beyond the block means the whole block. If the send
+    /// queue is full the reply waits; it is not lost. A
     /// reply longer than the peer's blocks ends the connection ([`DownReason::ReplyTooLong`]).
     /// After [`super::Outbox::finish_sending`] this means [`Verdict::Done`].
     Reply {
@@ -123,12 +127,13 @@ pub enum DownReason {
     /// This side closed it: its handler, [`super::Worker::drain`], or the end of a `Runtime`.
     #[error("this side closed it")]
     Closed,
-    /// The connection ended in order. Either the peer's worker ended it ([`super::Outbox::finish`],
-    /// [`super::Worker::drain`]): everything that it had accepted for this side has arrived. This
-    /// side's messages that it has not answered may or may not have arrived, and its requests
-    /// without an answer end with [`Status::Flushed`] or another error. Or both sides finished
-    /// sending ([`super::Outbox::finish_sending`]): everything that either had accepted has
-    /// arrived.
+    /// The connection ended in order, in one of two ways:
+    /// - The peer's worker ended it ([`super::Outbox::finish`], [`super::Worker::drain`]).
+    ///   Everything that it had accepted for this side has arrived. Messages of this side that it
+    ///   has not answered may or may not have arrived, and requests of this side that have not
+    ///   ended end with [`Status::Flushed`] or another error.
+    /// - Both sides finished sending ([`super::Outbox::finish_sending`]). Everything that either
+    ///   had accepted has arrived.
     #[error("it ended in order")]
     Finished,
     /// The connection manager reports the end: the peer closed, or its process or worker ended. If

@@ -14,10 +14,10 @@ use crate::provider::{AddressVector, Doorbell, Provider};
 use crate::remote::{RemoteError, RemoteMemory};
 use crate::wr::{Remote, SendFlags};
 
-/// The sends of one worker. They gather per peer, and go out with one doorbell when
-/// [`SEND_BATCH`](super::SEND_BATCH) have gathered, or at the end of the turn. Where a doorbell is
-/// a store, messages that do not come in one list begin with a smaller batch of
-/// [`STORE_BATCH`](super::STORE_BATCH). If the last poll found few messages, the first send may
+/// What a handler may do. Its sends gather for each peer, and go out with one doorbell at the end
+/// of the turn, or sooner if [`SEND_BATCH`](super::SEND_BATCH) have gathered. On a device whose
+/// doorbell is a store, the first batch of messages that are sent one by one is smaller
+/// ([`STORE_BATCH`](super::STORE_BATCH)). After a poll that found few messages, the first send may
 /// ring at once.
 pub struct Outbox<'a, P: Provider> {
     pub(super) core: &'a mut Core<P>,
@@ -27,7 +27,10 @@ impl<P: Provider> Outbox<'_, P> {
     /// Sends a copy of `bytes`, at most a block long.
     ///
     /// # Errors
-    /// See [`SendError`].
+    /// See [`SendError`]. After back-pressure ([`SendError::is_back_pressure`]) nothing was sent,
+    /// and the worker calls nothing when there is room again. Keep what waits in a queue of your
+    /// own, and try it again in [`Handler::on_idle`](super::Handler::on_idle) and after each
+    /// message: an answer usually brings credit.
     #[inline(always)]
     pub fn send(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), SendError> {
         probes::send(peer.slot, bytes.len() as u64);
@@ -205,13 +208,17 @@ impl<P: Provider> Outbox<'_, P> {
     }
 
     /// The time of the last [`super::Worker::advance`], in the unit and from the zero of the
-    /// caller's clock.
+    /// caller's clock. 0 before the first.
     pub fn now(&self) -> u64 {
         self.core.timers.now
     }
 
     /// Sets a timer: the first [`super::Worker::advance`] to `at` or later calls
     /// [`super::Handler::on_timer`] with `key`, once. `None`: `Config::timers` are set already.
+    ///
+    /// `at` is a time of the clock that [`Outbox::now`] shows, and no duration. A `Runtime`,
+    /// `run_sleeping` and [`Worker::run_by`](super::Worker::run_by) advance the clock; without them
+    /// or an `advance` of your own, timers never fire.
     pub fn set_timer(&mut self, at: u64, key: u64) -> Option<TimerId> {
         self.core.timers.set(at, key)
     }
@@ -307,9 +314,9 @@ impl<P: Provider> Outbox<'_, P> {
     /// is no more. The peer's handler gets [`super::Handler::on_finished_sending`] behind the last
     /// message, and may go on sending and answering. When it has finished sending too, the
     /// connection ends, and [`super::Handler::on_peer_down`] says
-    /// [`Finished`](super::DownReason::Finished) on both sides. If the peer then acknowledges
-    /// nothing for `Config::drain_turns` turns, this side closes the connection and says
-    /// [`Closed`](super::DownReason::Closed).
+    /// [`Finished`](super::DownReason::Finished) on both sides. If that takes longer than
+    /// `Config::drain_turns` turns, this side closes the connection, and its handler hears
+    /// [`Closed`](super::DownReason::Closed) unless the peer has said goodbye.
     ///
     /// From now on sends, requests (READs and WRITEs too) and replies to this peer are refused with
     /// [`SendError::FinishedSending`], and a verdict of `Reply` counts as `Done`. Nothing bounds
@@ -342,15 +349,19 @@ impl<P: Provider> Outbox<'_, P> {
 
     /// Closes the connection to a peer when everything that was accepted for it is acknowledged:
     /// messages, replies that wait for room or credit, requests. From now on only replies to
-    /// messages of that peer are accepted; other sends and requests get `NotConnected`. After
-    /// `Config::drain_turns` turns the worker closes the connection anyway. Then it calls
-    /// [`super::Handler::on_peer_down`] with `Closed`.
+    /// messages of that peer are accepted; other sends and requests get `NotConnected`. It does not
+    /// wait for messages that the handler keeps ([`Outbox::keep`]): answer them first. After
+    /// `Config::drain_turns` turns it closes the connection anyway. In both cases this side's
+    /// handler then gets [`super::Handler::on_peer_down`] with `Closed`; requests that have not
+    /// ended by the limit end before that with an error, usually
+    /// [`Status::Flushed`](crate::wc::Status::Flushed).
     pub fn finish(&mut self, peer: PeerId) {
         self.core.finish(peer);
     }
 
     /// Closes the connection to a peer at once. Messages that the peer has not received yet may be
-    /// lost. The worker calls [`super::Handler::on_peer_down`] when the queue pair has drained.
+    /// lost. The worker calls [`super::Handler::on_peer_down`] with `Closed` when the queue pair
+    /// has drained.
     pub fn close(&mut self, peer: PeerId) {
         self.core.close(peer);
     }

@@ -1,12 +1,13 @@
 //! Names of registered memory of a worker.
 
-/// Names registered memory of a worker: see [`super::Worker::adopt`].
+/// Names registered memory of a worker: see [`super::Worker::adopt`]. Valid only in the worker that
+/// gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RegionId(pub(super) u32);
 
 /// Registered memory that only its worker and the worker's own requests touch: no peer may read or
 /// write it. Its bytes are plain slices while no request in flight uses them. See
-/// [`super::Worker::adopt_own`].
+/// [`super::Worker::adopt_own`]. Valid only in the worker that gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OwnRegion(pub(super) RegionId);
 

@@ -12,7 +12,8 @@ use crate::provider::Provider;
 const CLOCK_TURNS: u64 = 16;
 
 impl<P: Provider, H: Handler<P>> Worker<P, H> {
-    /// Turns until `stop` is true.
+    /// Turns until `stop` is true. It reads no clock, so timers never fire: use
+    /// [`Worker::run_by`] if the handler sets timers or makes calls with deadlines.
     pub fn run(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             self.turn();
@@ -39,7 +40,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// `Closed`, after every request of that peer has ended.
     ///
     /// `more` is called after every turn and says whether there is time: false closes at once what
-    /// is left. A program without a clock can count the calls. Returns what had not ended by then.
+    /// is left. A program without a clock can count the calls. A peer that has not acknowledged
+    /// everything after [`Config::drain_turns`](super::Config::drain_turns) turns is closed even if
+    /// there is time. Returns what had not ended by then.
     ///
     /// A worker that is dropped without this call closes its connections at once, and what waits
     /// for its peers may be lost. Its handler hears of nothing. The receives that it has go back to

@@ -12,11 +12,13 @@ pub enum SendError {
     /// still send.
     #[error("this side has finished sending to the peer (Outbox::finish_sending)")]
     FinishedSending,
-    /// Its send queue is full (`Config::send_queue`): back-pressure. Try again after a turn.
+    /// Its send queue is full (`Config::send_queue`): back-pressure. Try again after a turn, as
+    /// [`Outbox::send`](super::Outbox::send) explains.
     #[error("the peer's send queue (Config::send_queue) is full; try again after a turn")]
     Full,
-    /// The peer has promised no receive for it (no credit): back-pressure. Try again after a turn.
-    /// How many it promises follows from the peer's `Config::recv_blocks` and `Config::window`.
+    /// The peer has promised no receive for it (no credit): back-pressure. Try again after a turn,
+    /// as [`Outbox::send`](super::Outbox::send) explains. How many it promises follows from the
+    /// peer's `Config::recv_blocks` and `Config::window`.
     #[error(
         "the peer has promised no receive for another message: it is busy, or nobody turns its \
          worker; try again after a turn (its Config::recv_blocks and Config::window say how many \

@@ -5,7 +5,8 @@ use std_alloc::vec::Vec;
 
 use crate::room::{Room, Take};
 
-/// A timer that is set. One that has fired or was cancelled names nothing.
+/// A timer that is set. One that has fired or was cancelled names nothing. Valid only in the worker
+/// that gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimerId {
     index: u32,
