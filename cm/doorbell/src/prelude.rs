@@ -5,12 +5,14 @@ pub use crate::provider::{Access, Provider, Region};
 pub use crate::remote::RemoteMemory;
 #[cfg(feature = "std")]
 pub use crate::soft::SoftDevice;
+pub use crate::wc::Status;
 pub use crate::worker::{
-    Config, DownReason, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Verdict, Worker,
+    Config, DownReason, Handler, Intake, Message, Outbox, PeerId, SendError, SharedRecv, Verdict,
+    Worker,
 };
 #[cfg(feature = "std")]
 pub use crate::{
-    AddrInfo, Answer, Buffer, CmError, ConnParam, Device, Dialer, Endpoint, Fabric, Hints, Id,
-    Idle, Listener, PeerHandle, PeerState, Port, PortSpace, Program, QpInit, Runtime, Stop,
-    message_memory,
+    AddrInfo, Answer, Backoff, Buffer, CmError, ConnParam, Device, Dialer, Endpoint, Fabric, Hints,
+    Id, Idle, Listener, PeerHandle, PeerState, Port, PortSpace, Program, QpInit, Runtime, Stop,
+    Why, message_memory,
 };

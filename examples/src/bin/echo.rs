@@ -14,9 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
-use doorbell::Why;
 use doorbell::prelude::*;
-use doorbell::worker::SendError;
 use doorbell_examples::cli::{Failure, Place};
 
 /// Echo server and client.

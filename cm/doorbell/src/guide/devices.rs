@@ -22,6 +22,42 @@
 //! # Ok::<(), CmError>(())
 //! ```
 //!
+//! A complete program with workers:
+//!
+//! ```no_run
+//! use std::net::SocketAddr;
+//!
+//! use doorbell::prelude::*;
+//!
+//! struct Echo;
+//!
+//! impl<P: Provider> Handler<P> for Echo {
+//!     fn on_message(&mut self, message: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+//!         Verdict::Reply { len: message.len() }
+//!     }
+//! }
+//!
+//! struct Server(SocketAddr);
+//!
+//! impl Program for Server {
+//!     type Output = Result<Why, CmError>;
+//!     fn run<F: Fabric>(self, fabric: F) -> Self::Output {
+//!         let mut runtime = Runtime::new(&fabric, &Config::DEFAULT);
+//!         runtime.add(Echo)?;
+//!         runtime.listen(self.0)?;
+//!         runtime.stop_on_signals()?;
+//!         runtime.run()
+//!     }
+//! }
+//!
+//! fn main() -> Result<(), CmError> {
+//!     let addr = SocketAddr::from(([127, 0, 0, 1], 7471)); // or one of a NIC
+//!     let why = Device::choose(None, Some(addr.ip()))?.run(Server(addr))?;
+//!     println!("it has ended: {why:?}");
+//!     Ok(())
+//! }
+//! ```
+//!
 //! # Endpoints, as in the man pages
 //!
 //! A buffer belongs to whoever may touch it: a post takes it, its completion gives it back.

@@ -24,6 +24,88 @@
 //! # }
 //! ```
 //!
+//! # Waiting for room
+//!
+//! A send may be refused for back-pressure: the peer has promised no receive, or the send queue is
+//! full. Then nothing was sent, and the worker does not call when there is room again. So keep what
+//! waits, and try it again after each message and in each idle turn.
+//!
+//! ```
+//! use std::collections::VecDeque;
+//!
+//! use doorbell::prelude::*;
+//!
+//! /// Sends 1000 messages to its first peer, as fast as the peer takes them.
+//! struct Sender {
+//!     waiting: VecDeque<[u8; 8]>,
+//!     peer: Option<PeerId>,
+//!     stop: Stop,
+//! }
+//!
+//! impl Sender {
+//!     fn send<P: Provider>(&mut self, out: &mut Outbox<'_, P>) {
+//!         let Some(peer) = self.peer else { return };
+//!         while let Some(bytes) = self.waiting.front() {
+//!             match out.send(peer, bytes) {
+//!                 Ok(()) => drop(self.waiting.pop_front()),
+//!                 Err(error) if error.is_back_pressure() => return, // there is more to come
+//!                 Err(SendError::NotConnected) => return,           // on_peer_down says why
+//!                 Err(error) => panic!("it will never be sent: {error}"),
+//!             }
+//!         }
+//!         out.finish(peer); // on_peer_down follows when the peer has everything
+//!     }
+//! }
+//!
+//! impl<P: Provider> Handler<P> for Sender {
+//!     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
+//!         self.peer = Some(peer);
+//!         self.send(out);
+//!     }
+//!     fn on_message(&mut self, _: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
+//!         self.send(out); // the message may have brought credit
+//!         Verdict::Done
+//!     }
+//!     fn on_idle(&mut self, out: &mut Outbox<'_, P>) {
+//!         self.send(out);
+//!     }
+//!     fn on_peer_down(&mut self, _: PeerId, _: DownReason, _: &mut Outbox<'_, P>) {
+//!         self.peer = None;
+//!         self.stop.stop();
+//!     }
+//! }
+//!
+//! # #[derive(Default)]
+//! # struct Count(u64);
+//! # impl<P: Provider> Handler<P> for Count {
+//! #     fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+//! #         self.0 += 1;
+//! #         Verdict::Done
+//! #     }
+//! # }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let nic = SoftDevice::open()?;
+//! # let mut server = Runtime::new(&nic, &Config::DEFAULT);
+//! # server.add(Count::default())?;
+//! # let addr = server.listen("127.0.0.1:0")?;
+//! let mut client = Runtime::new(&nic, &Config::DEFAULT);
+//! let waiting = (0..1000_u64).map(u64::to_le_bytes).collect();
+//! client.add(Sender { waiting, peer: None, stop: client.stopper() })?;
+//! client.dial(addr)?;
+//! # let stop = server.stopper();
+//! # std::thread::scope(|scope| {
+//! #     let serving = scope.spawn(|| server.run());
+//! #     let result = client.run();
+//! #     stop.stop();
+//! #     serving.join().expect("it does not panic")?;
+//! #     result
+//! # })?;
+//! # assert!(client.workers()[0].handler().waiting.is_empty());
+//! # assert_eq!(server.workers()[0].handler().0, 1000);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Calls and answers
 //!
 //! ```
