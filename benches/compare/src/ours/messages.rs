@@ -133,7 +133,9 @@ impl Messages {
     fn tell(&mut self, out: &mut Outbox<'_, SoftDevice>) {
         let counts = [self.came.to_le_bytes(), self.wrong.to_le_bytes()].concat();
         // A peer that is gone gets none.
-        self.asked.take_if(|peer| !out.send_imm(*peer, &counts, COUNTS).is_err_and(|error| error.is_back_pressure()));
+        self.asked.take_if(|peer| {
+            !out.send_imm(*peer, &counts, COUNTS).is_err_and(|error| error.is_back_pressure())
+        });
         out.flush();
     }
 }
