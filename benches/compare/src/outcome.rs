@@ -123,7 +123,8 @@ impl Outcome {
         let mode = if far > near { Floor::FAR } else { Floor::NEAR };
         (self.mode, self.disturbed) = (mode, disturbed);
         let least = if disturbed { Worth::Disturbed } else { Worth::Sound };
-        for measured in self.rounds.iter_mut().flat_map(|round| round.figures.iter_mut().flatten()) {
+        for measured in self.rounds.iter_mut().flat_map(|round| round.figures.iter_mut().flatten())
+        {
             measured.counts = measured.mode == mode && measured.worth() >= least;
         }
     }

@@ -414,7 +414,10 @@ mod tests {
         assert!(document.section.contains("interrupted"));
         document.finish();
         let page = &document.section;
-        assert!(!page.contains("interrupted") && page.contains("Aims: 2 met, 1 missed, 3 without a figure."));
+        assert!(
+            !page.contains("interrupted")
+                && page.contains("Aims: 2 met, 1 missed, 3 without a figure.")
+        );
         assert!(
             page.contains("| latency, 208 B | doorbell | 90 ns | UCX uct am | 180 ns | 0.50 |")
         );
