@@ -219,7 +219,18 @@ impl<F: Fabric> Live<F> {
         // An error will be the next step's too.
         while let Ok(Some(event)) = self.channel.next(Duration::ZERO) {
             match event.kind {
-                EventKind::Disconnected | EventKind::DeviceRemoval => drop(self.handle(&event)),
+                EventKind::Disconnected | EventKind::DeviceRemoval => {
+                    // The worker learns that the peer is up before it learns of the end.
+                    let is_up = |e: &Event<F>| {
+                        e.key == event.key && matches!(e.kind, EventKind::Established)
+                    };
+                    if let Some(at) = self.events.iter().position(is_up)
+                        && let Some(up) = self.events.remove(at)
+                    {
+                        self.handle(&up);
+                    }
+                    self.handle(&event);
+                }
                 _ => self.events.push_back(event),
             }
         }

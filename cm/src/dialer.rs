@@ -248,7 +248,11 @@ impl<F: Fabric> Dialer<F> {
         let closed = |dial: &Dial<F>| dial.id.is_none() && !connections.has(dial.key);
         if let Some(at) = self.dials.iter().position(closed) {
             let asked = format!("connect to {}", self.dials[at].handle.addr());
-            let error = CmError::new(Code::Again, asked, "this side's worker closed it");
+            let closed = || CmError::new(Code::Again, asked, "this side's worker closed it");
+            // If a worker's look has handled the end already, the handle has the error.
+            let handle = &self.dials[at].handle;
+            let ended = handle.state() == PeerState::Ended;
+            let error = ended.then(|| handle.last_error()).flatten().unwrap_or_else(closed);
             self.fail(at, Some(error), None);
         }
     }

@@ -19,6 +19,7 @@ cases! {
     a_dropped_worker_gets_no_more_clients
     a_worker_ends_with_a_panic
     a_peers_end_is_seen_without_a_step
+    an_early_message_comes_before_the_end_without_a_step
     a_dropped_control_plane_ends_its_connections
     each_control_plane_ends_its_own_connections
     a_drained_worker_finishes_its_peers
@@ -190,6 +191,42 @@ fn a_peers_end_is_seen_without_a_step<F: Fabric>(nic: &F) {
     until("the peers are gone", &mut one, |one| one.worker.peers() == 0);
     assert_eq!(one.worker.handler().down.len(), 2);
     assert_eq!(dialer.connections(), 0);
+}
+
+/// The dialing side is handed over and never told by a step that it is up. The peer sends and
+/// ends. The worker's look finds both events: the message comes before the end.
+fn an_early_message_comes_before_the_end_without_a_step<F: Fabric>(nic: &F) {
+    let (mut one, mut two) = (side(nic, false), side(nic, false));
+    let mut listener = Listener::bind(nic, SocketAddr::new(address(), 0)).expect("a listener");
+    listener.feed(two.intake.clone());
+    let mut dialer = Dialer::new(nic).expect("a dialer");
+    let addr = listener.local_addr().expect("bound");
+    let handle = dialer.start(addr, &[], &one.intake, LIMIT).expect("started");
+    let begin = Instant::now();
+    while dialer.connections() == 0 {
+        dialer.step(Duration::ZERO).expect("a step");
+        assert!(begin.elapsed() < LIMIT, "it is not handed over");
+    }
+    until("the server's peer is up", &mut two, |two| {
+        for _ in 0..1000 {
+            one.worker.turn();
+        }
+        listener.step(Duration::ZERO).expect("a step");
+        two.worker.handler().up.len() == 1
+    });
+    let peer = two.worker.handler().up[0];
+    two.worker.outbox().send(peer, b"early").expect("sent");
+    two.worker.outbox().flush();
+    for _ in 0..1000 {
+        one.worker.turn();
+        two.worker.turn();
+    }
+    drop((listener, two));
+    until("the peer is gone", &mut one, |one| one.worker.peers() == 0);
+    assert_eq!((one.worker.handler().got, one.worker.handler().up.len()), (1, 1));
+    dialer.step(Duration::ZERO).expect("a step");
+    let error = handle.last_error().expect("the reason").to_string();
+    assert!(!error.contains("worker closed it"), "{error}");
 }
 
 /// A dialer that is dropped ends its connections at both sides, although its worker goes on.
