@@ -238,8 +238,8 @@ impl<F: Fabric> Live<F> {
 
     /// Makes the queue pair of an id for a worker and hands it over, before the peer can send.
     /// `intake`: of [`Live::meet`].
-    /// `greeting`: what the peer said with its request; a connect has had no answer yet. `data`
-    /// goes to the peer.
+    /// `greeting`: what the peer said in its request. `None` when this side connects: the peer has
+    /// not answered yet. `data` goes to the peer.
     fn hand_over(
         &mut self,
         mut id: F::Id,

@@ -38,7 +38,7 @@ struct Dial<F: Fabric> {
     limit: Duration,
     /// When it expires; `None`: never.
     until: Option<Instant>,
-    /// Until it is handed over with its queue pair.
+    /// The id while address and route are resolved. `None` once `Connections` has it.
     id: Option<F::Id>,
 }
 

@@ -145,8 +145,8 @@ impl Crossing {
     }
 
     fn call_worker(&self) {
-        // The worker lowers the flag before it looks. If this swap finds the flag up, that lowering
-        // comes after it, reads from it, and so sees what was pushed before.
+        // If the flag is already up, the worker has not looked yet: it lowers the flag first, and
+        // then sees what was pushed here.
         if !self.called.swap(true, Ordering::AcqRel)
             && let Some(worker) = self.worker.get()
         {
@@ -250,9 +250,8 @@ impl Crossing {
     /// The driver takes no more reports.
     pub(crate) fn driver_ends(&self) {
         self.driver_gone.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `end`: that sees `driver_gone`, or this thread the worker's end.
-        // Before that end, the driver of a worker goes only with its runtime, and the worker
-        // reports on; `end` then resolves what is left.
+        // Pairs with the fence in `end`. Either `end` sees `driver_gone` and resolves the reports,
+        // or this call does. If the worker has not ended, its later reports are resolved by `end`.
         fence(Ordering::SeqCst);
         self.resolve_reports();
     }

@@ -120,9 +120,9 @@ impl Slots {
             return false;
         }
         let Slot { abandoned, listed, .. } = &self.slots[slot as usize];
-        // Under the lock, so before the slot's next use. The swap of `is_abandoned` comes before
-        // or after the one here: if before, the slot is listed again; if after, it reads from it,
-        // and sees `abandoned`.
+        // Set under the lock, so before the slot is used again. If `is_abandoned` has lowered
+        // `listed` before this swap, the slot is listed again. If it lowers it later, it sees
+        // `abandoned`.
         abandoned.store(true, Ordering::Relaxed);
         !listed.swap(true, Ordering::AcqRel)
     }

@@ -54,7 +54,8 @@ impl Arms {
     fn took(&mut self, events: u32) {
         if events > 0 {
             self.armed = None;
-            // Two armings may have brought one event. Then the queue may still be armed, but once.
+            // If the queue was armed twice, one event may answer both, or the second arming may
+            // still be open. So at most one more event can come.
             self.events = self.events.saturating_sub(events).min(1);
         }
     }

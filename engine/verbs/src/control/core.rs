@@ -355,7 +355,8 @@ impl Core {
         self.call(call)
     }
 
-    /// Makes a call that answers 0 or -1. On a synchronous id the event may have come already.
+    /// Calls a function of librdmacm that answers 0, or -1 with errno. On a synchronous id it also
+    /// returns the event, if that is already there.
     fn call(&self, call: impl FnOnce(*mut rdma_cm_id) -> c_int) -> io::Result<Option<Told>> {
         self.with(|id| {
             let answer = call(id);
