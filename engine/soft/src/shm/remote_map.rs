@@ -78,8 +78,8 @@ struct Known {
     outlet: Option<Outlet>,
 }
 
-/// Bytes that the peer lends to a message. They are those of the message if
-/// [`Borrowed::are_still_lent`] after they were read.
+/// Bytes that the peer lends to a message. They are those of the message if [`Borrowed::check`]
+/// finds no fault after they were read.
 pub(crate) struct Borrowed<'a> {
     pub(crate) bytes: Source<'a>,
     offer: Offer,
@@ -89,7 +89,7 @@ pub(crate) struct Borrowed<'a> {
 }
 
 impl Borrowed<'_> {
-    /// True if the bytes read before this call are those of the message: the peer's queue pair
+    /// No error if the bytes read before this call are those of the message: the peer's queue pair
     /// works, and has worked since the message was posted, and the region is registered. Until
     /// then the peer's device keeps the bytes as they were posted.
     ///
@@ -97,10 +97,19 @@ impl Borrowed<'_> {
     /// back, passes a Release fence, and then completes its sends; its program changes the bytes
     /// after that. If this side has read one byte of a later change, the Acquire fence makes sure
     /// that it sees the word gone as well.
-    pub(crate) fn are_still_lent(&self) -> bool {
+    ///
+    /// The two faults differ. A sender that has failed reads no refusal. One whose program only
+    /// takes the region away must read one: without it, the sends would look as if they had
+    /// arrived.
+    pub(crate) fn check(&self) -> Result<(), NotLent> {
         fence(Ordering::Acquire);
-        self.qp.load(Ordering::Relaxed) == self.offer.word
-            && self.slot.key.load(Ordering::Relaxed) == self.offer.key
+        // Acquire: the program of a failed sender may deregister the region. Whoever sees that sees
+        // the word gone as well.
+        let has_key = self.slot.key.load(Ordering::Acquire) == self.offer.key;
+        if self.qp.load(Ordering::Relaxed) != self.offer.word {
+            return Err(NotLent::SenderGone);
+        }
+        if has_key { Ok(()) } else { Err(NotLent::Nowhere) }
     }
 }
 
@@ -109,7 +118,8 @@ impl Borrowed<'_> {
 pub(crate) enum NotLent {
     /// The queue pair that sent the message has failed or gone.
     SenderGone,
-    /// They are in no region of the peer that is mapped here: no honest peer names them.
+    /// They are in no region of the peer that is mapped here, or no more: its program has
+    /// deregistered the region or changes its rights.
     Nowhere,
 }
 

@@ -92,7 +92,7 @@ pub(crate) fn pull(link: &Link, peer: u32, offer: Offer, to: Target<'_>) -> Resu
     let map = link.remote_map.as_ref().ok_or(NotLent::Nowhere)?;
     let lent = map.borrow(peer, offer)?;
     to.copy(lent.bytes);
-    if lent.are_still_lent() { Ok(()) } else { Err(NotLent::SenderGone) }
+    lent.check()
 }
 
 impl Link {
