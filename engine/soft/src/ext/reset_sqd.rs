@@ -53,7 +53,7 @@ impl QpContext {
     /// SQD: no send begins from here on. With `notify`, an event is raised when all sends that have
     /// begun are done.
     pub(crate) fn pause(&mut self, links: &mut Links, notify: bool) {
-        (self.paused, self.draining) = (true, notify);
+        (self.paused, self.draining, self.drain_urged) = (true, notify, false);
         self.reserved = Reserved::NONE;
         if let Some(link) = links.get_mut(self.link) {
             link.pause(true);
@@ -62,7 +62,7 @@ impl QpContext {
 
     /// From SQD back to RTS: begins the sends that were posted meanwhile.
     pub(crate) fn resume(&mut self, links: &mut Links, nic: &Nic) {
-        (self.paused, self.draining) = (false, false);
+        (self.paused, self.draining, self.drain_urged) = (false, false, false);
         if self.kind == QpType::Ud {
             // In ERR, posts were flushed and never kept.
             if self.state == State::Unreliable {

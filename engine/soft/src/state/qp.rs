@@ -119,6 +119,8 @@ pub(crate) struct QpContext {
     pub(crate) paused: bool,
     /// An event is wanted when all sends that have begun are done.
     pub(crate) draining: bool,
+    /// For that, the peer was asked how far it has read.
+    pub(crate) drain_urged: bool,
     /// Retries that the peer allows when we have no receive; 7 means unlimited (RC-1).
     pub(crate) rnr_retry: u8,
     /// Our wait between those retries, in nanoseconds.
@@ -231,6 +233,7 @@ impl QpContext {
             key: parts.key,
             paused: false,
             draining: false,
+            drain_urged: false,
             open_on: CLOSED,
             link: CLOSED,
             peer: 0,

@@ -100,7 +100,10 @@ impl Resources {
         // On RC, a request that fails by itself keeps its own status.
         self.fail_poisoned(links, qp);
         self.end_if_gone(links, qp);
-        done &= qp.has_drained(links, &self.nic);
+        if !qp.has_drained(links, &self.nic) {
+            qp.ask_to_drain(links);
+            done = false;
+        }
         if qp.state == State::Err {
             if let Some(link) = links.get_mut(qp.link) {
                 link.await_less(qp.reads.give_up());
@@ -259,6 +262,21 @@ impl Completions {
             self.send_failed(qp, index, status, sink);
         }
         true
+    }
+}
+
+impl QpContext {
+    /// In SQD, asks the peer once how far it has read, when only its acknowledgement is missing.
+    fn ask_to_drain(&mut self, links: &mut Links) {
+        let acks_alone = self.reads.in_flight() == 0 && self.sq.sent_bytes == 0;
+        if self.kind.is_unreliable() || !acks_alone {
+            return;
+        }
+        // On an idle link nobody reads acknowledgements.
+        links.activate(self.link);
+        if !self.drain_urged {
+            self.drain_urged = urge(links, self);
+        }
     }
 }
 

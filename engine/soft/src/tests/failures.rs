@@ -1,6 +1,8 @@
 //! Failures: wrong keys and lengths, flushes, overruns, dead queue pairs, broken links.
 
 use super::*;
+use crate::event::AsyncKind;
+use crate::provider::AsyncEvents;
 use crate::shm::layout::{Header, KIND_SEND, RecordFlags};
 use crate::wc::Status;
 use crate::wire::{Asking, Port, Psn, Record, Taking, Way};
@@ -139,6 +141,24 @@ fn mr_2_a_bad_receive_key_fails_both_sides() {
     let (sent, got) = settle(&mut one, &mut two);
     assert_eq!(sent[0].status, Status::RemoteOperation);
     assert_eq!(got[0].status, Status::LocalProtection);
+}
+
+/// SM-7: SQ_DRAINED comes although no send asks for a completion, and so none for an
+/// acknowledgement.
+#[test]
+fn sm_07_silent_sends_drain() {
+    let (mut one, mut two) = pair(CAPS, true);
+    for _ in 0..2 {
+        two.recv(1, 0, 64);
+        one.send(1, 0, 8, SendFlags::empty()).unwrap();
+        one.qp.pause(true);
+        assert!(one.poll().is_empty() && one.nic.next_async_event().is_none(), "it is not taken");
+        assert_eq!(settle(&mut one, &mut two).1.len(), 1);
+        let event = one.nic.next_async_event().expect("it has drained");
+        assert_eq!(event.kind, AsyncKind::SqDrained);
+        assert!(one.nic.next_async_event().is_none(), "once");
+        one.qp.resume();
+    }
 }
 
 /// MR-2: a send with a wrong or deregistered key (MR-3) fails here, after those before it are done;
