@@ -23,12 +23,18 @@ impl DomainState {
         self.links.activate_all();
         for link in self.links.table.iter_mut().flatten() {
             link.shared.set_asleep(true);
-            // The poll after this looks at everything.
+            // A poll of an exclusive domain then looks around. The shared one gives receives back
+            // below, and its short poll looks at everything else.
             link.empty_polls = 0;
         }
         let Transport { qps, res } = &mut self.transport;
         res.inboxes.set_asleep(qps, true);
         before_last_look(res.nic.host.barrier);
+        // Another domain may have asked while this one was awake, and then wakes nobody.
+        if res.receives.give_back() {
+            // The prediction may name one of these receives.
+            self.predicted.to.forget();
+        }
         // Nobody announces that the wait for a sender is over, so this domain looks again.
         if res.inboxes.wait_for_senders(qps) {
             res.local_waker.wake();

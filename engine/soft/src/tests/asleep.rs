@@ -106,6 +106,36 @@ fn cp_6_a_post_that_ends_without_the_peer_wakes_the_thread_that_waits() {
     }
 }
 
+/// A domain asks another one for its prefetched receives while that one is awake. The other one
+/// goes to sleep without a full poll, and has given them back.
+#[test]
+fn a_domain_gives_receives_back_before_it_sleeps() {
+    let nic = Soft::new("soft0", Host::alone(clock), None);
+    let srq = nic.create_srq(64).unwrap();
+    let region = nic.register(mapping(1 << 12), Access::LOCAL_WRITE).unwrap();
+    let mut clients = [(); 2].map(|()| end(QpCaps { send_wr: 64, ..CAPS }, true));
+    let serve = |sharing, client: &mut End| {
+        let (cq, poller) = nic.create_cq(64, sharing).unwrap();
+        let mut qp = make_qp(&nic, &cq, Some(&srq), CAPS);
+        join(&mut client.qp, &mut qp, 7);
+        (cq, poller, qp)
+    };
+    let (cq, mut poller, _qp) = serve(Sharing::Shared, &mut clients[0]);
+    let sge = Sge { addr: region.as_ptr() as u64, length: 64, lkey: region.lkey() };
+    unsafe { srq.post(&[RecvWr { wr_id: 0, sge }; 64]) }.unwrap();
+    let mut out = [Wc::default(); 64];
+    // It prefetches more than the one that it uses.
+    clients[0].send(0, 0, 8, SendFlags::empty()).unwrap();
+    assert_eq!(poller.poll(&mut out), 1);
+    let (_cq, mut other, _qp) = serve(Sharing::Exclusive, &mut clients[1]);
+    (0..63).for_each(|_| clients[1].send(0, 0, 8, SendFlags::empty()).unwrap());
+    let mut got: usize = (0..100).map(|_| other.poll(&mut out)).sum();
+    assert!(got < 63, "some are prefetched elsewhere");
+    cq.domain.enter_shared(|state| state.arm(cq.index, Arm::Any)).unwrap();
+    got += (0..100).map(|_| other.poll(&mut out)).sum::<usize>();
+    assert_eq!(got, 63);
+}
+
 /// A post whose end the peer will announce wakes nobody before that.
 #[test]
 fn cp_6_a_post_that_the_peer_ends_wakes_nobody() {
