@@ -402,7 +402,7 @@ impl DomainState {
         if !self.transport.res.service_queue.is_empty() {
             self.run_service_queue(sink);
         }
-        if self.links.table.len() == 1 {
+        if let [Some(_)] = self.links.table.as_slice() {
             self.serve(0, sink);
         } else {
             self.serve_all(sink);

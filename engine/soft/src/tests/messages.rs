@@ -339,6 +339,39 @@ fn a_shared_receive_queue_serves_two_workers() {
     assert_eq!(got, 255);
 }
 
+/// A domain has lost its only link, and a queue pair without a connection still uses the shared
+/// receive queue. The domain gives back what it has prefetched.
+#[test]
+fn receives_come_back_from_a_domain_without_links() {
+    let nic = Soft::new("soft0", Host::alone(clock), None);
+    let srq = nic.create_srq(64).unwrap();
+    let region = nic.register(mapping(1 << 12), Access::LOCAL_WRITE).unwrap();
+    let mut clients = [(); 2].map(|()| end(QpCaps { send_wr: 64, ..CAPS }, true));
+    let [(cq, mut poller), (other_cq, mut other)] =
+        [(); 2].map(|()| nic.create_cq(64, Sharing::Exclusive).unwrap());
+    let _idle = make_qp(&nic, &cq, Some(&srq), CAPS);
+    let mut first = make_qp(&nic, &cq, Some(&srq), CAPS);
+    join(&mut clients[0].qp, &mut first, 7);
+    let sge = Sge { addr: region.as_ptr() as u64, length: 64, lkey: region.lkey() };
+    unsafe { srq.post(&[RecvWr { wr_id: 0, sge }; 64]) }.unwrap();
+    let mut out = [Wc::default(); 64];
+    // It prefetches more than the one that it uses.
+    clients[0].send(0, 0, 8, SendFlags::empty()).unwrap();
+    assert_eq!(poller.poll(&mut out), 1);
+    let [_gone, mut client] = clients;
+    drop((_gone, first));
+    assert_eq!(poller.poll(&mut out), 0);
+    let mut second = make_qp(&nic, &other_cq, Some(&srq), CAPS);
+    join(&mut client.qp, &mut second, 7);
+    (0..63).for_each(|_| client.send(0, 0, 8, SendFlags::empty()).unwrap());
+    let mut got: usize = (0..100).map(|_| other.poll(&mut out)).sum();
+    assert!(got < 63, "some are prefetched elsewhere");
+    for _ in 0..100 {
+        got += poller.poll(&mut out) + other.poll(&mut out);
+    }
+    assert_eq!(got, 63);
+}
+
 /// A queue pair destroyed in the middle of a message: the receive that it had begun to fill goes
 /// back to the shared queue.
 #[test]
