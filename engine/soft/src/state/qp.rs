@@ -62,6 +62,10 @@ pub(crate) struct Assembly {
     pub(crate) received: u32,
 }
 
+/// The statuses of a refusal: that of the receive which the record would use, if it would use one,
+/// and that of the peer's request.
+pub(crate) type Refusing = (Option<Status>, Status);
+
 /// The incoming message of an unreliable queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Incoming {
@@ -144,6 +148,9 @@ pub(crate) struct QpContext {
     /// A message of the peer could not be read, because the peer's queue pair has failed or gone.
     /// What comes behind it is dropped until this queue pair fails too.
     pub(crate) sender_gone: bool,
+    /// The record now in front is refused, with these statuses, when earlier responses are written:
+    /// see [`Resources::refuse`](crate::state::resources::Resources::refuse).
+    pub(crate) refusing: Option<Refusing>,
     /// For UD: the inbox for datagrams.
     pub(crate) datagrams: Option<Box<Datagrams>>,
     /// For UC: the state of the incoming message, and whether the peer is gone, so that sends go
@@ -250,6 +257,7 @@ impl QpContext {
             parked: None,
             writing: None,
             sender_gone: false,
+            refusing: None,
             datagrams: None,
             incoming: Incoming::Nothing,
             peer_lost: false,

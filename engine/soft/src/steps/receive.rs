@@ -20,7 +20,7 @@ use crate::shm::refusals::Refusal;
 use crate::shm::remote_map::NotLent;
 use crate::state::completion::recv_wc;
 use crate::state::link::{CLOSED, Link};
-use crate::state::qp::{Assembly, QpContext, State};
+use crate::state::qp::{Assembly, QpContext, Refusing, State};
 use crate::state::resources::{Outcome, Resources};
 use crate::state::transport::Transport;
 use crate::steps::borrow::{self, PULL_MAX, Payload};
@@ -404,6 +404,9 @@ impl Transport {
             link.consume(header);
             return Outcome::Done;
         }
+        if let Some(statuses) = qp.refusing {
+            return res.refuse(link, header, qp, statuses, sink);
+        }
         if qp.kind.is_xrc() || matches!(header.kind(), KIND_TO_SRQ | KIND_SRQ_NOTICE) {
             return res.receive_xrc(link, header, qp, sink);
         }
@@ -585,13 +588,15 @@ impl Resources {
         link: &mut Link,
         header: Header,
         qp: &mut QpContext,
-        (here, there): (Option<Status>, Status),
+        (here, there): Refusing,
         sink: &mut S,
     ) -> Outcome {
         // Earlier responses go first: a request that succeeded must not look as if it had failed.
         let (at, is_loop) = (link.rx.at, link.shared.is_loop());
         let waits = qp.pending_reads > 0 || is_loop && qp.awaits_response_before(at);
         if waits || !link.refuse(header.qp(), there) {
+            // The record has left its mark here, such as a receive: do not judge it again.
+            qp.refusing = Some((here, there));
             return Outcome::Waits;
         }
         let taken = match (qp.assembly.take(), here) {

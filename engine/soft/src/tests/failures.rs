@@ -111,10 +111,13 @@ fn overrun(by_own_poll: bool) {
 /// later ones are flushed, in order (SM-2, SQ-3).
 #[test]
 fn too_short_a_receive_fails_both_sides() {
-    for length in [65, 5000] {
+    for (length, behind_a_read) in [(65, false), (5000, false), (65, true), (5000, true)] {
         let (mut one, mut two) = pair(CAPS, true);
         for n in 0..4 {
             two.recv(n, 0, 64);
+        }
+        if behind_a_read {
+            read(&mut one, &two);
         }
         one.send(1, 0, 8, SendFlags::SIGNALED).unwrap();
         one.send(2, 0, 8, SendFlags::empty()).unwrap();
@@ -125,7 +128,7 @@ fn too_short_a_receive_fails_both_sides() {
         let ends: Vec<_> = sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
         use Status::{Flushed, LocalLength, RemoteInvalidRequest, Success};
         let want = [(1, Success), (3, RemoteInvalidRequest), (4, Flushed), (5, Flushed)];
-        assert_eq!(ends, want, "length {length}");
+        assert_eq!(ends, want, "length {length}, behind a READ: {behind_a_read}");
         let ends: Vec<_> = got.iter().map(|wc| (wc.wr_id, wc.status)).collect();
         assert_eq!(ends, [(0, Success), (1, Success), (2, LocalLength)]);
     }
@@ -134,13 +137,24 @@ fn too_short_a_receive_fails_both_sides() {
 /// MR-2, CK-1: a receive with a wrong key is status 4 here and 11 there.
 #[test]
 fn mr_2_a_bad_receive_key_fails_both_sides() {
-    let (mut one, mut two) = pair(CAPS, true);
-    let sge = Sge { lkey: two.region.lkey() ^ 1, ..two.sge(0, 64) };
-    unsafe { two.srq.as_ref().unwrap().post(&[RecvWr { wr_id: 1, sge }]) }.unwrap();
-    one.send(1, 0, 8, SendFlags::empty()).unwrap();
-    let (sent, got) = settle(&mut one, &mut two);
-    assert_eq!(sent[0].status, Status::RemoteOperation);
-    assert_eq!(got[0].status, Status::LocalProtection);
+    for behind_a_read in [false, true] {
+        let (mut one, mut two) = pair(CAPS, true);
+        let sge = Sge { lkey: two.region.lkey() ^ 1, ..two.sge(0, 64) };
+        unsafe { two.srq.as_ref().unwrap().post(&[RecvWr { wr_id: 1, sge }]) }.unwrap();
+        if behind_a_read {
+            read(&mut one, &two);
+        }
+        one.send(1, 0, 8, SendFlags::empty()).unwrap();
+        let (sent, got) = settle(&mut one, &mut two);
+        assert_eq!(sent[0].status, Status::RemoteOperation, "behind a READ: {behind_a_read}");
+        assert_eq!(got[0].status, Status::LocalProtection, "behind a READ: {behind_a_read}");
+    }
+}
+
+/// Posts a READ that the peer's poll answers: a refusal behind it waits for the response.
+fn read(one: &mut End, two: &End) {
+    let sge = one.sge(1 << 12, 8);
+    one.post(0, SendOp::Read(two.region.remote(0)), sge, SendFlags::empty()).unwrap();
 }
 
 /// SM-7: SQ_DRAINED comes although no send asks for a completion, and so none for an

@@ -250,6 +250,39 @@ fn sq_7_reads_beyond_the_depth_wait_and_stay_in_order() {
     assert_eq!(one.bytes(0, 2560), pattern(1, 4096)[..2560]);
 }
 
+/// SQ-7: a requester that has more READs in flight than the responder allows is refused.
+#[test]
+fn sq_7_more_reads_than_the_responder_allows_are_refused() {
+    let (mut one, mut two) = pair_of_depths(4, 2);
+    for n in 0..4 {
+        let op = SendOp::Read(two.region.remote(0));
+        one.post(n, op, one.sge(0, 8), SIGNALED).unwrap();
+    }
+    use Status::{Flushed, RemoteInvalidRequest, Success};
+    let ends: Vec<_> = settle(&mut one, &mut two).0.iter().map(|wc| wc.status).collect();
+    assert_eq!(ends, [Success, Success, RemoteInvalidRequest, Flushed]);
+}
+
+/// A pair. The first side may have `initiator` READs in flight; the second allows `responder`.
+fn pair_of_depths(initiator: u8, responder: u8) -> (End, End) {
+    let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
+    let (maker, taker) = LinkShared::pair(mapping(LINK_BYTES)).unwrap();
+    let (maker, taker) = (Arc::new(maker), Arc::new(taker));
+    one.qp.attach(&maker);
+    two.qp.attach(&taker);
+    let wiring = Wiring {
+        peer: two.qp.num(),
+        peer_rnr_retry: 7,
+        rnr_timer_ns: 0,
+        initiator_depth: initiator,
+        responder_depth: 4,
+    };
+    one.qp.connect(&maker, wiring);
+    let peer = one.qp.num();
+    two.qp.connect(&taker, Wiring { peer, responder_depth: responder, ..wiring });
+    (one, two)
+}
+
 /// SQ-7: a peer of a side that serves none has no right to READ; a side that may have none in
 /// flight cannot.
 #[test]
@@ -257,21 +290,7 @@ fn sq_7_no_depth_no_reads() {
     for (initiator, responder, status) in
         [(4, 0, Status::RemoteInvalidRequest), (0, 4, Status::LocalQpOperation)]
     {
-        let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
-        let (maker, taker) = LinkShared::pair(mapping(LINK_BYTES)).unwrap();
-        let (maker, taker) = (Arc::new(maker), Arc::new(taker));
-        one.qp.attach(&maker);
-        two.qp.attach(&taker);
-        let wiring = Wiring {
-            peer: two.qp.num(),
-            peer_rnr_retry: 7,
-            rnr_timer_ns: 0,
-            initiator_depth: initiator,
-            responder_depth: 4,
-        };
-        one.qp.connect(&maker, wiring);
-        let peer = one.qp.num();
-        two.qp.connect(&taker, Wiring { peer, responder_depth: responder, ..wiring });
+        let (mut one, mut two) = pair_of_depths(initiator, responder);
         one.post(1, SendOp::Read(two.region.remote(0)), one.sge(0, 8), NONE).unwrap();
         assert_eq!(failure(&settle(&mut one, &mut two).0), status);
     }
