@@ -50,6 +50,8 @@ impl Slot {
         (access, pd): (Access, PdMark),
         file: Option<InFile>,
     ) {
+        // Release: a reader that sees a word of the new owner sees that the old key has gone.
+        fence(Ordering::Release);
         self.start.store(start, Ordering::Relaxed);
         self.length.store(length, Ordering::Relaxed);
         self.access.store(access.bits() | pd.0, Ordering::Relaxed);
@@ -62,6 +64,8 @@ impl Slot {
 
     /// Gives a region other rights; its domain stays.
     pub(super) fn set_access(&self, access: Access) {
+        // As in `open`: the key has just been taken back.
+        fence(Ordering::Release);
         let pd = self.access.load(Ordering::Relaxed) & PD;
         self.access.store(access.bits() | pd, Ordering::Relaxed);
     }
@@ -80,6 +84,8 @@ impl Slot {
     /// Makes it a closed memory window of that domain, whose keys differ from this one in their
     /// [`TAG`] alone.
     pub(super) fn become_window(&self, key: u32, pd: PdMark) {
+        // As in `open`.
+        fence(Ordering::Release);
         self.fd.store(0, Ordering::Relaxed);
         self.inode.store(key.into(), Ordering::Relaxed);
         self.access.store(WINDOW | pd.0, Ordering::Relaxed);
