@@ -134,11 +134,7 @@ impl Memory {
                 false => Access::empty(),
             };
         let slot = &self.table().slots[index_of(window)];
-        let Some(count) = self.lent.get(index_of(window)) else { return false };
-        // SeqCst: either `remove` sees this count and waits, or the slot is no such window below.
-        count.fetch_add(1, Ordering::SeqCst);
-        let _stays = Lent { count, right: Access::empty(), bytes: Target::of(&mut []) };
-        fence(Ordering::SeqCst);
+        let Some(_stays) = self.count(window) else { return false };
         let region = || match (binding.length, binding.region) {
             // Closing a window needs no region.
             (0, 0) => Some(Bounds::default()),
@@ -273,6 +269,15 @@ impl Memory {
         self.table().slots[index_of(key)].region(key, right, pd)
     }
 
+    /// Counts an access to the slot of that key. SeqCst: either `remove` sees this count and waits,
+    /// or the caller finds afterwards that the key is gone.
+    fn count(&self, key: u32) -> Option<Count<'_>> {
+        let count = self.lent.get(index_of(key))?;
+        count.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        Some(Count(count))
+    }
+
     /// As [`Memory::check_local_key`], for a request of the peer of a queue pair, to a region or
     /// through a window. While the caller keeps the result, the region stays.
     pub(crate) fn check_remote_key(
@@ -283,16 +288,16 @@ impl Memory {
         length: u32,
         right: Access,
     ) -> Option<Lent<'_>> {
+        let mut lent =
+            Lent { _key: self.count(key)?, behind: None, right, bytes: Target::of(&mut []) };
         let slot = &self.table().slots[index_of(key)];
         let (region, needs) = match slot.region_behind(who.qp, key, (start, length), right) {
-            Some(region) => (region, Access::empty()),
+            Some(region) => {
+                lent.behind = Some(self.count(region)?);
+                (region, Access::empty())
+            }
             None => (key, right),
         };
-        let count = self.lent.get(index_of(region))?;
-        // SeqCst: either `remove` sees this count and waits, or the key is gone below.
-        count.fetch_add(1, Ordering::SeqCst);
-        let mut lent = Lent { count, right, bytes: Target::of(&mut []) };
-        fence(Ordering::SeqCst);
         if !self.check_local_key(region, start, length, (needs, who.pd)) {
             return None;
         }
@@ -436,9 +441,14 @@ impl Lasting {
     }
 }
 
+/// An access under way to a slot of the table.
+struct Count<'a>(&'a AtomicU32);
+
 /// A region with a peer's access under way.
 pub(crate) struct Lent<'a> {
-    count: &'a AtomicU32,
+    /// That of the key, and that of the region if the key is a window's.
+    _key: Count<'a>,
+    behind: Option<Count<'a>>,
     right: Access,
     bytes: Target<'a>,
 }
@@ -456,10 +466,10 @@ impl Lent<'_> {
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for Count<'_> {
     fn drop(&mut self) {
         // Release: the access ends before `remove` sees that it has ended.
-        self.count.fetch_sub(1, Ordering::Release);
+        self.0.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -469,7 +479,7 @@ mod tests {
     use crate::model::table::SECRET_BITS;
     use std::collections::HashSet;
     use std::sync::atomic::AtomicBool;
-    use std::{thread, vec};
+    use std::thread;
 
     /// The domain of most tests.
     const HOME: PdMark = PdMark::of(0).unwrap();
@@ -658,33 +668,41 @@ mod tests {
         assert!(one.iter().zip(&two).filter(|(one, two)| one == two).count() < 3);
     }
 
-    /// Deregistration waits until no peer's access is under way, and no later one begins.
+    /// Deregistration waits until no peer's access is under way, and no later one begins. A window
+    /// goes in the same way, and so does the region behind it.
     #[test]
     fn a_region_goes_only_when_no_access_is_under_way() {
         let memory = memory();
-        for _ in 0..50 {
-            let key = insert(&memory, Access::all());
+        let who = Who { qp: 1, pd: HOME };
+        let under_way = |key| memory.lent[index_of(key)].load(Ordering::SeqCst);
+        for (is_window, goes_first) in [(false, true), (true, true), (true, false)].repeat(20) {
+            let region = insert(&memory, Access::all());
+            let window = memory.insert_window(HOME).unwrap();
+            let (length, access) = (0x100, Access::REMOTE_WRITE);
+            let (window, rkey) = (window.into(), window);
+            let binding =
+                Binding { window, rkey, region: region.into(), addr: 0x1000, length, access };
+            assert!(memory.bind(rkey, &binding, who));
+            let key = if is_window { rkey } else { region };
+            let use_it = || memory.check_remote_key(who, key, 0x1000, 8, access);
+            let lent = use_it();
+            assert_eq!((under_way(key), under_way(region)), (1, 1), "a window: {is_window}");
+            drop(lent);
+            assert_eq!((under_way(key), under_way(region)), (0, 0), "a window: {is_window}");
             // This flag stands for the bytes, which must stay while they are lent.
             let (gone, stop) = (AtomicBool::new(false), AtomicBool::new(false));
             thread::scope(|scope| {
-                let users = vec![(); 2];
-                for () in users {
+                for () in [(); 2] {
                     scope.spawn(|| {
                         while !stop.load(Ordering::Relaxed) {
-                            if let Some(lent) = memory.check_remote_key(
-                                Who { qp: 1, pd: HOME },
-                                key,
-                                0x1000,
-                                8,
-                                Access::all(),
-                            ) {
+                            if let Some(lent) = use_it() {
                                 assert!(!gone.load(Ordering::Relaxed), "lent after it was gone");
                                 drop(lent);
                             }
                         }
                     });
                 }
-                memory.remove(key);
+                memory.remove(if goes_first { key } else { region });
                 gone.store(true, Ordering::Relaxed);
                 thread::yield_now();
                 stop.store(true, Ordering::Relaxed);
