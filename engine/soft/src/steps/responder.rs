@@ -6,7 +6,7 @@
 use crate::model::atomic::Step;
 use crate::model::buffers::Target;
 use crate::model::cq::Sink;
-use crate::model::limits::MESSAGE_MAX;
+use crate::model::limits::{MESSAGE_MAX, fragment_fits};
 use crate::model::memory::Lent;
 use crate::provider::Access;
 use crate::shm::layout::{
@@ -59,9 +59,8 @@ impl Resources {
         let flags = header.flags();
         let length = header.length() - WRITE_OPERANDS;
         let written = qp.writing.unwrap_or(0);
-        let fits = size <= MESSAGE_MAX
-            && u64::from(written) + u64::from(length) <= u64::from(size)
-            && (!flags.contains(RecordFlags::LAST) || written + length == size);
+        let is_last = flags.contains(RecordFlags::LAST);
+        let fits = fragment_fits(size, (written, length), is_last);
         // The peer's device writes nothing, nowhere, where it needs only the acknowledgement.
         let asks_only = (addr, rest, length) == (0, 0, 0) && !flags.contains(RecordFlags::IMM);
         if !fits || !(asks_only || qp.rights.contains(Access::REMOTE_WRITE)) {

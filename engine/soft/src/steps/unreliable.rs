@@ -4,7 +4,7 @@
 
 use crate::model::buffers::Posted;
 use crate::model::cq::Sink;
-use crate::model::limits::MESSAGE_MAX;
+use crate::model::limits::fragment_fits;
 use crate::model::memory::Lent;
 use crate::model::send_queue::Sent;
 use crate::provider::{Access, QpType};
@@ -195,9 +195,8 @@ impl Resources {
             _ if flags.contains(RecordFlags::FIRST) => 0,
             _ => return Incoming::Nothing,
         };
-        let fits = size <= MESSAGE_MAX
-            && u64::from(written) + u64::from(length) <= u64::from(size)
-            && (!flags.contains(RecordFlags::LAST) || written + length == size);
+        let is_last = flags.contains(RecordFlags::LAST);
+        let fits = fragment_fits(size, (written, length), is_last);
         if !fits || !qp.rights.contains(Access::REMOTE_WRITE) {
             return Incoming::Nothing;
         }
