@@ -70,8 +70,8 @@ mod numbered {
     }
 }
 
-/// The owner of a lock that belongs to nobody. Its exclusive or with 0, or with the number of any
-/// thread, is no place.
+/// The owner of a lock that belongs to nobody. For every thread number, and for 0, `owner ^ number`
+/// is then no index of `inside`.
 const NOBODY: u64 = PLACE;
 
 /// The most threads that can own a lock in turn.
@@ -96,7 +96,8 @@ pub struct Biased<T> {
     inside: [AtomicBool; OWNERS],
     /// The threads of these places, under `lock`.
     places: [AtomicU64; OWNERS],
-    /// Another thread is inside, or the owner was made while it was.
+    /// A thread is inside by the ordinary way: it is not the owner, or it became the owner only
+    /// after it had entered.
     lock: AtomicBool,
     /// The thread that took `lock` last, and how often in a row.
     last: AtomicU64,

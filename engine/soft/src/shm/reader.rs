@@ -51,8 +51,8 @@ pub(crate) struct Rx {
     pub(crate) data: Data,
     /// The next record to read.
     pub(crate) at: u64,
-    /// The position up to which records are published, as last read. If [`Rx::take_from_ring`] left
-    /// a record, it is the position read.
+    /// The position up to which records are published, as last read. After [`Rx::take_from_ring`]
+    /// it equals `at`, even if a record is left: the next look finds that one again.
     pub(crate) tail: u64,
     /// The end of the data in this lap.
     pub(crate) end: u64,

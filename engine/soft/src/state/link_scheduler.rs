@@ -141,9 +141,9 @@ impl LinkScheduler {
         if came { Some(self.next) } else { None }
     }
 
-    /// A post or a short poll can only make it none. It becomes a link again in a full poll or
-    /// after a command, and both drop the prediction first. So no message is predicted on the
-    /// previous link.
+    /// A post or a short poll can only set this to `None`. Only a full poll or a command sets it to
+    /// a link, and both drop the prediction first; so no prediction made for one link is used on
+    /// another.
     fn set_only(&mut self, links: &[Option<Place<Link>>]) {
         let index = if let [index] = *self.busy { Some(index) } else { None };
         let place = index.and_then(|index| links.get(index as usize)?.as_ref());

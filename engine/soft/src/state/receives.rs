@@ -68,8 +68,9 @@ impl Receives {
         core::mem::replace(&mut rq.listed, listed) != listed
     }
 
-    /// Gives back prefetched receives that another domain waits for. True if there were any. None
-    /// left is news, too: the limit may be reached.
+    /// Gives back prefetched receives that another domain has asked for. True if there were any. A
+    /// domain that has none left must answer too, because the queue then finds out whether its
+    /// limit is reached.
     pub(crate) fn give_back(&mut self) -> bool {
         let mut gave = false;
         for rq in &mut self.queues {

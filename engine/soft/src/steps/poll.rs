@@ -111,7 +111,8 @@ impl DomainState {
     #[cold]
     #[inline(never)]
     fn take_from_ring(&mut self) -> Looked {
-        // A caller may have left it, and come back.
+        // An earlier poll may have found a quiet link without taking its message; that place may be
+        // stale.
         self.links.forget_found();
         if self.links.has_background() && self.links.is_look_due() {
             match self.look_at_background() {
