@@ -206,6 +206,12 @@ impl Links {
         }
     }
 
+    /// Changes whenever this side takes a record of any link, also one without a completion.
+    pub(crate) fn progress(&self) -> u64 {
+        let taken = |link: &Place<Link>| link.rx.at.wrapping_add(link.responses.rx.at);
+        self.table.iter().flatten().map(taken).fold(0, u64::wrapping_add)
+    }
+
     /// Ring position up to which the requests of a queue pair are known to have succeeded.
     pub(crate) fn acked_position(&mut self, qp: &QpContext) -> u64 {
         self.get_mut(qp.link).map_or(0, Link::acked)

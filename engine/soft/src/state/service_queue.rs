@@ -8,8 +8,8 @@ use crate::room::{Room, Take};
 use crate::state::qp::QpContext;
 
 /// The most polls for which the service queue waits: under a stream of messages each poll finds
-/// something.
-const WAIT_MAX: u32 = 64;
+/// something. A ring holds as many of the longest lent messages as take about that many polls.
+const WAIT_MAX: u32 = 600;
 
 /// The numbers of those queue pairs, in the order in which they are served.
 pub(crate) struct ServiceQueue {
@@ -34,9 +34,9 @@ impl ServiceQueue {
         self.waits > 0
     }
 
-    /// They were served, and gave completions or not. If not, the service queue waits no more.
-    pub(crate) fn links_served(&mut self, gave: bool) {
-        self.waits = if gave { self.waits.saturating_sub(1) } else { 0 };
+    /// They were served, and something came or not. If not, the service queue waits no more.
+    pub(crate) fn links_served(&mut self, came: bool) {
+        self.waits = if came { self.waits.saturating_sub(1) } else { 0 };
     }
 
     #[inline(always)]

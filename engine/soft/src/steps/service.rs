@@ -72,17 +72,19 @@ impl DomainState {
     }
 
     /// Completes what peers have acknowledged, and takes what they have sent. The service queue
-    /// goes on once that gives no completion.
+    /// goes on once that gives no completion and takes no record: a long message gives one
+    /// completion, after several polls.
     #[inline(never)]
     fn serve_links_first<S: Sink>(&mut self, sink: &mut S) {
         let DomainState { links, transport, .. } = self;
         for link in links.table.iter_mut().flatten() {
             transport.look_around(link);
         }
-        let room = sink.room();
+        let (room, before) = (sink.room(), self.links.progress());
         // The command has made all of them busy.
         self.serve_all(sink);
-        self.transport.res.service_queue.links_served(room == 0 || sink.room() < room);
+        let came = room == 0 || sink.room() < room || self.links.progress() != before;
+        self.transport.res.service_queue.links_served(came);
     }
 }
 

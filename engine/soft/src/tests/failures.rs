@@ -575,6 +575,25 @@ fn what_others_have_sent_and_taken_comes_before_the_sends_to_a_peer_that_left_fa
     }
 }
 
+/// A peer sends a message that takes several polls, and leaves. The message completes before the
+/// sends to that peer fail.
+#[test]
+fn a_long_message_of_a_peer_that_left_comes_before_the_sends_to_it_fail() {
+    for (is_lent, length) in [(true, 600 << 10), (false, 60 << 10)] {
+        let lenders = || local_rdma::mapped_pair_of(lent::lender).0;
+        let (mut one, mut two) = if is_lent { lenders() } else { pair(CAPS, true) };
+        settle(&mut one, &mut two);
+        one.recv(1, 0, length);
+        one.send(2, 0, 8, SIGNALED).unwrap();
+        two.send(0, 0, length, SIGNALED).unwrap();
+        one.qp.control().peer_left();
+        let ends: Vec<_> = (0..100).flat_map(|_| one.poll()).collect();
+        let ends: Vec<_> = ends.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        let want = [(1, Status::Success), (2, Status::RetryExceeded)];
+        assert_eq!(ends, want, "lent: {is_lent}");
+    }
+}
+
 /// The owner moves the queue pair to ERR right behind the news that its peer is lost: the first
 /// send ends as lost all the same.
 #[test]

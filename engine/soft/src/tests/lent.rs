@@ -20,7 +20,7 @@ const SIGNALED: SendFlags = SendFlags::SIGNALED;
 const LENT: u64 = record_bytes(LENT_OPERANDS as u64);
 
 /// Memory that no peer may write to.
-fn lender(nic: Soft) -> End {
+pub(super) fn lender(nic: Soft) -> End {
     let region = nic.register(readable(4 << 20), Access::LOCAL_WRITE).unwrap();
     near_with(nic, region)
 }
