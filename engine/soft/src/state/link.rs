@@ -439,7 +439,7 @@ impl Link {
         self.slow_poll = true;
     }
 
-    /// Takes out the oldest response, which is written whole.
+    /// Takes out the oldest response, which is written whole, or which nobody reads.
     pub(crate) fn pop_response(&mut self) -> Option<Response> {
         let response = self.responses.pop();
         self.update_slow_path();
@@ -480,7 +480,8 @@ impl Link {
         (self.slow_path, self.slow_poll) = (true, true);
     }
 
-    fn update_slow_path(&mut self) {
+    /// Recomputes whether posts and polls take the slow path.
+    pub(crate) fn update_slow_path(&mut self) {
         self.slow_path = self.broken
             || self.idle
             || self.always_slow

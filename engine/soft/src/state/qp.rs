@@ -159,6 +159,8 @@ pub(crate) struct QpContext {
     pub(crate) peer_lost: bool,
     /// The peer takes nothing more, and the sends on their way to it are still to be ended.
     pub(crate) peer_gone: Option<Gone>,
+    /// The peer has gone: it reads no response.
+    pub(crate) asker_gone: bool,
     pub(crate) failure: Failure,
     pub(crate) is_scheduled: bool,
     /// The last-WQE event was raised: it takes nothing more from its shared receive queue.
@@ -262,6 +264,7 @@ impl QpContext {
             incoming: Incoming::Nothing,
             peer_lost: false,
             peer_gone: None,
+            asker_gone: false,
             failure: Failure::default(),
             is_scheduled: false,
             last_wqe_raised: false,

@@ -119,9 +119,9 @@ impl DomainState {
     /// the links have been served.
     fn peer_gone(&mut self, num: u32, key: u32, how: Gone) {
         let Transport { qps, res } = &mut self.transport;
-        let is_news =
-            |qp: &&mut QpContext| qp.key == key && qp.state != State::Err && !qp.peer_lost;
-        if let Some(qp) = qps.get_mut(num).filter(is_news) {
+        let Some(qp) = qps.get_mut(num).filter(|qp| qp.key == key) else { return };
+        qp.asker_gone = qp.state != State::Init;
+        if qp.state != State::Err && !qp.peer_lost {
             // Once for each loss: a program may post again and again to a peer that is lost.
             if qp.peer_gone.is_none() {
                 res.service_queue.wait_for_links();

@@ -32,6 +32,10 @@ impl Transport {
         while let Some(response) = link.responses.first().copied()
             && !link.is_broken()
         {
+            if self.qps.get_mut(response.who.qp).is_some_and(|qp| qp.asker_gone) {
+                self.finish_response(link);
+                continue;
+            }
             let Some(left) = self.write_response(link, response) else { break };
             match (left, link.responses.first()) {
                 (Some(unsent), Some(first)) => first.unsent = unsent,
@@ -44,7 +48,7 @@ impl Transport {
         link.responses.publish();
     }
 
-    /// The oldest response has been written whole.
+    /// The oldest response has been written whole, or nobody reads it.
     fn finish_response(&mut self, link: &mut Link) {
         let Some(response) = link.pop_response() else { return };
         if let Some(qp) = self.qps.get_mut(response.who.qp) {

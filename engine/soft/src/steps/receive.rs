@@ -119,17 +119,22 @@ impl Transport {
         }
         self.advance_responses(link);
         self.advance_link(link);
+        link.update_slow_path();
     }
 
     /// Reads what is read only now and then: the peer's own line, for acknowledgements without a
-    /// record and for refusals; and whether another domain waits for receives that are prefetched
-    /// here. True if it has given some back.
+    /// record and for refusals; whether there are responses for which nobody waits; and whether
+    /// another domain waits for receives that are prefetched here. True if it has given some back.
     #[inline(never)]
     pub(crate) fn look_around(&mut self, link: &mut Link) -> bool {
         if link.has_unacked()
             && let Some(refusal) = link.deferred_refusal.take().or_else(|| link.look_at_taken())
         {
             self.take_refusal(link, refusal);
+        }
+        if link.responses.have_news() {
+            // Their queue pair has failed. The peer writes the rest only when there is space.
+            link.slow_poll = true;
         }
         self.res.receives.give_back()
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::event::AsyncKind;
 use crate::provider::AsyncEvents;
 use crate::shm::layout::{Header, KIND_SEND, RecordFlags};
-use crate::wc::Status;
+use crate::wc::{Status, WcOpcode};
 use crate::wire::{Asking, Port, Psn, Record, Taking, Way};
 
 /// A bad send fails even behind an unsignalled one, of which nobody would ever hear.
@@ -592,6 +592,51 @@ fn a_long_message_of_a_peer_that_left_comes_before_the_sends_to_it_fail() {
         let want = [(1, Status::Success), (2, Status::RetryExceeded)];
         assert_eq!(ends, want, "lent: {is_lent}");
     }
+}
+
+fn is_slow(end: &End) -> bool {
+    wrap::of_link(end, |link| link.slow_poll)
+}
+
+/// A peer leaves in the middle of its READ. Nobody reads the rest of the response, and the link is
+/// fast again.
+#[test]
+fn the_response_to_a_peer_that_left_is_dropped() {
+    let (mut one, mut two) = pair(CAPS, true);
+    let read = SendOp::Read(two.region.remote(0));
+    one.post(1, read, one.sge(0, 1 << 20), SIGNALED).unwrap();
+    two.poll();
+    one.poll();
+    drop(one);
+    (0..20).for_each(|_| drop(two.poll()));
+    assert!(is_slow(&two), "the response has no space");
+    two.qp.control().peer_left();
+    (0..20).for_each(|_| drop(two.poll()));
+    assert!(!is_slow(&two));
+}
+
+/// A queue pair fails in the middle of its READ, and another one of the link gets a message in each
+/// poll. The response is read to its end all the same, and the link is fast again.
+#[test]
+fn the_response_to_a_failed_queue_pair_is_taken_under_a_stream() {
+    let (mut one, mut two) = (end(CAPS, true), end(CAPS, true));
+    let (maker, taker) = join(&mut one.qp, &mut two.qp, 7);
+    let (mut asks, _answers) = beside((&one, &two), (&maker, &taker));
+    settle(&mut one, &mut two);
+    let (op, sge) = (SendOp::Read(two.region.remote(0)), one.sge(0, 1 << 20));
+    unsafe { asks.post(&[SendWr { wr_id: 1, op, flags: SIGNALED, sge, more: &[] }]) }.unwrap();
+    two.poll();
+    one.poll();
+    asks.fail();
+    let taken = (0..5000).find(|_| {
+        one.recv(0, 1 << 20, 2000);
+        two.send(0, 0, 2000, SIGNALED).unwrap();
+        let came = one.poll();
+        assert!(came.iter().any(|wc| wc.opcode == WcOpcode::Recv), "the stream does not pause");
+        two.poll();
+        !is_slow(&two)
+    });
+    assert!(taken.is_some(), "the response stays");
 }
 
 /// The owner moves the queue pair to ERR right behind the news that its peer is lost: the first
