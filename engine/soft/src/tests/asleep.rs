@@ -121,8 +121,7 @@ fn a_domain_gives_receives_back_before_it_sleeps() {
         (cq, poller, qp)
     };
     let (cq, mut poller, _qp) = serve(Sharing::Shared, &mut clients[0]);
-    let sge = Sge { addr: region.as_ptr() as u64, length: 64, lkey: region.lkey() };
-    unsafe { srq.post(&[RecvWr { wr_id: 0, sge }; 64]) }.unwrap();
+    post_recvs(&srq, &region, 64);
     let mut out = [Wc::default(); 64];
     // It prefetches more than the one that it uses.
     clients[0].send(0, 0, 8, SendFlags::empty()).unwrap();

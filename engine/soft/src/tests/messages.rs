@@ -352,8 +352,7 @@ fn receives_come_back_from_a_domain_without_links() {
     let _idle = make_qp(&nic, &cq, Some(&srq), CAPS);
     let mut first = make_qp(&nic, &cq, Some(&srq), CAPS);
     join(&mut clients[0].qp, &mut first, 7);
-    let sge = Sge { addr: region.as_ptr() as u64, length: 64, lkey: region.lkey() };
-    unsafe { srq.post(&[RecvWr { wr_id: 0, sge }; 64]) }.unwrap();
+    post_recvs(&srq, &region, 64);
     let mut out = [Wc::default(); 64];
     // It prefetches more than the one that it uses.
     clients[0].send(0, 0, 8, SendFlags::empty()).unwrap();

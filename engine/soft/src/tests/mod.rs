@@ -231,6 +231,12 @@ impl End {
     }
 }
 
+/// Posts that many receives of 64 bytes, all in the same place.
+fn post_recvs(srq: &SoftSrq, region: &SoftRegion, count: usize) {
+    let sge = Sge { addr: region.as_ptr() as u64, length: 64, lkey: region.lkey() };
+    unsafe { srq.post(&std::vec![RecvWr { wr_id: 0, sge }; count]) }.unwrap();
+}
+
 /// Polls both sides in turn until nothing more happens.
 fn settle(one: &mut End, two: &mut End) -> (Vec<Wc>, Vec<Wc>) {
     let (mut first, mut second) = (Vec::new(), Vec::new());
