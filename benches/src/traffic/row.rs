@@ -115,8 +115,8 @@ pub(crate) fn mode([before_ns, after_ns]: [f64; 2]) -> &'static str {
 }
 
 impl Figures {
-    /// Takes the medians over the rounds of one mode: that of the peak, of which the load is a part,
-    /// else the one with most rounds; if equal, the near ones. If the cores moved during every
+    /// Takes the medians over the rounds of one mode: that of the `peak`, if the load is a part of
+    /// it, else the one with most rounds; if equal, the near ones. If the cores moved during every
     /// round, all rounds count.
     pub(crate) fn conclude(&mut self, half: bool, peak: Option<&'static str>) {
         let modes = || self.rounds.iter().map(|round| mode(round.floor_ns));
