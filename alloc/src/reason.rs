@@ -102,6 +102,10 @@ pub enum Limit {
     Machine,
     /// The memory that this node can free.
     Node(u32),
+    /// The memory that these nodes can free, in the kernel's list format: `0-1,3`. The cpuset of
+    /// this process or the memory policy of this thread contains no others (cpuset(7),
+    /// set_mempolicy(2)).
+    Nodes(String),
     /// The commit limit under strict overcommit (`vm.overcommit_memory` of 2), bytes.
     Overcommit(u64),
 }
@@ -181,6 +185,9 @@ impl fmt::Display for Limit {
             }
             Self::Machine => f.write_str("the machine's memory"),
             Self::Node(node) => write!(f, "the memory of node {node}"),
+            Self::Nodes(nodes) => {
+                write!(f, "the memory of nodes {nodes}, to which this thread is restricted,")
+            }
             Self::Overcommit(bytes) => write!(f, "strict overcommit with a limit of {bytes}"),
         }
     }
@@ -250,6 +257,11 @@ impl Limit {
             Self::Node(node) => {
                 write!(f, "free {more} bytes on node {node}, or choose another node")
             }
+            Self::Nodes(nodes) => write!(
+                f,
+                "free {more} bytes on nodes {nodes}, or add nodes to the group's cpuset.mems or to \
+                 the plan, whichever leaves them out"
+            ),
             Self::Overcommit(_) => {
                 f.write_str("raise vm.overcommit_ratio, or sysctl vm.overcommit_memory=0")
             }
@@ -291,6 +303,7 @@ mod tests {
             limit(group),
             limit(Limit::Machine),
             limit(Limit::Node(1)),
+            limit(Limit::Nodes("0-1".to_string())),
             limit(Limit::Overcommit(500)),
             node(NodeFault::Offline),
             node(NodeFault::NoMemory),

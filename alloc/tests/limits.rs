@@ -198,6 +198,35 @@ fn a_full_node_is_reported_although_the_machine_has_room() {
 }
 
 #[test]
+fn full_nodes_of_a_restricted_process_are_reported_although_others_have_room() {
+    let full = "Node 1 MemFree: 1000 kB\nNode 1 Active(file): 300 kB\n";
+    let node = ("/sys/devices/system/node/node1/meminfo", Some(full));
+    let limit = Limit::Nodes("1".into());
+    let want = Reason::OverLimit { needed: 2 << 20, left: 1300 << 10, limit };
+
+    let status = STATUS.replace("list:\t0-1", "list:\t1");
+    let cpuset = Recorded::with(&[node, ("/proc/self/status", Some(&status))]);
+    assert_eq!(cpuset.no_pages(plain(2 * MIB).lock(false)), want);
+    let preferred = plain(2 * MIB).lock(false).place(Place::Prefer(1));
+    assert_eq!(cpuset.no_pages(preferred), want);
+    assert!(cpuset.outlook(plain(MIB).lock(false).strict(true)).is_ok());
+
+    for policy in ["bind:1", "bind=static:1"] {
+        let maps = format!("55d0c000 {policy} file=/bin/x mapped=5 N0=5\n55d1 bind:0 anon=1\n");
+        let bound = Recorded::with(&[node, ("/proc/self/numa_maps", Some(&maps))]);
+        assert_eq!(bound.no_pages(plain(2 * MIB)), want);
+        // A place of its own replaces the policy of the thread.
+        assert!(bound.outlook(plain(2 * MIB).place(Place::Only(0)).strict(true)).is_ok());
+        assert!(bound.outlook(plain(2 * MIB).place(Place::Prefer(0)).strict(true)).is_ok());
+    }
+    for policy in ["default", "prefer:1", "interleave:0-1", "bind:0-1"] {
+        let maps = format!("55d0c000 {policy} file=/bin/x mapped=5 N0=5\n");
+        let free = Recorded::with(&[node, ("/proc/self/numa_maps", Some(&maps))]);
+        assert!(free.outlook(plain(2 * MIB).strict(true)).is_ok(), "{policy}");
+    }
+}
+
+#[test]
 fn more_than_the_machine_has_is_refused_before_it_is_touched() {
     let machine = Recorded::with(&[]);
     let left = 3_774_628 << 10;

@@ -2,9 +2,11 @@
 #![expect(unsafe_code, reason = "sysconf(3)")]
 
 use std::format;
+use std::string::ToString;
 
 use super::cgroup;
 use super::machine::Machine;
+use super::nodes::{NodeSet, Nodes};
 use crate::pages::Pages;
 use crate::place::Place;
 use crate::reason::{Limit, Reason};
@@ -113,10 +115,12 @@ pub(super) fn ordinary_memory(
     if let Some(available) = figures.find("MemAvailable") {
         left(available.saturating_add(swap), Limit::Machine)?;
     }
-    if let Some(node) = place.only()
-        && let Some(room) = node_memory(machine, node)
-    {
-        left(room.saturating_add(swap), Limit::Node(node))?;
+    if let Some(node) = place.only() {
+        if let Some(room) = node_memory(machine, node) {
+            left(room.saturating_add(swap), Limit::Node(node))?;
+        }
+    } else if let Some((nodes, room)) = confined_memory(machine, place) {
+        left(room.saturating_add(swap), Limit::Nodes(nodes.to_string()))?;
     }
     cgroup::memory(machine, needed, swap)
 }
@@ -127,6 +131,16 @@ fn node_memory(machine: &Machine, node: u32) -> Option<u64> {
     let freeable = ["Active(file)", "Inactive(file)", "SReclaimable"];
     let freeable: u64 = freeable.iter().map(|name| figures.bytes(name)).sum();
     Some(figures.find("MemFree")?.saturating_add(freeable))
+}
+
+/// The nodes that memory comes from, if those are not all nodes, and the bytes that they can free
+/// together. When they are full, the kernel ends the process, although other nodes have memory.
+fn confined_memory(machine: &Machine, place: Place) -> Option<(NodeSet, u64)> {
+    // Memory that is bound to a node has a policy of its own.
+    let nodes = Nodes::read(machine).confined(machine, place.node().is_none())?;
+    let mut each = nodes.iter().map(|node| node_memory(machine, node));
+    let room = each.try_fold(0_u64, |sum, room| Some(sum.saturating_add(room?)))?;
+    Some((nodes, room))
 }
 
 /// Why a preferred node cannot hold `len` bytes, if that is known before trying.

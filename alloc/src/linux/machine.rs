@@ -2,8 +2,10 @@
 
 use std::format;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::string::String;
+use std::vec::Vec;
 
 /// A machine whose limits can be read: this one, or a recorded one.
 ///
@@ -31,6 +33,14 @@ impl Machine {
     /// The text of a file, by its path on the machine.
     pub(super) fn text(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.root.join(path.trim_start_matches('/'))).ok()
+    }
+
+    /// The first line of a file that may be long.
+    pub(super) fn first_line(&self, path: &str) -> Option<String> {
+        let file = fs::File::open(self.root.join(path.trim_start_matches('/'))).ok()?;
+        let mut line = Vec::new();
+        BufReader::new(file).read_until(b'\n', &mut line).ok()?;
+        Some(String::from_utf8_lossy(&line).into_owned())
     }
 
     /// The number in a file. `None` for `max` and for anything else that is not a `u64`.

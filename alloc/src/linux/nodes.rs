@@ -49,6 +49,11 @@ impl NodeSet {
         word.is_some_and(|word| word >> (node % u64::BITS) & 1 == 1)
     }
 
+    /// The nodes of the set.
+    pub(super) fn iter(self) -> impl Iterator<Item = u32> {
+        (0..Self::CAPACITY).filter(move |node| self.has(*node))
+    }
+
     pub(super) fn len(self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
@@ -116,6 +121,15 @@ impl Nodes {
         self.online.and(self.memory).and(self.allowed)
     }
 
+    /// The nodes that memory bound to no node comes from, if those are not all nodes with memory.
+    /// `policy` says whether this thread's memory policy counts.
+    pub(super) fn confined(self, machine: &Machine, policy: bool) -> Option<NodeSet> {
+        let all = self.online.and(self.memory);
+        let bound = if policy { bound(machine) } else { None };
+        let some = self.usable().and(bound.unwrap_or(all));
+        (some != all && some.len() != 0).then_some(some)
+    }
+
     /// Checks that a node can give memory to this process.
     pub(super) fn check(self, node: u32) -> Result<(), Reason> {
         let fault = if !self.online.has(node) {
@@ -129,6 +143,17 @@ impl Nodes {
         };
         Err(Reason::Node { node, fault, usable: self.usable().to_string() })
     }
+}
+
+/// The nodes that this thread's memory policy is bound to (`MPOL_BIND`, set_mempolicy(2)). The first
+/// line of numa_maps(5) is about the program's code, which follows it: `5581a000 bind:0-1 file=…`.
+fn bound(machine: &Machine) -> Option<NodeSet> {
+    let line = machine.first_line("/proc/thread-self/numa_maps");
+    let line = line.or_else(|| machine.first_line("/proc/self/numa_maps"))?;
+    let (mode, nodes) = line.split_whitespace().nth(1)?.split_once(':')?;
+    // Flags follow the mode: `bind=static:0`.
+    let is_bind = mode.split('=').next() == Some("bind");
+    if is_bind { NodeSet::parse(nodes) } else { None }
 }
 
 #[cfg(test)]

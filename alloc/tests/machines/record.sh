@@ -6,6 +6,7 @@
 groups=$(cut -d : -f 3 /proc/self/cgroup | sort -u)
 for file in \
     /proc/meminfo /proc/self/limits /proc/self/status /proc/self/cgroup /proc/self/mountinfo \
+    /proc/self/numa_maps \
     /proc/sys/vm/overcommit_memory \
     /sys/devices/system/node/online /sys/devices/system/node/has_memory \
     /sys/devices/system/node/node*/meminfo \
@@ -31,6 +32,7 @@ for file in \
     # What these hold beyond the lines that are read is long, or a machine's own business.
     /proc/self/status) grep -E '^(VmLck|CapEff|Mems_allowed_list):' "$file" ;;
     /proc/self/mountinfo) grep ' - cgroup' "$file" ;;
+    /proc/self/numa_maps) head -n 1 "$file" | cut -d ' ' -f 1,2 ;;
     /proc/self/limits) grep 'Max locked' "$file" ;;
     *) cat "$file" ;;
     esac
