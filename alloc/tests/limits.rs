@@ -277,6 +277,17 @@ fn a_limit_of_64_kib_on_locked_memory_is_predicted() {
 }
 
 #[test]
+fn the_capability_of_a_user_namespace_lifts_no_limit() {
+    let with = |map| {
+        let changes = [("/proc/self/limits", Some(MEMLOCK)), ("/proc/self/uid_map", Some(map))];
+        Recorded::with(&changes).outlook(plain(MIB)).unwrap().locked()
+    };
+    assert!(!with("         0     100000      65536\n"));
+    assert!(!with("         0          0          1\n         1     100000      65536\n"));
+    assert!(with("         0          0 4294967295\n"));
+}
+
+#[test]
 fn limits_of_version_2_groups_apply_to_all_groups_below() {
     let machine = Recorded::with(&[
         ("/proc/self/cgroup", Some("0::/pod/one\n")),

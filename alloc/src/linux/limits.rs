@@ -25,19 +25,26 @@ pub(super) fn page_bytes(pages: Pages) -> usize {
 }
 
 /// Checks that `len` more bytes may be locked (mlock(2)): within `RLIMIT_MEMLOCK`, or beyond it
-/// with the capability `CAP_IPC_LOCK`.
+/// with the capability `CAP_IPC_LOCK`, which counts only outside of user namespaces.
 pub(super) fn lockable(machine: &Machine, len: usize) -> Result<(), Shortfall> {
     const CAP_IPC_LOCK: u32 = 14;
     let (limit, held) = memlock(machine);
     let fits = limit.is_none_or(|limit| limit.saturating_sub(held) >= len as u64);
     let capable = || {
         let effective = machine.status("CapEff").and_then(|hex| u64::from_str_radix(&hex, 16).ok());
-        effective.is_some_and(|bits| bits >> CAP_IPC_LOCK & 1 == 1)
+        effective.is_some_and(|bits| bits >> CAP_IPC_LOCK & 1 == 1) && !in_user_namespace(machine)
     };
     if fits || capable() {
         return Ok(());
     }
     Err(Shortfall::Lock { len, limit, held, errno: None })
+}
+
+/// Whether this process is in a user namespace of its own: it does not see all users under their own
+/// numbers (user_namespaces(7)). A kernel without the file has no such namespaces.
+fn in_user_namespace(machine: &Machine) -> bool {
+    let map = machine.text("/proc/self/uid_map");
+    map.is_some_and(|map| !map.split_whitespace().eq(["0", "0", "4294967295"]))
 }
 
 /// The soft limit on locked memory (`RLIMIT_MEMLOCK`, setrlimit(2)) and how much is locked, bytes.

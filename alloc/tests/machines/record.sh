@@ -6,7 +6,7 @@
 groups=$(cut -d : -f 3 /proc/self/cgroup | sort -u)
 for file in \
     /proc/meminfo /proc/self/limits /proc/self/status /proc/self/cgroup /proc/self/mountinfo \
-    /proc/self/numa_maps \
+    /proc/self/numa_maps /proc/self/uid_map \
     /proc/sys/vm/overcommit_memory \
     /sys/devices/system/node/online /sys/devices/system/node/has_memory \
     /sys/devices/system/node/node*/meminfo \

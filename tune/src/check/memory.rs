@@ -186,7 +186,8 @@ fn memlock(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
     }
     let Ok(bytes) = soft.parse::<u64>() else { return Err(garbled(file, soft, "a number")) };
     let caps = host.root.field("/proc/self/status", "CapEff").unwrap_or_default();
-    if u64::from_str_radix(&caps, 16).is_ok_and(|caps| caps & IPC_LOCK != 0) {
+    let capable = u64::from_str_radix(&caps, 16).is_ok_and(|caps| caps & IPC_LOCK != 0);
+    if capable && !in_user_namespace(host)? {
         return Ok(Verdict::fine(format!("{bytes} bytes, and CAP_IPC_LOCK lifts the limit")));
     }
     let wanted = wanted(host)?;
@@ -199,6 +200,15 @@ fn memlock(host: &Host<'_>, check: &Check) -> Result<Verdict, Unread> {
     }
     steps.insert(0, write(host, &MEMLOCK, MEMLOCK.files));
     Ok(if bytes < wanted { Verdict::bad(is, steps) } else { Verdict::note(is, steps) })
+}
+
+/// Whether this process is in a user namespace of its own, where CAP_IPC_LOCK does not lift the
+/// limit: it does not see all users under their own numbers (user_namespaces(7)). A kernel without
+/// the file has no such namespaces.
+fn in_user_namespace(host: &Host<'_>) -> Result<bool, Unread> {
+    let map = host.text("/proc/self/uid_map")?;
+    let all = ["0", "0", "4294967295"];
+    Ok(map.is_some_and(|map| !map.split_whitespace().eq(all)))
 }
 
 fn thp_defrag(host: &Host<'_>, _: &Check) -> Result<Verdict, Unread> {

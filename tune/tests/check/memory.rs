@@ -65,7 +65,11 @@ fn a_memlock_has_room_for_the_pages_of_all_nodes() {
 #[test]
 fn a_large_memlock_is_a_note_and_root_needs_none() {
     memlock("999999999").fixes_to("memlock", "note", "note");
-    memlock("65536").with("/proc/self/status", "CapEff:\t0000000000004000").says("memlock", "fine");
+    let root = || memlock("65536").with("/proc/self/status", "CapEff:\t0000000000004000");
+    root().says("memlock", "fine");
+    root().with("/proc/self/uid_map", "0 0 4294967295").says("memlock", "fine");
+    // The capability of a user namespace, as in a rootless container, lifts no limit.
+    root().with("/proc/self/uid_map", "0 100000 65536").says("memlock", "bad");
 }
 
 #[test]
