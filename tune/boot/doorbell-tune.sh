@@ -73,9 +73,19 @@ each() {
     done
 }
 
-# at_least PATTERN NUMBER: writes NUMBER to each file that matches PATTERN and contains less.
+# at_least PATTERN NUMBER WHOLE: writes NUMBER to each file that matches PATTERN and contains less,
+# for the nodes in MEMORY_NODES, or for all if that is empty. WHOLE is the file of a machine that has
+# none of these.
 at_least() {
+    files=
     for path in .$1; do
+        node=${path#*/node/node}
+        node=${node%%/*}
+        case " ${MEMORY_NODES:-$node} " in
+        *" $node "*) [ ! -e "$path" ] || files="$files $path" ;;
+        esac
+    done
+    for path in ${files:-.$3}; do
         [ -e "$path" ] || continue
         if [ "$(cat "$path")" -lt "$2" ]; then
             put "${path#.}" "$2"
@@ -88,11 +98,12 @@ cd "$ROOT/" || exit 1
 
 
 HUGEPAGES=${HUGEPAGES:-64}
+MEMORY_NODES=${MEMORY_NODES:-}
 HOUSEKEEPING=${HOUSEKEEPING:-}
 
 # hugepages: each node with memory has pages of 2 MiB reserved (--hugepages says how many). Why: a
 #   region in small pages needs 512 times as many translations, in the core and in the NIC
-at_least '/sys/devices/system/node/node[0-9]*/hugepages/hugepages-2048kB/nr_hugepages' "$HUGEPAGES"
+at_least '/sys/devices/system/node/node[0-9]*/hugepages/hugepages-2048kB/nr_hugepages' "$HUGEPAGES" /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
 
 # thp: transparent huge pages are for programs that ask for them (madvise). Why: with `never` there
 #   is no substitute for reserved pages; with `always` khugepaged moves any program's memory while

@@ -4,6 +4,7 @@
 use super::condition::Check;
 use super::fix::{Fix, Rule, Setting, quoted};
 use super::host::{Host, Wants};
+use super::memory::POOL;
 use super::report::wrapped;
 use super::script::{PRELUDE, push};
 use super::table::checks;
@@ -103,10 +104,16 @@ fn limits() -> String {
 
 fn variables(host: Option<&Host<'_>>) -> String {
     let pages = host.map_or(Wants::default().hugepages, |host| host.hugepages);
+    let nodes = host.and_then(|host| host.nodes.as_ref());
+    let nodes: Vec<String> =
+        nodes.iter().flat_map(|ids| ids.iter()).map(|id| id.to_string()).collect();
+    let nodes = nodes.join(" ");
     let housekeeping = host.map(|host| host.housekeeping().to_string()).unwrap_or_default();
     format!(
         "{WRITTEN}# Install as /etc/doorbell/doorbell-tune.env, with this machine's values.\n\n\
-         # Pages of 2 MiB on each node.\nHUGEPAGES={pages}\n\n\
+         # Pages of 2 MiB on each of the nodes below.\nHUGEPAGES={pages}\n\n\
+         # The nodes that workers take memory from, such as \"0 1\". Empty: all nodes.\n\
+         MEMORY_NODES=\"{nodes}\"\n\n\
          # CPUs for interrupts, such as 0-1. Empty: interrupts stay where they are.\n\
          HOUSEKEEPING={housekeeping}\n"
     )
@@ -116,7 +123,7 @@ fn shell() -> String {
     // No state file: a restart reverts these settings.
     let mut text = format!("#!/bin/sh\n{WRITTEN}ROOT=${{ROOT:-}}\nSTATE=\n{PRELUDE}{FUNCTIONS}\n");
     push(&mut text, format_args!("HUGEPAGES=${{HUGEPAGES:-{}}}", Wants::default().hugepages));
-    text.push_str("HOUSEKEEPING=${HOUSEKEEPING:-}\n");
+    text.push_str("MEMORY_NODES=${MEMORY_NODES:-}\nHOUSEKEEPING=${HOUSEKEEPING:-}\n");
     for check in checks() {
         let lines: Vec<String> = check.fixes.iter().filter_map(line).collect();
         if !lines.is_empty() {
@@ -142,7 +149,8 @@ fn line(fix: &Fix) -> Option<String> {
     let files = quoted(setting.files);
     Some(match setting.rule {
         Rule::Is => format!("each {files} {value}"),
-        Rule::AtLeast => format!("at_least {files} {value}"),
+        // Of the settings that come here, only huge pages have this rule.
+        Rule::AtLeast => format!("at_least {files} {value} {POOL}/nr_hugepages"),
         Rule::Above { beside, above } => format!("each {files} {value} {beside} {above}"),
     })
 }

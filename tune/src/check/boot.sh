@@ -14,9 +14,19 @@ each() {
     done
 }
 
-# at_least PATTERN NUMBER: writes NUMBER to each file that matches PATTERN and contains less.
+# at_least PATTERN NUMBER WHOLE: writes NUMBER to each file that matches PATTERN and contains less,
+# for the nodes in MEMORY_NODES, or for all if that is empty. WHOLE is the file of a machine that has
+# none of these.
 at_least() {
+    files=
     for path in .$1; do
+        node=${path#*/node/node}
+        node=${node%%/*}
+        case " ${MEMORY_NODES:-$node} " in
+        *" $node "*) [ ! -e "$path" ] || files="$files $path" ;;
+        esac
+    done
+    for path in ${files:-.$3}; do
         [ -e "$path" ] || continue
         if [ "$(cat "$path")" -lt "$2" ]; then
             put "${path#.}" "$2"

@@ -111,7 +111,8 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+/// The pool of the whole machine.
+pub(super) const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 const NODES: &str = "/sys/devices/system/node";
 
 /// The folders of the pools, one for each node that workers take memory from.

@@ -1,6 +1,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::command::PLAN;
 use crate::machine::{Machine, output_text};
 
 fn stored(name: &str) -> String {
@@ -52,6 +53,36 @@ fn the_boot_script_fixes_what_the_checks_find() {
     assert_eq!(read("node/node1/hugepages/hugepages-2048kB/nr_hugepages"), "99\n", "it had enough");
     assert_eq!(read("cpu/cpu7/cpuidle/state1/disable"), "0\n", "2 us is not too long");
     assert_eq!(machine.tune(&["--undo"]).stdout, b"nothing to undo\n", "a restart undoes it");
+}
+
+#[test]
+fn pages_are_reserved_on_the_nodes_of_the_plan() {
+    let pages = |folder: &str| format!("{folder}/hugepages/hugepages-2048kB/nr_hugepages");
+    let node = |node| pages(&format!("/sys/devices/system/node/node{node}"));
+    let mut machine = Machine::healthy().with("/plan.toml", PLAN);
+    for id in [0, 1, 10, 11] {
+        machine = machine.with(&node(id), "0");
+    }
+    let (plan, folder) = (machine.path("/plan.toml"), machine.path("/boot"));
+    let wrote =
+        machine.tune(&["--plan", plan.to_str().unwrap(), "--boot", folder.to_str().unwrap()]);
+    assert!(wrote.status.success(), "{}", output_text(&wrote));
+    let variables = machine.text("/boot/doorbell-tune.env");
+    let ran = machine.shell(&format!("{variables}{}", stored("doorbell-tune.sh")), &[]);
+    assert!(ran.status.success(), "{}", output_text(&ran));
+    let got = [0, 1, 10, 11].map(|id| machine.text(&node(id)).trim().to_owned());
+    assert_eq!(got, ["0", "100", "0", "0"]);
+}
+
+#[test]
+fn on_a_kernel_without_nodes_pages_are_reserved_for_the_machine() {
+    let file = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+    for nodes in ["", "0"] {
+        let machine = unhealthy().without("/sys/devices/system/node").with(file, "0");
+        let ran = machine.shell(&stored("doorbell-tune.sh"), &[("MEMORY_NODES", nodes)]);
+        assert!(ran.status.success(), "{}", output_text(&ran));
+        assert_eq!(machine.text(file), "64\n");
+    }
 }
 
 #[test]

@@ -217,7 +217,7 @@ fn the_state_file_may_be_a_bare_name() {
 }
 
 /// Two workers on cores 2 and 6, with 200 MiB of node 1 together.
-const PLAN: &str = "version = 1\nhousekeeping = \"0-1\"\nmemory = \"bind\"\nnotes = []\n
+pub(crate) const PLAN: &str = "version = 1\nhousekeeping = \"0-1\"\nmemory = \"bind\"\nnotes = []\n
 [[worker]]\ncpu = 2\nnode = 1\nmemory_node = 1\nmemory_bytes = 104857600\nsrq = 0\n
 [[worker]]\ncpu = 6\nnode = 1\nmemory_node = 1\nmemory_bytes = 104857600\nsrq = 0\n";
 
