@@ -18,7 +18,7 @@ pub enum Memory {
     /// Only from these nodes. If they are full, the kernel kills the program.
     #[default]
     Bind,
-    /// From these nodes while they have free memory, then from others.
+    /// From these nodes while they have free memory, then from others. Several nodes need Linux 5.15.
     Prefer,
     /// From the node where the thread runs when it first touches a page.
     Any,
@@ -94,7 +94,6 @@ pub fn run_on(cpus: &Ids) -> Result<(), PlaceError> {
 /// # Errors
 /// A node does not exist, has no memory, or is not in the cpuset; or the kernel forbids the choice.
 pub fn take_memory(memory: Memory, nodes: &Ids) -> Result<(), PlaceError> {
-    // To prefer several nodes needs Linux 5.15.
     let (mode, nodes) = match (memory, nodes.len()) {
         (Memory::Any, _) => (libc::MPOL_DEFAULT, Ids::default()),
         (Memory::Bind, _) => (libc::MPOL_BIND, nodes.clone()),
@@ -105,7 +104,7 @@ pub fn take_memory(memory: Memory, nodes: &Ids) -> Result<(), PlaceError> {
         Ok(()) => return Ok(()),
         Err(source) => source,
     };
-    match fix(source.raw_os_error(), has_nodes()) {
+    match fix(source.raw_os_error(), mode, has_nodes()) {
         Some(fix) => Err(PlaceError::Memory { nodes, source, fix }),
         None => Ok(()),
     }
@@ -113,13 +112,18 @@ pub fn take_memory(memory: Memory, nodes: &Ids) -> Result<(), PlaceError> {
 
 /// What to do about an error of set_mempolicy(2). `None`: nothing is wrong, because one node has
 /// all memory.
-fn fix(error: Option<i32>, has_nodes: bool) -> Option<&'static str> {
+fn fix(error: Option<i32>, mode: libc::c_int, has_nodes: bool) -> Option<&'static str> {
     match error {
         // A kernel without NUMA has no such call, and a container may forbid it.
         Some(libc::ENOSYS | libc::EPERM) if !has_nodes => None,
         Some(libc::EPERM) => {
             Some("give the container the capability SYS_NICE, or set memory = \"any\" in the plan")
         }
+        Some(libc::EINVAL) if mode == MPOL_PREFERRED_MANY => Some(
+            "before Linux 5.15 a thread prefers one node at most: set memory = \"bind\" in the \
+             plan; on a newer one the nodes must have memory and be in cpuset.mems: make a plan \
+             for this machine (tune plan)",
+        ),
         _ => Some(
             "the nodes must have memory and be in cpuset.mems: make a plan for this machine (tune \
              plan)",
@@ -127,7 +131,8 @@ fn fix(error: Option<i32>, has_nodes: bool) -> Option<&'static str> {
     }
 }
 
-/// From `include/uapi/linux/mempolicy.h`; newer than the C library's list.
+/// To prefer several nodes: Linux 5.15. From `include/uapi/linux/mempolicy.h`; newer than the C
+/// library's list.
 const MPOL_PREFERRED_MANY: libc::c_int = 5;
 
 fn has_nodes() -> bool {
@@ -154,10 +159,20 @@ mod tests {
     #[test]
     fn a_forbidden_call_is_no_error_where_it_would_change_nothing() {
         for error in [libc::ENOSYS, libc::EPERM] {
-            assert_eq!(fix(Some(error), false), None);
+            assert_eq!(fix(Some(error), libc::MPOL_BIND, false), None);
         }
-        assert!(fix(Some(libc::EPERM), true).unwrap().contains("SYS_NICE"));
-        assert!(fix(Some(libc::EINVAL), false).unwrap().contains("tune plan"));
-        assert!(fix(Some(libc::ENOSYS), true).unwrap().contains("tune plan"));
+        let bind = |error, has_nodes| fix(Some(error), libc::MPOL_BIND, has_nodes).unwrap();
+        assert!(bind(libc::EPERM, true).contains("SYS_NICE"));
+        assert!(bind(libc::EINVAL, false).contains("tune plan"));
+        assert!(bind(libc::ENOSYS, true).contains("tune plan"));
+    }
+
+    #[test]
+    fn an_old_kernel_that_prefers_one_node_only_is_named() {
+        for (mode, named) in [(MPOL_PREFERRED_MANY, true), (libc::MPOL_PREFERRED, false)] {
+            let text = fix(Some(libc::EINVAL), mode, true).unwrap();
+            assert_eq!(text.contains("Linux 5.15") && text.contains("\"bind\""), named, "{text}");
+            assert!(text.contains("tune plan"), "{text}");
+        }
     }
 }
