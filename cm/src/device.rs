@@ -35,12 +35,12 @@ impl Device {
     /// # Errors
     /// `NoDevice`: no device has that name, and the error lists those that exist; or rdma-core's
     /// libraries are missing, and the error names the packages. Otherwise the device's error when
-    /// it is opened.
+    /// it is opened; so also if no device that opens owns `addr`, but one that does not open may.
     pub fn choose(name: Option<&str>, addr: Option<IpAddr>) -> Result<Device, CmError> {
         let variable = std::env::var(VARIABLE).ok().filter(|value| !value.is_empty());
         match name.or(variable.as_deref()) {
             Some(name) => Device::named(name),
-            None => match addr.and_then(owner) {
+            None => match addr.map_or(Ok(None), owner)? {
                 Some(device) => Ok(device),
                 None => SoftDevice::open().map(Device::Soft),
             },
@@ -126,17 +126,44 @@ fn open(name: &str) -> Result<Device, CmError> {
         .cure(CURE))
 }
 
-/// The RDMA device that owns an address; a device that cannot be opened does not count.
+/// The RDMA device that owns an address.
 #[cfg(feature = "verbs")]
-fn owner(addr: IpAddr) -> Option<Device> {
+fn owner(addr: IpAddr) -> Result<Option<Device>, CmError> {
     use doorbell_verbs::Verbs;
-    let opened = rdma_devices().into_iter().filter_map(|name| Verbs::open(&name).ok());
-    opened.into_iter().find(|device| device.addresses().contains(&addr)).map(Device::Verbs)
+    let opened = rdma_devices().into_iter().map(|name| Ok(Verbs::open(&name)?));
+    let device = owner_of(addr, opened, |device| device.addresses().contains(&addr))?;
+    Ok(device.map(Device::Verbs))
 }
 
 #[cfg(not(feature = "verbs"))]
-fn owner(_addr: IpAddr) -> Option<Device> {
-    None
+fn owner(_addr: IpAddr) -> Result<Option<Device>, CmError> {
+    Ok(None)
+}
+
+/// The first device that owns an address. Fails if none does, but one of those that could not be
+/// opened may.
+#[cfg(feature = "verbs")]
+fn owner_of<D>(
+    addr: IpAddr,
+    opened: impl Iterator<Item = Result<D, CmError>>,
+    owns: impl Fn(&D) -> bool,
+) -> Result<Option<D>, CmError> {
+    let mut failed = None;
+    for device in opened {
+        match device {
+            Ok(device) if owns(&device) => return Ok(Some(device)),
+            Ok(_) => {}
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    match failed {
+        Some(error) if !addr.is_loopback() && !addr.is_unspecified() => {
+            let asked = format!("find the device that owns {addr}");
+            Err(CmError::new(error.code(), asked, error.to_string())
+                .cure(format!("or name the device to use: {VARIABLE}=soft0 needs no RDMA device")))
+        }
+        _ => Ok(None),
+    }
 }
 
 #[cfg(test)]
@@ -180,6 +207,28 @@ mod tests {
         fs::remove_dir_all(&folder).unwrap();
         let text = String::from_utf8_lossy(&again.stdout) + String::from_utf8_lossy(&again.stderr);
         assert!(again.status.success() && text.contains("1 passed"), "{text}");
+    }
+
+    #[cfg(feature = "verbs")]
+    #[test]
+    fn a_device_that_does_not_open_is_no_reason_to_take_another_silently() {
+        let failed = || Err(CmError::new(Code::NoMemory, "open mlx5_0", "too little memory"));
+        let find = |addr: &str, own: &str| {
+            let opened = [failed(), Ok("10.0.0.1"), failed()].into_iter();
+            owner_of(addr.parse().unwrap(), opened, |device| *device == own)
+        };
+        assert_eq!(find("10.0.0.1", "10.0.0.1").unwrap(), Some("10.0.0.1"));
+        for addr in ["127.0.0.1", "::1", "0.0.0.0"] {
+            assert_eq!(find(addr, addr).unwrap(), None);
+        }
+        let error = find("10.0.0.2", "10.0.0.2").unwrap_err();
+        assert_eq!(error.code(), Code::NoMemory);
+        let text = error.to_string();
+        for part in ["10.0.0.2", "open mlx5_0: too little memory", "DOORBELL_DEVICE=soft0"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let none = core::iter::empty::<Result<(), CmError>>();
+        assert_eq!(owner_of("10.0.0.2".parse().unwrap(), none, |()| true).unwrap(), None);
     }
 
     #[test]

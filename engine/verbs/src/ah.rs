@@ -103,7 +103,7 @@ pub(super) fn sender_of(
     }
     way_back(device.device(), wc, header).or_else(|errno| {
         // Sent to a group, which is none of the port's GIDs: as if it had come to one of those.
-        let mut own = device.addresses().into_iter().filter_map(|ip| sent_to(header, ip));
+        let mut own = device.each_address().filter_map(|ip| sent_to(header, ip));
         own.find_map(|header| way_back(device.device(), wc, &header).ok())
             .ok_or(refused(asked, errno))
     })

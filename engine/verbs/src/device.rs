@@ -13,14 +13,11 @@ use super::handles::{Context, Devices, Ops};
 use super::objects::{self, Pd};
 use super::parent::{self, VerbsTd};
 use super::rdma_core;
-use super::shim::refused;
+use super::shim::{from_c, refused};
 use super::sys::{errno_text, never_block};
 use super::xrc::{DefaultXrcd, VerbsXrcd};
 use crate::error::{Code, SetupError};
-use crate::provider::Caps;
-
-/// The entries of a port's GID table that are read. Addresses of an interface come first.
-const GIDS_READ: u32 = 16;
+use crate::provider::{Caps, Gid};
 
 /// An open RDMA device of rdma-core. A clone is another handle on it.
 ///
@@ -99,24 +96,25 @@ impl Verbs {
         &self.0.caps.device
     }
 
-    /// The IP addresses of the device, read from its first GIDs. Empty on devices whose GIDs are no
+    /// The IP addresses of the device, read from its GIDs. Empty on devices whose GIDs are no
     /// addresses (InfiniBand, iWARP).
     pub fn addresses(&self) -> Vec<IpAddr> {
         let mut found = Vec::new();
-        for port in 1..=self.0.caps.ports {
-            for index in 0..GIDS_READ {
-                let Ok(gid) = self.0.context.query_gid(port, index) else { continue };
-                let addr = Ipv6Addr::from(gid.0).to_canonical();
-                let usable = match addr {
-                    IpAddr::V4(v4) => !v4.is_unspecified(),
-                    IpAddr::V6(v6) => !v6.is_unspecified() && !v6.is_unicast_link_local(),
-                };
-                if usable && !found.contains(&addr) {
-                    found.push(addr);
-                }
+        for addr in self.each_address() {
+            if !found.contains(&addr) {
+                found.push(addr);
             }
         }
         found
+    }
+
+    /// The same one by one, some more than once. It asks the device for each.
+    pub(super) fn each_address(&self) -> impl Iterator<Item = IpAddr> {
+        let context = self.0.context;
+        (1..=self.0.caps.ports).flat_map(move |port| {
+            let count = context.query_port(port).map_or(0, |attr| from_c(attr.gid_tbl_len));
+            addresses_in(count, move |index| context.query_gid(port, index).ok())
+        })
     }
 
     pub(super) fn device(&self) -> &Arc<Device> {
@@ -143,6 +141,17 @@ impl Verbs {
     pub(super) fn users(&self) -> usize {
         Arc::strong_count(&self.0)
     }
+}
+
+/// The addresses in a table of `count` GIDs. Other GIDs may lie between them, and so may entries
+/// that are empty or cannot be read.
+fn addresses_in(count: u32, read: impl Fn(u32) -> Option<Gid>) -> impl Iterator<Item = IpAddr> {
+    (0..count).filter_map(read).map(|gid| Ipv6Addr::from(gid.0).to_canonical()).filter(|addr| {
+        match addr {
+            IpAddr::V4(v4) => !v4.is_unspecified(),
+            IpAddr::V6(v6) => !v6.is_unspecified() && !v6.is_unicast_link_local(),
+        }
+    })
 }
 
 /// The error of a machine without devices, with what to do.
@@ -272,6 +281,19 @@ mod tests {
         let error = Verbs::open("no-such-device").expect_err("no device has that name");
         assert!(error.to_string().starts_with("open the RDMA device no-such-device: "));
         assert!(error.to_string().contains("; "), "no cure in: {error}");
+    }
+
+    #[test]
+    fn an_address_behind_many_other_gids_is_found() {
+        let addr = IpAddr::from([10, 1, 2, 3]);
+        let table = |index| match index {
+            0..8 => Some(Gid([0; 16])),
+            20 => None,
+            30 => Some(Gid(core::net::Ipv4Addr::new(10, 1, 2, 3).to_ipv6_mapped().octets())),
+            _ => Some(Gid(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, index as u16).octets())),
+        };
+        assert_eq!(addresses_in(40, table).collect::<Vec<_>>(), [addr]);
+        assert_eq!(addresses_in(30, table).count(), 0);
     }
 
     #[test]
