@@ -18,7 +18,8 @@ pub enum Memory {
     /// Only from these nodes. If they are full, the kernel kills the program.
     #[default]
     Bind,
-    /// From these nodes while they have free memory, then from others. Several nodes need Linux 5.15.
+    /// From these nodes while they have free memory, then from others. Several nodes need Linux
+    /// 5.15.
     Prefer,
     /// From the node where the thread runs when it first touches a page.
     Any,

@@ -40,8 +40,8 @@ pub(super) fn lockable(machine: &Machine, len: usize) -> Result<(), Shortfall> {
     Err(Shortfall::Lock { len, limit, held, errno: None })
 }
 
-/// Whether this process is in a user namespace of its own: it does not see all users under their own
-/// numbers (user_namespaces(7)). A kernel without the file has no such namespaces.
+/// Whether this process is in a user namespace of its own: it does not see all users under their
+/// own numbers (user_namespaces(7)). A kernel without the file has no such namespaces.
 fn in_user_namespace(machine: &Machine) -> bool {
     let map = machine.text("/proc/self/uid_map");
     map.is_some_and(|map| !map.split_whitespace().eq(["0", "0", "4294967295"]))

@@ -145,8 +145,9 @@ impl Nodes {
     }
 }
 
-/// The nodes that this thread's memory policy is bound to (`MPOL_BIND`, set_mempolicy(2)). The first
-/// line of numa_maps(5) is about the program's code, which follows it: `5581a000 bind:0-1 file=…`.
+/// The nodes that this thread's memory policy is bound to (`MPOL_BIND`, set_mempolicy(2)). The
+/// first line of numa_maps (proc(5)) is about the program's code, which follows that policy:
+/// `5581a000 bind:0-1 file=…`.
 fn bound(machine: &Machine) -> Option<NodeSet> {
     let line = machine.first_line("/proc/thread-self/numa_maps");
     let line = line.or_else(|| machine.first_line("/proc/self/numa_maps"))?;
