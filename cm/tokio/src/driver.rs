@@ -4,13 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use doorbell::worker::{Intake, PeerId};
 use doorbell::{CmError, Dialer, Fabric, Listener, PeerHandle, PeerState, Stop};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, WeakUnboundedSender};
+use tokio::sync::mpsc::{UnboundedReceiver, WeakUnboundedSender};
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
@@ -19,6 +19,7 @@ use crate::crossing::Crossing;
 use crate::inbox::Letter;
 use crate::job::{Control, Report};
 use crate::readiness::Readiness;
+use crate::untaken::Untaken;
 
 /// Reports in a row before other tasks of the thread get their turn.
 const REPORTS: usize = 256;
@@ -55,7 +56,8 @@ pub(crate) struct Driver<F: Fabric> {
     /// The peers whose connections were dropped. All senders are gone with the last handle.
     pub(crate) closed: UnboundedReceiver<PeerId>,
     pub(crate) closing: WeakUnboundedSender<PeerId>,
-    pub(crate) accepted: UnboundedSender<Connection>,
+    /// What peers have connected. It is gone with the last handle, and so are its connections.
+    pub(crate) untaken: Weak<Untaken>,
     pub(crate) wakes: Readiness,
     pub(crate) dialer: (Dialer<F>, Readiness),
     pub(crate) listeners: Vec<(Listener<F>, Readiness)>,
@@ -124,6 +126,7 @@ impl<F: Fabric> Driver<F> {
                         // The worker took the peer's blocks.
                         drop(link.inbox.take_tokens());
                         link.is_down(why);
+                        self.untaken.upgrade().into_iter().for_each(|list| list.is_down(peer));
                     }
                 }
                 None => return false,
@@ -168,7 +171,7 @@ impl<F: Fabric> Driver<F> {
         match dial {
             Some(dial) => drop(dial.reply.send(Ok(connection))),
             None if dialed => {}
-            None => drop(self.accepted.send(connection)),
+            None => drop(self.untaken.upgrade().map(|list| list.push(connection))),
         }
     }
 
@@ -263,6 +266,7 @@ impl<F: Fabric> Drop for Driver<F> {
         self.stop();
         self.crossing.driver_ends();
         self.state.links.values().for_each(|link| link.inbox.close(false));
+        self.untaken.upgrade().into_iter().for_each(|list| list.close());
     }
 }
 

@@ -89,26 +89,30 @@ impl Inbox {
     /// The next letter, or at the end whether the peer has finished. A future that is dropped takes
     /// no letter.
     pub(crate) async fn next(&self) -> Result<Box<Letter>, bool> {
-        loop {
-            // Listen first, then look, so no letter is missed.
-            let mut news = pin!(self.news.notified());
-            news.as_mut().enable();
-            {
-                let mut state = self.state();
-                if let Some(letter) = state.letters.pop_front() {
-                    let more = !state.letters.is_empty();
-                    drop(state);
-                    // Two letters may have left one notice, and two tasks may wait.
-                    if more {
-                        self.news.notify_one();
-                    }
-                    return Ok(letter);
-                }
-                if state.closed {
-                    return Err(state.finished);
-                }
+        first_of(&self.news, || {
+            let mut state = self.state();
+            match state.letters.pop_front() {
+                Some(letter) => Some((Ok(letter), !state.letters.is_empty())),
+                None => state.closed.then_some((Err(state.finished), false)),
             }
-            news.await;
+        })
+        .await
+    }
+}
+
+/// Waits until `look` finds something. `look` also says whether there is more.
+pub(crate) async fn first_of<T>(news: &Notify, mut look: impl FnMut() -> Option<(T, bool)>) -> T {
+    loop {
+        // Listen first, then look, so nothing is missed.
+        let mut notice = pin!(news.notified());
+        notice.as_mut().enable();
+        if let Some((found, more)) = look() {
+            // Two pieces of news may have left one notice, and two tasks may wait.
+            if more {
+                news.notify_one();
+            }
+            return found;
         }
+        notice.await;
     }
 }

@@ -71,6 +71,7 @@ mod job;
 mod readiness;
 mod service;
 mod slots;
+mod untaken;
 mod waiting;
 mod worker;
 

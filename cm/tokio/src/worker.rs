@@ -10,8 +10,8 @@ use doorbell::error::Code;
 use doorbell::rpc::HEADER;
 use doorbell::worker::{Config, PeerId};
 use doorbell::{CmError, Dialer, Fabric, Idle, Runtime};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 
 use crate::bridge::Bridge;
 use crate::connection::Connection;
@@ -20,6 +20,7 @@ use crate::driver::{Command, Driver, State};
 use crate::error::Ended;
 use crate::readiness::Readiness;
 use crate::service::Service;
+use crate::untaken::Untaken;
 
 /// How an [`AsyncWorker`] is made.
 #[derive(Clone, Debug)]
@@ -67,7 +68,7 @@ impl Default for Options {
 pub struct AsyncWorker {
     crossing: Arc<Crossing>,
     commands: UnboundedSender<Command>,
-    accepted: Arc<Mutex<UnboundedReceiver<Connection>>>,
+    untaken: Arc<Untaken>,
     /// Tells the driver that somebody has a handle.
     _handle: UnboundedSender<PeerId>,
 }
@@ -112,7 +113,7 @@ impl AsyncWorker {
         options.idle.into_iter().for_each(|idle| runtime.when_idle(idle));
 
         let (commands, of_commands) = unbounded_channel();
-        let (accepted, of_accepted) = unbounded_channel();
+        let untaken = Arc::new(Untaken::new(peers));
         let (closing, closed) = unbounded_channel();
         let dialer = Dialer::new(nic)?;
         let ready = Readiness::of(&dialer).map_err(failed)?;
@@ -126,7 +127,7 @@ impl AsyncWorker {
             commands: of_commands,
             closed,
             closing: closing.downgrade(),
-            accepted,
+            untaken: Arc::downgrade(&untaken),
             wakes: Readiness::of(crossing.wake()).map_err(failed)?,
             dialer: (dialer, ready),
             listeners: Vec::new(),
@@ -138,8 +139,7 @@ impl AsyncWorker {
         let run = move || serve(runtime, &shared, &failure);
         thread::Builder::new().name("doorbell-tokio".to_owned()).spawn(run).map_err(failed)?;
         tokio.spawn(driver.run(sleep));
-        let accepted = Arc::new(Mutex::new(of_accepted));
-        Ok(AsyncWorker { crossing, commands, accepted, _handle: closing })
+        Ok(AsyncWorker { crossing, commands, untaken, _handle: closing })
     }
 
     /// Connects to `addr`, within `limit`. If the future is dropped, the connection is given up.
@@ -178,11 +178,13 @@ impl AsyncWorker {
     /// worker serves its requests before this and without it; it is closed if nobody has taken it
     /// when the last handle is dropped.
     ///
+    /// A connection that has ended before this is returned only if it left messages, and only the
+    /// last [`Config::peers`] of these are kept: a program that accepts nothing loses the others.
+    ///
     /// # Errors
     /// The worker has ended.
     pub async fn accept(&self) -> Result<Connection, Ended> {
-        let accepted = self.accepted.lock().await.recv().await;
-        match accepted {
+        match self.untaken.next().await {
             Some(connection) => Ok(connection),
             None => Err(self.ended().await),
         }

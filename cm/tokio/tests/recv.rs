@@ -16,7 +16,7 @@ use std::time::Duration;
 use common::{LONG, any, options, until, within};
 use doorbell::prelude::*;
 use doorbell::worker::SendError;
-use doorbell_tokio::{AsyncWorker, Connection, Failed, Options};
+use doorbell_tokio::{AsyncWorker, Connection, Failed, Options, Recipient, Service};
 
 /// The environment variable that makes the test program a peer.
 const PEER: &str = "DOORBELL_TEST_RECV_PEER";
@@ -278,4 +278,54 @@ async fn a_dropped_connection_gives_its_blocks_back() {
     for number in 0..100 {
         takes(&accepted, number).await;
     }
+}
+
+/// Leaves all messages to tasks, and counts them.
+struct Counts(Arc<AtomicU64>);
+
+impl Service for Counts {
+    fn message(&mut self, _: PeerId, _: &[u8]) -> Recipient {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Recipient::Task
+    }
+}
+
+/// Of connections that ended before a task accepted them, the last ones with messages are left: as
+/// many as the worker has peers.
+#[tokio::test]
+async fn connections_that_nobody_accepts_do_not_pile_up() {
+    const ENDED: u64 = 40;
+    const PEERS: u64 = 4;
+    let nic = SoftDevice::open().unwrap();
+    let seen = Arc::<AtomicU64>::default();
+    let server = AsyncWorker::start(&nic, Counts(seen.clone()), &options(4)).unwrap();
+    let client = AsyncWorker::start(&nic, (), &options(4)).unwrap();
+    let addr = within(server.listen(any())).await.unwrap();
+    let mut up = Vec::new();
+    for number in 0..ENDED + PEERS {
+        let mut made = within(client.connect(addr, LONG)).await;
+        while made.is_err() {
+            tokio::time::sleep(Duration::from_millis(1)).await; // until an earlier one is gone
+            made = within(client.connect(addr, LONG)).await;
+        }
+        let made = made.unwrap();
+        // Every second one ends without a message.
+        if number % 2 == 1 || number >= ENDED {
+            within(made.send(&number.to_le_bytes())).await.unwrap();
+        }
+        up.extend((number >= ENDED).then_some(made));
+    }
+    // All peers of the worker are up, so the others are down.
+    until(|| seen.load(Ordering::SeqCst) == ENDED / 2 + PEERS).await;
+    // The driver looks at what the worker reports before it looks at the second request.
+    for _ in 0..2 {
+        within(server.listen(any())).await.unwrap();
+    }
+    let mut left = Vec::new();
+    while left.last() != Some(&(ENDED + PEERS - 1)) {
+        let accepted = within(server.accept()).await.unwrap();
+        let bytes = within(accepted.recv()).await.unwrap().unwrap();
+        left.push(u64::from_le_bytes(bytes.try_into().unwrap()));
+    }
+    assert_eq!(left, [33, 35, 37, 39, 40, 41, 42, 43]);
 }
