@@ -163,13 +163,10 @@ impl<F: Fabric> Connections<F> {
     }
 
     /// Begins a step: ends connections that workers want ended, and those of workers that have
-    /// ended, which it forgets and returns the number of.
-    pub(crate) fn tend(&mut self, intakes: &mut Vec<Intake<F>>) -> u64 {
+    /// ended, which it forgets.
+    pub(crate) fn tend(&mut self) {
         self.shared.steps.fetch_add(1, Ordering::Relaxed);
         self.with(Live::tend);
-        let before = intakes.len();
-        intakes.retain(|intake| !intake.has_ended());
-        (before - intakes.len()) as u64
     }
 
     pub(crate) fn next(&self, limit: Duration) -> Result<Option<Event<F>>, CmError> {

@@ -22,7 +22,6 @@ use crate::trace;
 pub struct Dialer<F: Fabric> {
     connections: Connections<F>,
     dials: Vec<Dial<F>>,
-    intakes: Vec<Intake<F>>,
     kept: Vec<Kept<F>>,
     stop: Stop,
     refusal: Option<Refusal>,
@@ -55,9 +54,9 @@ impl<F: Fabric> Dialer<F> {
     /// The system's limit on open files.
     pub fn new(fabric: &F) -> Result<Self, CmError> {
         let connections = Connections::new(fabric)?;
-        let (dials, intakes, kept) = (Vec::new(), Vec::new(), Vec::new());
+        let (dials, kept) = (Vec::new(), Vec::new());
         let (stop, refusal, fabric) = (Stop::default(), None, fabric.clone());
-        Ok(Dialer { connections, dials, intakes, kept, stop, refusal, fabric })
+        Ok(Dialer { connections, dials, kept, stop, refusal, fabric })
     }
 
     /// Gives a dial up when the program is asked to end.
@@ -305,9 +304,6 @@ impl<F: Fabric> Dialer<F> {
             }
             (None, EventKind::RouteResolved) => dial.id.take().map_or(Ok(()), |id| {
                 let Dial { intake, data, handle, .. } = dial;
-                if !self.intakes.iter().any(|known| known.is_same(intake)) {
-                    self.intakes.push(intake.clone());
-                }
                 let handle = Some(handle.clone());
                 let connections = &mut self.connections;
                 let handed = connections.hand_over(id, intake, None, data, handle, F::Id::connect);
@@ -340,7 +336,7 @@ impl<F: Fabric> Dialer<F> {
     /// # Errors
     /// The connection manager's error.
     pub fn step(&mut self, limit: Duration) -> Result<bool, CmError> {
-        self.connections.tend(&mut self.intakes);
+        self.connections.tend();
         self.redial();
         self.expire();
         let left = |at: Instant| at.saturating_duration_since(Instant::now());

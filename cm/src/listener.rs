@@ -169,7 +169,10 @@ impl<F: Fabric> Listener<F> {
     /// # Errors
     /// The connection manager's error. The failure of one connection is not an error.
     pub fn step(&mut self, limit: Duration) -> Result<bool, CmError> {
-        self.lost += self.connections.tend(&mut self.intakes);
+        self.connections.tend();
+        let before = self.intakes.len();
+        self.intakes.retain(|intake| !intake.has_ended());
+        self.lost += (before - self.intakes.len()) as u64;
         let Some(mut event) = self.connections.next(limit)? else { return Ok(false) };
         match (event.kind, event.request.take()) {
             (EventKind::ConnectRequest, Some(request)) => self.take_in(request)?,
