@@ -396,13 +396,17 @@ fn no_place<F: Fabric>(intake: &Intake<F>) -> Refusal {
 
 /// What to tell the peer and the caller of a worker that does not take a queue pair.
 fn not_admitted<F: Fabric>(intake: &Intake<F>) -> (Refusal, CmError) {
-    let asked = "hand a connection to a worker";
+    let refusal = if intake.is_open() { Refusal::busy() } else { Refusal::no_worker() };
+    (refusal, not_taken(intake, "hand a connection to a worker"))
+}
+
+/// What to tell the caller of it.
+pub(crate) fn not_taken<F: Fabric>(intake: &Intake<F>, asked: &str) -> CmError {
     if !intake.is_open() {
-        return (Refusal::no_worker(), CmError::new(Code::Reset, asked, "the worker ends"));
+        return CmError::new(Code::Reset, asked, "the worker ends").cure("use another worker");
     }
-    let error = CmError::new(Code::Busy, asked, "its mailbox is full")
-        .cure("let the worker turn, or raise Config::peers");
-    (Refusal::busy(), error)
+    CmError::new(Code::Busy, asked, "its mailbox is full")
+        .cure("let the worker turn, or raise Config::peers")
 }
 
 /// What to tell the peer of an error of this side.

@@ -7,6 +7,7 @@ use doorbell_fabric::{CmError, CmId, Fabric, Join, PortSpace, UDP_QKEY, UdParam}
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{Qp, QpType};
 
+use crate::connections::not_taken;
 use crate::worker_qp;
 
 /// A port by which a worker sends and receives datagrams, and the groups it is in. The worker owns
@@ -24,21 +25,21 @@ impl<F: Fabric> Port<F> {
     /// pair for datagrams. It sends and receives from the worker's next turn on.
     ///
     /// # Errors
-    /// An address that is not the device's; a worker that was made without
-    /// [`Config::datagrams`](doorbell_engine::worker::Config::datagrams), or does not turn.
+    /// An address that is not the device's. `Invalid`: the worker was made without
+    /// [`Config::datagrams`](doorbell_engine::worker::Config::datagrams). `Busy`: it does not turn,
+    /// and its mailbox is full. `Reset`: it has ended.
     pub fn open(fabric: &F, addr: SocketAddr, intake: &Intake<F>) -> Result<Port<F>, CmError> {
-        let refused =
-            |answer| CmError::new(Code::Invalid, "a port for a worker's datagrams", answer);
+        let asked = "open a port for a worker's datagrams";
         if intake.datagram_caps().recv_wr == 0 {
-            let cure = "make the worker with Config::datagrams of 1 or more";
-            return Err(refused("the worker has no receives for them").cure(cure));
+            let answer = "the worker has no receives for them";
+            return Err(CmError::new(Code::Invalid, asked, answer)
+                .cure("make the worker with Config::datagrams of 1 or more"));
         }
         let mut id = fabric.create_id(None, PortSpace::Udp)?;
         id.bind(addr)?;
         let qp = worker_qp::create(&mut id, intake, QpType::Ud)?;
         let qp_num = qp.num();
-        let handed = intake.open_datagrams(qp);
-        handed.map_err(|_| refused("its mailbox is full: the worker does not turn"))?;
+        intake.open_datagrams(qp).map_err(|_| not_taken(intake, asked))?;
         Ok(Port { id, fabric: fabric.clone(), intake: intake.clone(), qp_num })
     }
 

@@ -19,6 +19,7 @@ cases! {
     ways_are_bounded_and_a_closed_one_is_used_again
     a_port_that_is_gone_may_be_followed_by_another
     a_worker_without_receives_for_datagrams_has_no_port
+    a_worker_that_does_not_turn_or_has_ended_gets_no_port
 }
 
 const WITH: Config = Config { datagrams: 16, datagram_bytes: 512, destinations: 3, ..CONFIG };
@@ -220,4 +221,25 @@ fn a_worker_without_receives_for_datagrams_has_no_port<F: Fabric>(nic: &F) {
     let error = refused.err().expect("it has no receives");
     assert_eq!(error.code(), Code::Invalid);
     assert!(error.to_string().contains("Config::datagrams"), "{error}");
+}
+
+fn a_worker_that_does_not_turn_or_has_ended_gets_no_port<F: Fabric>(nic: &F) {
+    let Side { worker, intake, .. } = Side::new(nic, &WITH, Log::default());
+    let open = || Port::open(nic, SocketAddr::new(address(), 0), &intake);
+    // There is room for three letters of each peer, and 16 more.
+    let room = WITH.peers as usize * 3 + 16;
+    let mut ports = Vec::new();
+    let busy = loop {
+        assert!(ports.len() <= room, "the worker takes none of them");
+        match open() {
+            Ok(port) => ports.push(port),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(busy.code(), Code::Busy, "{busy}");
+    assert!(busy.to_string().contains("let the worker turn"), "{busy}");
+    drop(worker);
+    let ended = open().err().expect("there is no worker");
+    assert_eq!(ended.code(), Code::Reset, "{ended}");
+    assert!(ended.to_string().contains("the worker ends"), "{ended}");
 }
