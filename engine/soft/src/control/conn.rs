@@ -123,8 +123,8 @@ impl Core {
     pub(super) fn accept(&mut self, param: &ConnParam<'_>, qp: &QpControl) -> Result<(), CmError> {
         let asked = "accept a connection request";
         if self.short_of_files {
-            // This cannot be repaired: the peer must ask again.
-            self.reject(&[]);
+            // This cannot be repaired. The program rejects the request and may say why, or drops
+            // the id, which rejects it too; then the peer may ask again.
             return Err(out_of_files(asked));
         }
         // It stays until this side has answered: after an error, the program may accept again.
