@@ -281,13 +281,16 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
     }
 
     /// Lets SIGINT and SIGTERM end the runtime: [`Runtime::run`] then returns [`Why::Signal`]. A
-    /// second signal ends the process at once. When the runtime is dropped, both signals have their
-    /// default effect again. Without this call the runtime installs no signal handler.
+    /// second signal ends the process at once. This holds until `run` has returned, or the runtime
+    /// is dropped. When no runtime is left that asked for this, both signals have their default
+    /// effect again. Without this call the runtime installs no signal handler.
     ///
     /// # Errors
     /// The system's refusal.
     pub fn stop_on_signals(&mut self) -> Result<(), CmError> {
-        self.signals = Some(Signals::catch(&self.stop)?);
+        if self.signals.is_none() {
+            self.signals = Some(Signals::catch(&self.stop)?);
+        }
         Ok(())
     }
 
@@ -364,7 +367,7 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
             Ok::<(), CmError>(())
         })?;
         let first = end.first.into_inner().unwrap_or_else(PoisonError::into_inner);
-        (self.listeners, self.dialer) = (Vec::new(), None);
+        (self.listeners, self.dialer, self.signals) = (Vec::new(), None, None);
         first.map_or(Ok(self.stop.why()), Err)
     }
 }

@@ -1,7 +1,7 @@
 //! The end of a running program: by a call, or by a signal.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use doorbell_fabric::CmError;
 use signal_hook::SigId;
@@ -53,13 +53,24 @@ impl Stop {
     }
 }
 
-/// Actions of dropped [`Signals`]. They give the signals their default effect, until the next
-/// runtime takes them over.
-static LEFT: Mutex<Vec<SigId>> = Mutex::new(Vec::new());
+/// The [`Signals`] of this process.
+struct Known {
+    live: usize,
+    /// Actions of the last that was dropped. They give the signals their default effect, until the
+    /// next one is made.
+    left: Vec<SigId>,
+}
+
+static KNOWN: Mutex<Known> = Mutex::new(Known { live: 0, left: Vec::new() });
+
+fn known() -> MutexGuard<'static, Known> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// SIGINT and SIGTERM stop a runtime while this exists.
 pub(crate) struct Signals {
-    stop: Stop,
+    /// A signal has come, so the next one has its default effect.
+    came: Arc<AtomicBool>,
     ids: Vec<SigId>,
 }
 
@@ -67,28 +78,41 @@ impl Signals {
     /// # Errors
     /// The system's refusal to install a signal handler.
     pub(crate) fn catch(stop: &Stop) -> Result<Signals, CmError> {
-        for id in LEFT.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            low_level::unregister(id);
-        }
-        let mut signals = Signals { stop: stop.clone(), ids: Vec::new() };
+        known().live += 1;
+        let mut signals = Signals { came: Arc::default(), ids: Vec::new() };
         for signal in [SIGINT, SIGTERM] {
             let failed = |error| CmError::from_io(format!("stop on signal {signal}"), &error);
             // Actions run in this order, so the first signal does not meet its own flag here. The
             // second one ends the process.
-            let second = flag::register_conditional_default(signal, stop.flag.clone());
+            let second = flag::register_conditional_default(signal, signals.came.clone());
             signals.ids.push(second.map_err(failed)?);
             let which = flag::register_usize(signal, stop.signal.clone(), signal as usize);
             signals.ids.push(which.map_err(failed)?);
-            signals.ids.push(flag::register(signal, stop.flag.clone()).map_err(failed)?);
+            for set in [&signals.came, &stop.flag] {
+                signals.ids.push(flag::register(signal, set.clone()).map_err(failed)?);
+            }
         }
+        unregister(&mut known().left);
         Ok(signals)
     }
 }
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // From now on a signal has its default effect.
-        self.stop.stop();
-        LEFT.lock().unwrap_or_else(PoisonError::into_inner).append(&mut self.ids);
+        let mut known = known();
+        known.live -= 1;
+        if known.live == 0 {
+            // A signal without an action is ignored, so the actions stay for the default effect.
+            self.came.store(true, Ordering::Relaxed);
+            known.left.append(&mut self.ids);
+        } else {
+            unregister(&mut self.ids);
+        }
+    }
+}
+
+fn unregister(ids: &mut Vec<SigId>) {
+    for id in ids.drain(..) {
+        low_level::unregister(id);
     }
 }

@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -399,6 +401,61 @@ fn a_signal_ends_a_run() {
             });
         }
     });
+}
+
+/// Runs a test of this file again, as a process of its own. Answers its end, and what it printed.
+fn child(test: &str) -> (ExitStatus, String) {
+    let program = std::env::current_exe().unwrap();
+    let run = Command::new(program).args(["--exact", test, "--nocapture"]).env(CHILD, "").output();
+    let run = run.unwrap();
+    (run.status, String::from_utf8(run.stdout).unwrap())
+}
+
+/// Set in the environment of a [`child`].
+const CHILD: &str = "DOORBELL_TEST_CHILD";
+
+fn echo_with_signals() -> Runtime<SoftDevice, Echo> {
+    let mut runtime = Runtime::new(&SoftDevice::open().unwrap(), &CONFIG);
+    runtime.add(Echo::default()).unwrap();
+    runtime.stop_on_signals().unwrap();
+    runtime
+}
+
+#[test]
+fn a_program_may_ask_twice_for_the_end_by_a_signal() {
+    if std::env::var_os(CHILD).is_some() {
+        return ends(|| {
+            let mut runtime = echo_with_signals();
+            runtime.stop_on_signals().unwrap();
+            signal_hook::low_level::raise(SIGTERM).unwrap();
+            println!("{:?}", runtime.run());
+        });
+    }
+    let (end, text) = child("a_program_may_ask_twice_for_the_end_by_a_signal");
+    assert!(end.success() && text.contains("Ok(Signal(15))"), "{end}: {text}");
+}
+
+/// The end of one runtime leaves the signals to the others. After the last, they have their default
+/// effect.
+#[test]
+fn a_signal_ends_the_runtimes_that_are_left() {
+    if std::env::var_os(CHILD).is_some() {
+        return ends(|| {
+            let [mut ran, dropped, stopped, mut last] = [(); 4].map(|()| echo_with_signals());
+            ran.stopper().stop();
+            println!("{:?}", ran.run());
+            drop(dropped);
+            stopped.stopper().stop();
+            signal_hook::low_level::raise(SIGTERM).unwrap();
+            drop(stopped);
+            println!("{:?}", last.run());
+            signal_hook::low_level::raise(SIGINT).unwrap();
+            println!("it goes on");
+        });
+    }
+    let (end, text) = child("a_signal_ends_the_runtimes_that_are_left");
+    let ends = text.contains("Ok(Asked)\nOk(Signal(15))\n") && !text.contains("it goes on");
+    assert!(ends && end.signal() == Some(SIGINT), "{end}: {text}");
 }
 
 /// Each worker is on its core, and the other threads stay where they were.
