@@ -101,6 +101,7 @@ pub struct Runtime<F: Fabric, H: Handler<F>> {
     config: Config,
     nic: F,
     stop: Stop,
+    has_run: bool,
     signals: Option<Signals>,
     export: Option<Export>,
 }
@@ -130,6 +131,7 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
             config: *config,
             nic: nic.clone(),
             stop: Stop::default(),
+            has_run: false,
             signals: None,
             export: None,
         }
@@ -190,8 +192,8 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
     }
 
     /// Pins the workers to cores: the first worker to the first core, and so on. Workers without a
-    /// core run where the system puts them. A core that the program may not use is an error of
-    /// [`Runtime::run`].
+    /// core run where the system puts them, and cores beyond the workers stay unused. A core that
+    /// the program may not use, or that two workers would spin on, is an error of [`Runtime::run`].
     pub fn on_cores(&mut self, cores: impl IntoIterator<Item = usize>) {
         self.cores = cores.into_iter().collect();
     }
@@ -314,32 +316,31 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
     ///
     /// Timers of the workers count nanoseconds on [`clock_ns`].
     ///
-    /// A runtime runs once: after this has returned, a second call returns at once.
+    /// A runtime runs once.
     ///
     /// # Errors
-    /// The first failure: of a dial, of the control plane, of pinning; or a handler's panic, with
+    /// `Invalid`: there is no worker; two workers would spin on one core; it has run already.
+    /// Otherwise the first failure: of a dial, of the control plane, of pinning; or a handler's panic, with
     /// its text. With `panic = "abort"` in the program's profile, a panic ends the process instead
-    /// (SIGABRT, 134 in a shell). There is no worker.
+    /// (SIGABRT, 134 in a shell).
     pub fn run(&mut self) -> Result<Why, CmError>
     where
         H: Send,
     {
-        if self.workers.is_empty() {
-            return Err(CmError::new(Code::Invalid, "run a program", "it has no worker")
-                .cure("add() one before run()"));
-        }
+        self.check()?;
         if !self.dials.is_empty() {
             self.dialer()?;
         }
         for listener in &mut self.listeners {
             self.intakes.iter().for_each(|intake| listener.feed(intake.clone()));
         }
+        self.has_run = true;
         let end = End {
             stop: &self.stop,
             handles: self.workers.iter().map(Worker::handle).collect(),
             first: Mutex::new(None),
         };
-        thread::scope(|scope| {
+        let started = thread::scope(|scope| {
             // Whatever ends this block, the threads end too, and the scope joins them.
             let (end, _guard) = (&end, Guard(&end));
             for (n, worker) in self.workers.iter_mut().enumerate() {
@@ -365,10 +366,29 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
             }
             end.guarded("the control plane", || connect(dialer, intakes, dials, shown, end.stop));
             Ok::<(), CmError>(())
-        })?;
+        });
         let first = end.first.into_inner().unwrap_or_else(PoisonError::into_inner);
         (self.listeners, self.dialer, self.signals) = (Vec::new(), None, None);
+        started?;
         first.map_or(Ok(self.stop.why()), Err)
+    }
+
+    /// What [`Runtime::run`] refuses before it starts anything.
+    fn check(&self) -> Result<(), CmError> {
+        let refused = |answer| CmError::new(Code::Invalid, "run a program", answer);
+        if self.workers.is_empty() {
+            return Err(refused("it has no worker".to_owned()).cure("add() one before run()"));
+        }
+        if self.has_run {
+            return Err(refused("it has run already".to_owned()).cure("make another Runtime"));
+        }
+        let cores = &self.cores[..self.workers.len().min(self.cores.len())];
+        let twice = (1..cores.len()).find(|&n| cores[..n].contains(&cores[n]));
+        match twice.filter(|_| self.idle.unwrap_or(Idle::Spin) == Idle::Spin) {
+            Some(n) => Err(refused(format!("two workers would spin on core {}", cores[n]))
+                .cure("give on_cores() a core for each, or call when_idle(Idle::Yield)")),
+            None => Ok(()),
+        }
     }
 }
 

@@ -206,6 +206,34 @@ fn set_up_that_cannot_work_is_an_error() {
     });
 }
 
+#[test]
+fn two_workers_do_not_spin_on_one_core() {
+    ends(|| {
+        let core = core_affinity::get_core_ids().unwrap()[0].id;
+        let mut runtime = Runtime::new(&SoftDevice::open().unwrap(), &CONFIG);
+        for _ in 0..2 {
+            runtime.add(Echo::default()).unwrap();
+        }
+        runtime.on_cores([core; 3]);
+        runtime.stopper().stop();
+        let text = runtime.run().unwrap_err().to_string();
+        assert!(text.contains(&format!("two workers would spin on core {core}")), "{text}");
+        runtime.when_idle(Idle::Yield);
+        assert_eq!(runtime.run(), Ok(Why::Asked));
+    });
+}
+
+#[test]
+fn a_runtime_runs_once() {
+    ends(|| {
+        let mut failed = client(b"hello");
+        failed.dial(nobody()).unwrap();
+        failed.run().unwrap_err();
+        let text = failed.run().unwrap_err().to_string();
+        assert!(text.contains("it has run already"), "{text}");
+    });
+}
+
 /// Failures after the threads have started: each ends them.
 #[test]
 fn failures_while_it_runs_end_it() {
