@@ -5,14 +5,21 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use doorbell_engine::metrics::Metrics;
 use doorbell_fabric::CmError;
 use doorbell_seam::error::Code;
 
-/// The names of these sockets begin with this; the process's number follows.
+/// The names of these sockets begin with this; the process's name follows.
 const PREFIX: &str = "doorbell-metrics-";
+
+/// The most processes of one number that export: one of each container that shares the network.
+const NAMESAKES: u32 = 4096;
+
+/// The process that has an [`Export`]; 0 for none. A child of fork is another process.
+static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// The most readers that are served at a time. Others wait.
 const READERS: usize = 8;
@@ -28,11 +35,32 @@ const TEXT_MAX: u64 = 16 << 20;
 /// behind when the process dies. It has no thread: the thread that runs the control plane calls
 /// [`Export::step`]. [`crate::Runtime::export`] does that.
 ///
-/// Readers are in the same network namespace, which containers often have to themselves.
+/// Readers are in the same network namespace, which containers often have to themselves. A process
+/// is named by its number. If containers share the network, processes may have the same number: the
+/// second is then named `NUMBER-2`, and so on.
 #[derive(Debug)]
 pub struct Export {
     listener: UnixListener,
     answers: Vec<Answer>,
+    // Behind the listener: it is closed when the next one may be opened.
+    _only: Only,
+}
+
+/// The right to export, which a process has once.
+#[derive(Debug)]
+struct Only;
+
+impl Only {
+    fn take() -> Option<Only> {
+        let own = std::process::id();
+        (OWNER.swap(own, Ordering::Relaxed) != own).then_some(Only)
+    }
+}
+
+impl Drop for Only {
+    fn drop(&mut self) {
+        OWNER.store(0, Ordering::Relaxed);
+    }
 }
 
 /// A text on its way to a reader.
@@ -50,19 +78,22 @@ impl Export {
     /// `AddrInUse`: the process has one already. The system's limit on open files.
     pub fn open() -> Result<Export, CmError> {
         let asked = "export metrics";
-        let bind = || {
-            let listener = UnixListener::bind_addr(&name(std::process::id())?)?;
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        };
-        let listener = bind().map_err(|error: io::Error| match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                let answer = "this process exports its metrics already";
-                CmError::new(Code::from_errno(libc::EADDRINUSE), asked, answer)
-            }
-            _ => CmError::from_io(asked, &error),
+        let in_use = |answer| CmError::new(Code::AddrInUse, asked, answer);
+        let only = Only::take().ok_or_else(|| {
+            in_use("this process exports its metrics already")
+                .cure("use the Export that it has; with Runtime::export, that runtime serves it")
         })?;
-        Ok(Export { listener, answers: Vec::new() })
+        let own = std::process::id();
+        let more = (2..=NAMESAKES).map(|nth| format!("{own}-{nth}"));
+        for process in std::iter::once(own.to_string()).chain(more) {
+            match bind(&process) {
+                Ok(listener) => return Ok(Export { listener, answers: Vec::new(), _only: only }),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(CmError::from_io(asked, &error)),
+            }
+        }
+        Err(in_use("other processes have all names for this one's number")
+            .cure("give the container a network namespace of its own"))
     }
 
     /// One step, which never waits: gathers the text for a new reader, and sends earlier readers
@@ -96,29 +127,33 @@ impl Answer {
     }
 }
 
-/// The processes of this network namespace that export metrics, by number.
+/// The names of the processes in this network namespace that export metrics: see [`Export`].
 ///
 /// # Errors
 /// `/proc/net/unix` cannot be read.
-pub fn exporting_processes() -> io::Result<Vec<u32>> {
+pub fn exporting_processes() -> io::Result<Vec<String>> {
     let sockets = std::fs::read_to_string("/proc/net/unix")?;
-    let number = |line: &str| {
+    let process = |line: &str| {
         let (_, name) = line.rsplit_once(" @")?;
-        name.strip_prefix(PREFIX)?.parse().ok()
+        let process = name.strip_prefix(PREFIX)?;
+        // Anybody may open a socket of any name.
+        let is_one = process.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+        is_one.then(|| process.to_owned())
     };
-    let mut found: Vec<u32> = sockets.lines().filter_map(number).collect();
+    let mut found: Vec<String> = sockets.lines().filter_map(process).collect();
     found.sort_unstable();
     // Accepted connections have the same name.
     found.dedup();
     Ok(found)
 }
 
-/// The metrics of a process that exports them, as text.
+/// The metrics of a process that exports them, as text. `process`: its number, or the name that
+/// [`exporting_processes`] gives.
 ///
 /// # Errors
 /// `ConnectionRefused`: the process exports none. `PermissionDenied`: it belongs to another user.
 /// `WouldBlock`: it did not answer within two seconds, because it does not step.
-pub fn read_metrics(process: u32) -> io::Result<String> {
+pub fn read_metrics(process: &str) -> io::Result<String> {
     let stream = UnixStream::connect_addr(&name(process)?)?;
     if !peer_user(&stream).is_some_and(|server| may_ask(own_user(), server)) {
         return Err(io::ErrorKind::PermissionDenied.into());
@@ -132,7 +167,13 @@ pub fn read_metrics(process: u32) -> io::Result<String> {
     Ok(text)
 }
 
-fn name(process: u32) -> io::Result<SocketAddr> {
+fn bind(process: &str) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind_addr(&name(process)?)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn name(process: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("{PREFIX}{process}"))
 }
 
@@ -168,7 +209,38 @@ fn peer_user(stream: &UnixStream) -> Option<libc::uid_t> {
 
 #[cfg(test)]
 mod tests {
-    use super::{may_ask, may_read};
+    use std::thread;
+
+    use doorbell_engine::metrics::Metrics;
+    use doorbell_engine::worker::Stats;
+    use doorbell_seam::error::Code;
+
+    use super::{Export, bind, exporting_processes, may_ask, may_read, read_metrics};
+
+    /// As with two containers that share their network.
+    #[test]
+    fn a_process_of_the_same_number_keeps_nobody_from_its_export() {
+        let number = std::process::id().to_string();
+        let _other = bind(&number).expect("the name is free");
+        let mut export = Export::open().expect("another name is free");
+        let again = Export::open().expect_err("a process has one");
+        assert_eq!(again.code(), Code::AddrInUse, "{again}");
+        let second = format!("{number}-2");
+        let found = exporting_processes().expect("it can be read");
+        assert!(found.contains(&number) && found.contains(&second), "{found:?}");
+        let reader = thread::spawn(move || read_metrics(&second));
+        while !reader.is_finished() {
+            export.step(|| {
+                let mut metrics = Metrics::new();
+                metrics.worker("mine", &Stats::default());
+                metrics
+            });
+        }
+        let text = reader.join().expect("it does not panic").expect("it is served");
+        assert!(text.contains("mine"), "{text}");
+        drop(export);
+        Export::open().expect("the first has ended");
+    }
 
     #[test]
     fn only_the_same_user_and_root_read() {

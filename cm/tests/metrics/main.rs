@@ -129,7 +129,7 @@ fn ask_promtool(text: &str) {
 /// that does both.
 #[test]
 fn a_runtime_exports_its_metrics() {
-    let process = std::process::id();
+    let process = std::process::id().to_string();
     let nic = SoftDevice::open().unwrap();
     let mut server = Runtime::new(&nic, &Config { peers: 4, ..Config::DEFAULT });
     server.add(Echo).unwrap();
@@ -151,7 +151,7 @@ fn a_runtime_exports_its_metrics() {
             let running = scope.spawn(|| runtime.run().unwrap());
             let begin = Instant::now();
             let text = loop {
-                let text = read_metrics(process).unwrap_or_default();
+                let text = read_metrics(&process).unwrap_or_default();
                 if text.contains(&control) || begin.elapsed() > Duration::from_secs(60) {
                     break text;
                 }
@@ -173,7 +173,7 @@ fn a_runtime_exports_its_metrics() {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
     }
-    assert!(read_metrics(process).is_err(), "the export ends with the run");
+    assert!(read_metrics(&process).is_err(), "the export ends with the run");
 }
 
 /// Each rule of the checker catches a text that breaks it.

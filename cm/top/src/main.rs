@@ -21,8 +21,9 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
-    /// The process. Default: the only one that exports metrics.
-    process: Option<u32>,
+    /// The process: its number, or NUMBER-2 if containers that share the network have several of
+    /// that number. Default: the only one that exports metrics.
+    process: Option<String>,
     /// Print totals once, and end. So does an output that is no terminal.
     #[arg(long)]
     once: bool,
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<(), String> {
-    let process = cli.process.map_or_else(only_process, Ok)?;
+    let process = &cli.process.clone().map_or_else(only_process, Ok)?;
     let look = || {
         let text = read_metrics(process).map_err(|error| failed(process, &error))?;
         Ok::<_, String>((Instant::now(), Sample::parse(&text)))
@@ -66,7 +67,7 @@ fn print(out: &mut io::Stdout, text: &str) -> Result<(), String> {
 }
 
 /// The one process that exports metrics.
-fn only_process() -> Result<u32, String> {
+fn only_process() -> Result<String, String> {
     let found = exporting_processes();
     let found = found.map_err(|error| format!("cannot list the processes: {error}"))?;
     let foreign = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
@@ -74,16 +75,19 @@ fn only_process() -> Result<u32, String> {
 }
 
 /// The one of these processes whose metrics this user may read.
-fn only(mut found: Vec<u32>, may_read: impl Fn(u32) -> bool) -> Result<u32, String> {
-    found.retain(|process| may_read(*process));
-    match found[..] {
-        [process] => Ok(process),
+fn only(mut found: Vec<String>, may_read: impl Fn(&str) -> bool) -> Result<String, String> {
+    found.retain(|process| may_read(process));
+    match &found[..] {
+        [process] => Ok(process.clone()),
         [] => Err("no program here exports its metrics; it has to call Runtime::export".into()),
-        _ => Err(format!("several programs export their metrics; name one of {found:?}")),
+        _ => {
+            let names = found.join(", ");
+            Err(format!("several programs export their metrics; name one of {names}"))
+        }
     }
 }
 
-fn failed(process: u32, error: &io::Error) -> String {
+fn failed(process: &str, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => {
             format!("process {process} exports no metrics; it has to call Runtime::export")
@@ -102,9 +106,10 @@ mod tests {
 
     #[test]
     fn programs_of_others_do_not_count() {
-        let mine = |process| process != 7;
-        assert_eq!(only(vec![7, 8], mine), Ok(8));
-        assert!(only(vec![7], mine).unwrap_err().contains("no program here"));
-        assert!(only(vec![7, 8, 9], mine).unwrap_err().contains("name one of [8, 9]"));
+        let mine = |process: &str| process != "7";
+        let those = |found: &[&str]| only(found.iter().map(|&name| name.into()).collect(), mine);
+        assert_eq!(those(&["7", "8"]), Ok("8".into()));
+        assert!(those(&["7"]).unwrap_err().contains("no program here"));
+        assert!(those(&["7", "8", "8-2"]).unwrap_err().contains("name one of 8, 8-2"));
     }
 }

@@ -27,8 +27,8 @@ fn metrics(workers: u64) -> Metrics {
 /// One test, because a process has one export.
 #[test]
 fn it_shows_what_a_program_exports() {
-    let process = std::process::id();
-    let missing = top(&["--once", &process.to_string()]);
+    let process = std::process::id().to_string();
+    let missing = top(&["--once", &process]);
     assert!(!missing.status.success());
     let said = String::from_utf8(missing.stderr).unwrap();
     assert!(said.contains("exports no metrics"), "{said}");
@@ -46,8 +46,8 @@ fn it_shows_what_a_program_exports() {
                 thread::sleep(Duration::from_millis(1));
             }
         });
-        let shown = top(&[&process.to_string()]);
-        let text = read_metrics(process);
+        let shown = top(&[&process]);
+        let text = read_metrics(&process);
         stop.store(true, Ordering::Relaxed);
         let table = String::from_utf8(shown.stdout).unwrap();
         assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));

@@ -56,7 +56,8 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut export = Export::open()?; // one for a process
-//! let reader = std::thread::spawn(|| read_metrics(std::process::id())); // as doorbell-top does
+//! let process = std::process::id().to_string();
+//! let reader = std::thread::spawn(move || read_metrics(&process)); // as doorbell-top does
 //! while !reader.is_finished() {
 //!     export.step(|| {
 //!         let mut metrics = Metrics::new();
