@@ -85,7 +85,7 @@ pub(super) fn modify(
         (_, QpState::Rtr) => {
             let done = wire(device, &qp.control(), fields, attempt)?;
             if done {
-                qp.peer = peer_of(fields);
+                qp.life.set_peer(peer_of(fields));
             }
             return Ok(done);
         }
@@ -108,7 +108,7 @@ fn peer_of(fields: &QpFields) -> Option<Gid> {
 
 /// In SQD the table allows another address, which may lead to the same peer alone.
 fn check_peer(qp: &SoftQp, from: QpState, fields: &QpFields) -> Result<(), CmError> {
-    if from != QpState::Sqd || fields.av.is_none() || peer_of(fields) == qp.peer {
+    if from != QpState::Sqd || fields.av.is_none() || peer_of(fields) == qp.life.peer() {
         return Ok(());
     }
     let asked = format!("give queue pair {} another address in SQD", qp.num());

@@ -4,6 +4,7 @@ use std_alloc::boxed::Box;
 use std_alloc::sync::{Arc, Weak};
 
 use crate::device::path::Groups;
+use crate::handles::queue_pair::Life;
 use crate::model::limits::READS_MAX;
 use crate::provider::wake::Notifier;
 use crate::provider::{Access, QpType};
@@ -38,7 +39,7 @@ pub struct QpControl {
     pub(crate) queue: u32,
     pub(crate) kind: QpType,
     pub(crate) groups: Option<Arc<Groups>>,
-    pub(crate) life: Weak<()>,
+    pub(crate) life: Weak<Life>,
 }
 
 impl QpControl {

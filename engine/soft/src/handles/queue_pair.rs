@@ -30,14 +30,31 @@ pub struct SoftQp {
     /// The key that tells the links of its connections apart.
     pub(crate) key: u32,
     pub(crate) shared_queue: bool,
-    /// The peer that it went to RTR for.
-    #[cfg(feature = "std")]
-    pub(crate) peer: Option<crate::provider::Gid>,
     /// Objects that must outlive it.
     _kept: Kept,
     pub(crate) groups: Option<Arc<Groups>>,
     /// Alive as long as the queue pair.
-    pub(crate) life: Arc<()>,
+    pub(crate) life: Arc<Life>,
+}
+
+/// What a queue pair keeps beside the handle: a worker's table of peers holds the handles, and
+/// each byte more of them makes its posts longer.
+#[derive(Default)]
+pub(crate) struct Life {
+    /// The peer that it went to RTR for.
+    #[cfg(feature = "std")]
+    peer: std::sync::Mutex<Option<crate::provider::Gid>>,
+}
+
+#[cfg(feature = "std")]
+impl Life {
+    pub(crate) fn peer(&self) -> Option<crate::provider::Gid> {
+        *self.peer.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_peer(&self, peer: Option<crate::provider::Gid>) {
+        *self.peer.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = peer;
+    }
 }
 
 /// Posts sends on a queue pair of the shared domain for several threads at once: the domain is
@@ -76,7 +93,7 @@ impl SoftQp {
         let context = place.pointer();
         domain.command(Command::Add(place, queue.clone(), Default::default()));
         let (nic, domain, groups) = (nic.clone(), domain.clone(), None);
-        let (_kept, life) = (kept, Arc::new(()));
+        let (_kept, life) = (kept, Arc::new(Life::default()));
         SoftQp {
             nic,
             domain,
@@ -87,8 +104,6 @@ impl SoftQp {
             caps,
             key,
             shared_queue,
-            #[cfg(feature = "std")]
-            peer: None,
             _kept,
             groups,
             life,
