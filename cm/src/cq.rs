@@ -14,7 +14,7 @@ use doorbell_seam::wc::Wc;
 
 use crate::completion::Polled;
 use crate::posted::{RECEIVE, lock, queue_of};
-use crate::wait::readable_until;
+use crate::wait::{Found, found_until};
 
 /// Fields that every completion has here.
 const NEEDED: WcFields =
@@ -187,7 +187,7 @@ impl<F: Fabric> CompletionQueue<F> {
     /// completion had come. Arm it again before the next wait.
     ///
     /// # Errors
-    /// The system's error; `NotSupported` if the device cannot wake anyone.
+    /// The system's error; ENODEV if the device has gone; `NotSupported` if it cannot wake anyone.
     pub fn wait(&self, limit: Option<Duration>) -> Result<bool, CmError> {
         self.wait_beside(None, limit)
     }
@@ -202,26 +202,10 @@ impl<F: Fabric> CompletionQueue<F> {
         other: Option<BorrowedFd<'_>>,
         limit: Option<Duration>,
     ) -> Result<bool, CmError> {
-        let asked = "wait for a completion";
         let fds = self.wake_fds().ok_or_else(|| {
-            CmError::new(Code::NotSupported, asked, "nobody can be woken on this device")
+            CmError::new(Code::NotSupported, WAIT, "nobody can be woken on this device")
         })?;
-        let [device, queue] = fds.all();
-        // The system ignores a negative number.
-        let fds = [device, queue, other.map_or(-1, |other| other.as_raw_fd())];
-        let end = limit.and_then(|limit| Instant::now().checked_add(limit));
-        let mut left = limit;
-        loop {
-            let ready = readable_until(fds, left, end);
-            let ready = ready.map_err(|error| CmError::from_io(asked, &error))?;
-            if lock(&self.0.reader).poller.waker().woken() {
-                return Ok(true);
-            }
-            if !ready || other.is_some() {
-                return Ok(false);
-            }
-            left = end.map(|end| end.saturating_duration_since(Instant::now()));
-        }
+        wait(fds, other, limit, || lock(&self.0.reader).poller.waker().woken())
     }
 
     /// Starts or stops keeping completions of that queue pair.
@@ -266,5 +250,63 @@ impl<F: Fabric> CompletionQueue<F> {
             reader.poll();
             reader.shared.get_mut(&queue)?.pop_front()
         })
+    }
+}
+
+/// What a wait asks for.
+const WAIT: &str = "wait for a completion";
+
+/// See [`CompletionQueue::wait_beside`]. `woken`: of the queue's poller.
+fn wait(
+    fds: WakeFds,
+    other: Option<BorrowedFd<'_>>,
+    limit: Option<Duration>,
+    woken: impl Fn() -> bool,
+) -> Result<bool, CmError> {
+    let [device, queue] = fds.all();
+    // The system ignores a negative number.
+    let fds = [device, queue, other.map_or(-1, |other| other.as_raw_fd())];
+    let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+    let mut left = limit;
+    loop {
+        let found = found_until(fds, left, end);
+        let found = found.map_err(|error| CmError::from_io(WAIT, &error))?;
+        if woken() {
+            return Ok(true);
+        }
+        if found[..2].contains(&Found::Gone) {
+            let gone = Code::from_errno(libc::ENODEV);
+            return Err(CmError::new(gone, WAIT, "the device has gone")
+                .cure("drop what was made on it, and open a device again"));
+        }
+        if found == [Found::Nothing; 3] || other.is_some() {
+            return Ok(false);
+        }
+        left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Ok(false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_with_an_error_when_the_device_has_gone() {
+        let limit = Some(Duration::from_secs(60));
+        let (device, writer) = std::io::pipe().expect("the system has descriptors");
+        drop(writer);
+        let gone = WakeFds { device: device.as_raw_fd(), queue: None };
+        let error = wait(gone, None, limit, || false).expect_err("nothing can come");
+        assert!(error.to_string().contains("the device has gone"), "{error}");
+        assert_eq!(wait(gone, None, limit, || true), Ok(true), "the last event comes first");
+        let (alive, _writer) = std::io::pipe().expect("the system has descriptors");
+        let here = WakeFds { device: alive.as_raw_fd(), queue: None };
+        let beside = wait(here, Some(device.as_fd()), limit, || false);
+        assert_eq!(beside, Ok(false), "the end of another thing is not the device's");
     }
 }

@@ -62,23 +62,39 @@ impl AsRawFd for WakeFd {
     }
 }
 
-/// Waits until one of the descriptors is readable, or `limit` is over (none: for ever). True if one
-/// is. It allocates nothing.
+/// What a wait has found at a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Nothing,
+    Readable,
+    /// It is closed or broken: nothing will come any more, and each wait on it ends at once.
+    Gone,
+}
+
+/// Waits until one of the descriptors is readable or gone, or `limit` is over (none: for ever).
+/// True if one is. It allocates nothing.
 pub(crate) fn readable<const N: usize>(
     fds: [RawFd; N],
     limit: Option<Duration>,
 ) -> io::Result<bool> {
-    readable_until(fds, limit, limit.and_then(|limit| Instant::now().checked_add(limit)))
+    let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+    wait_on(&mut fds.map(entry), limit, end)
 }
 
-/// As [`readable`], for a caller who knows the time `end` at which `limit` is over. On some
-/// machines each question for the time is a system call.
-pub(crate) fn readable_until<const N: usize>(
+/// As [`readable`], and says what it has found at each. `end`: the time at which `limit` is over,
+/// since on some machines each question for the time is a system call.
+pub(crate) fn found_until<const N: usize>(
     fds: [RawFd; N],
     limit: Option<Duration>,
     end: Option<Instant>,
-) -> io::Result<bool> {
-    wait_on(&mut fds.map(entry), limit, end)
+) -> io::Result<[Found; N]> {
+    let mut entries = fds.map(entry);
+    wait_on(&mut entries, limit, end)?;
+    Ok(entries.map(|entry| match entry.revents {
+        0 => Found::Nothing,
+        events if events & libc::POLLIN != 0 => Found::Readable,
+        _ => Found::Gone,
+    }))
 }
 
 /// As [`readable`], for a number of descriptors that is not known before. It allocates.
