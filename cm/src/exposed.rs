@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use doorbell_alloc::{Ask, MapRequest, Mapping};
 use doorbell_fabric::CmError;
@@ -57,7 +57,7 @@ impl<P: Provider> Exposed<P> {
     /// the polls of this process.
     ///
     /// # Errors
-    /// `Invalid`: the memory is shorter. `NoMemory`: the device has no room for another region.
+    /// `Invalid`: the memory is shorter, or its address or length is no multiple of 8. `NoMemory`: the device has no room for another region.
     pub fn over(
         device: &P,
         memory: Mapping,
@@ -68,6 +68,11 @@ impl<P: Provider> Exposed<P> {
             let asked = format!("{len} bytes for one-sided access");
             let answer = format!("the memory has {} bytes", memory.len());
             return Err(CmError::new(Code::Invalid, asked, answer));
+        }
+        if !memory.as_ptr().cast::<AtomicU64>().is_aligned() || !memory.len().is_multiple_of(WORD) {
+            let answer = "it does not consist of whole words of 8 bytes";
+            return Err(CmError::new(Code::Invalid, "expose memory", answer)
+                .cure("give memory with an address and a length that are multiples of 8"));
         }
         let region = device.register(memory, access(rights))?;
         Ok(Exposed { region: Arc::new(region), len })
@@ -123,14 +128,22 @@ impl<P: Provider> Exposed<P> {
     /// # Errors
     /// `Invalid`: past the end.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), CmError> {
-        let (head, words, tail) = in_words(self.bytes(offset, to.len())?);
-        let (first, rest) = to.split_at_mut(head.len());
-        let (middle, last) = rest.split_at_mut(words.len() * 8);
-        for (to, byte) in first.iter_mut().chain(last).zip(head.iter().chain(tail)) {
-            *to = byte.load(Ordering::Relaxed);
+        self.check(offset, to.len())?;
+        let (head, words, tail) = Self::split(offset, to.len());
+        let (first, rest) = to.split_at_mut(head);
+        if head > 0 {
+            let at = offset % WORD;
+            let whole = self.at(offset - at).load(Ordering::Relaxed).to_ne_bytes();
+            first.copy_from_slice(&whole[at..at + head]);
         }
-        for (to, word) in middle.chunks_exact_mut(8).zip(words) {
+        let (middle, last) = rest.split_at_mut(words * WORD);
+        for (n, to) in middle.chunks_exact_mut(WORD).enumerate() {
+            let word = self.at(offset + head + n * WORD);
             to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        if tail > 0 {
+            let whole = self.at(offset + head + words * WORD).load(Ordering::Relaxed);
+            last.copy_from_slice(&whole.to_ne_bytes()[..tail]);
         }
         Ok(())
     }
@@ -140,16 +153,22 @@ impl<P: Provider> Exposed<P> {
     /// # Errors
     /// `Invalid`: past the end.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), CmError> {
-        let (head, words, tail) = in_words(self.bytes(offset, from.len())?);
-        let (first, rest) = from.split_at(head.len());
-        let (middle, last) = rest.split_at(words.len() * 8);
-        for (byte, from) in head.iter().chain(tail).zip(first.iter().chain(last)) {
-            byte.store(*from, Ordering::Relaxed);
+        self.check(offset, from.len())?;
+        let (head, words, tail) = Self::split(offset, from.len());
+        let (first, rest) = from.split_at(head);
+        let (middle, last) = rest.split_at(words * WORD);
+        if head > 0 {
+            let at = offset % WORD;
+            replace(self.at(offset - at), at, first);
         }
-        for (word, from) in words.iter().zip(middle.chunks_exact(8)) {
-            let mut bytes = [0; 8];
+        for (n, from) in middle.chunks_exact(WORD).enumerate() {
+            let mut bytes = [0; WORD];
             bytes.copy_from_slice(from);
+            let word = self.at(offset + head + n * WORD);
             word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        }
+        if tail > 0 {
+            replace(self.at(offset + head + words * WORD), 0, last);
         }
         Ok(())
     }
@@ -166,23 +185,38 @@ impl<P: Provider> Exposed<P> {
             let asked = format!("the word at {offset} of {} bytes", self.len);
             return Err(CmError::new(Code::Invalid, asked, "words begin at multiples of 8"));
         }
-        // SAFETY: inside the region, which lives as long as `self` at one address that is a
-        // multiple of the page; all access on this side is by atomics.
-        Ok(unsafe { AtomicU64::from_ptr(self.region.as_ptr().add(offset).cast()) })
+        Ok(self.at(offset))
     }
 
-    fn bytes(&self, offset: usize, len: usize) -> Result<&[AtomicU8], CmError> {
-        self.check(offset, len)?;
-        // SAFETY: inside the region, which lives as long as `self` at one address; all access on
-        // this side is by atomics, and a peer's by its device, as on any memory of this kind.
-        Ok(unsafe { std::slice::from_raw_parts(self.region.as_ptr().add(offset).cast(), len) })
+    /// How many of `len` bytes from `offset` on lie in the last part of a word, how many whole words
+    /// follow, and how many bytes are left.
+    fn split(offset: usize, len: usize) -> (usize, usize, usize) {
+        let head = len.min(offset.wrapping_neg() % WORD);
+        (head, (len - head) / WORD, (len - head) % WORD)
+    }
+
+    /// The word at an offset that is a multiple of 8, below `len`. All access on this side is by
+    /// these words: atomics of different sizes on the same bytes are a race.
+    fn at(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset.is_multiple_of(WORD) && offset < self.len, "a word of the memory");
+        // SAFETY: inside the region, which lives as long as `self` at one address; `over` has
+        // checked that it is aligned and consists of whole words. All access on this side is by
+        // these atomics, and a peer's by its device, as on any memory of this kind.
+        unsafe { AtomicU64::from_ptr(self.region.as_ptr().add(offset).cast()) }
     }
 }
 
-/// The same bytes with aligned words in the middle, which move at once what bytes move one by one.
-fn in_words(bytes: &[AtomicU8]) -> (&[AtomicU8], &[AtomicU64], &[AtomicU8]) {
-    // SAFETY: a word of atomic bytes is valid as an atomic word, and the call aligns it.
-    unsafe { bytes.align_to::<AtomicU64>() }
+/// Bytes of a word.
+const WORD: usize = 8;
+
+/// Writes part of a word. What others write to the rest meanwhile stays.
+fn replace(word: &AtomicU64, at: usize, from: &[u8]) {
+    let change = |old: u64| {
+        let mut bytes = old.to_ne_bytes();
+        bytes[at..at + from.len()].copy_from_slice(from);
+        Some(u64::from_ne_bytes(bytes))
+    };
+    let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
 }
 
 impl<P: Provider> fmt::Debug for Exposed<P> {
@@ -196,6 +230,17 @@ mod tests {
     use doorbell_soft::SoftDevice;
 
     use super::*;
+
+    #[test]
+    fn memory_of_broken_words_is_refused() {
+        let device = SoftDevice::open().unwrap();
+        let bytes = Box::leak(vec![0_u64; 8].into_boxed_slice()).as_mut_ptr().cast::<u8>();
+        // SAFETY: the bytes are leaked, and nobody else has them.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(bytes, 64) };
+        let memory = Mapping::from_static(&mut bytes[1..57]);
+        let error = Exposed::over(&device, memory, 8, Access::REMOTE_READ).unwrap_err();
+        assert!(error.to_string().contains("whole words"), "{error}");
+    }
 
     #[test]
     fn bytes_are_copied_in_and_out_at_any_offset_and_length() {
