@@ -57,7 +57,8 @@ impl<P: Provider> Exposed<P> {
     /// the polls of this process.
     ///
     /// # Errors
-    /// `Invalid`: the memory is shorter, or its address or length is no multiple of 8. `NoMemory`: the device has no room for another region.
+    /// `Invalid`: the memory is shorter, or its address or length is no multiple of 8. `NoMemory`:
+    /// the device has no room for another region.
     pub fn over(
         device: &P,
         memory: Mapping,
@@ -188,8 +189,8 @@ impl<P: Provider> Exposed<P> {
         Ok(self.at(offset))
     }
 
-    /// How many of `len` bytes from `offset` on lie in the last part of a word, how many whole words
-    /// follow, and how many bytes are left.
+    /// How many of `len` bytes from `offset` on lie in the last part of a word, how many whole
+    /// words follow, and how many bytes are left.
     fn split(offset: usize, len: usize) -> (usize, usize, usize) {
         let head = len.min(offset.wrapping_neg() % WORD);
         (head, (len - head) / WORD, (len - head) % WORD)

@@ -321,8 +321,8 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
     /// # Errors
     /// `Invalid`: there is no worker; two workers would spin on one core; it has run already.
     /// Otherwise the first failure: of a dial, of the control plane, of pinning; or a handler's
-    /// panic, with its text. With `panic = "abort"` in the program's profile, a panic ends the process instead
-    /// (SIGABRT, 134 in a shell).
+    /// panic, with its text. With `panic = "abort"` in the program's profile, a panic ends the
+    /// process instead (SIGABRT, 134 in a shell).
     pub fn run(&mut self) -> Result<Why, CmError>
     where
         H: Send,

@@ -4,7 +4,6 @@ use std_alloc::boxed::Box;
 use std_alloc::sync::{Arc, Weak};
 
 use crate::device::path::Groups;
-use crate::handles::queue_pair::Life;
 use crate::model::limits::READS_MAX;
 use crate::provider::wake::Notifier;
 use crate::provider::{Access, QpType};
@@ -13,6 +12,26 @@ use crate::state::link_shared::LinkShared;
 use crate::state::qp::Gone;
 use crate::steps::command::{Command, Connect};
 use crate::steps::domain::Domain;
+
+/// What a queue pair keeps beside the handle: a worker's table of peers holds the handles, and
+/// each byte more of them makes its posts longer.
+#[derive(Default)]
+pub(crate) struct Life {
+    /// The peer that it went to RTR for.
+    #[cfg(feature = "std")]
+    peer: std::sync::Mutex<Option<crate::provider::Gid>>,
+}
+
+#[cfg(feature = "std")]
+impl Life {
+    pub(crate) fn peer(&self) -> Option<crate::provider::Gid> {
+        *self.peer.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_peer(&self, peer: Option<crate::provider::Gid>) {
+        *self.peer.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = peer;
+    }
+}
 
 /// The figures of a connection, for [`QpControl::connect`].
 #[derive(Clone, Copy, Debug)]

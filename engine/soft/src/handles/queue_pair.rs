@@ -9,7 +9,7 @@ use crate::device::pd::Pd;
 use crate::ext::raw::rss::SoftIndTable;
 use crate::ext::xrc::SoftXrcd;
 use crate::handles::poller::SoftCq;
-use crate::handles::qp_control::{QpControl, Wiring};
+use crate::handles::qp_control::{Life, QpControl, Wiring};
 use crate::model::recvq::RecvQueue;
 use crate::provider::{QpCaps, QpType};
 use crate::state::link_shared::LinkShared;
@@ -35,26 +35,6 @@ pub struct SoftQp {
     pub(crate) groups: Option<Arc<Groups>>,
     /// Alive as long as the queue pair.
     pub(crate) life: Arc<Life>,
-}
-
-/// What a queue pair keeps beside the handle: a worker's table of peers holds the handles, and
-/// each byte more of them makes its posts longer.
-#[derive(Default)]
-pub(crate) struct Life {
-    /// The peer that it went to RTR for.
-    #[cfg(feature = "std")]
-    peer: std::sync::Mutex<Option<crate::provider::Gid>>,
-}
-
-#[cfg(feature = "std")]
-impl Life {
-    pub(crate) fn peer(&self) -> Option<crate::provider::Gid> {
-        *self.peer.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    pub(crate) fn set_peer(&self, peer: Option<crate::provider::Gid>) {
-        *self.peer.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = peer;
-    }
 }
 
 /// Posts sends on a queue pair of the shared domain for several threads at once: the domain is
