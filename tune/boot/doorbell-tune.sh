@@ -78,13 +78,19 @@ each() {
 # none of these.
 at_least() {
     files=
+    pools=
     for path in .$1; do
+        [ ! -e "$path" ] || pools=some
         node=${path#*/node/node}
         node=${node%%/*}
         case " ${MEMORY_NODES:-$node} " in
         *" $node "*) [ ! -e "$path" ] || files="$files $path" ;;
         esac
     done
+    if [ -n "$pools" ] && [ -z "$files" ]; then
+        echo "doorbell-tune: no node of MEMORY_NODES=$MEMORY_NODES is here" >&2
+        return
+    fi
     for path in ${files:-.$3}; do
         [ -e "$path" ] || continue
         if [ "$(cat "$path")" -lt "$2" ]; then

@@ -18,12 +18,13 @@ pub(crate) struct Captured {
     pub(crate) ok: bool,
 }
 
-/// How long a captured program may print nothing: about ten times what the longest silence takes,
-/// a build or a single test.
+/// How long a captured program may print nothing: about ten times the longest silence of a build or
+/// a test.
 const SILENT: Duration = Duration::from_secs(1800);
 
 /// Runs a program to its end and keeps its output. One that is silent for [`SILENT`] is ended with
-/// all its descendants, and has failed. An error means it could not be started.
+/// the descendants that it has then, and has failed. So has one that left a descendant which holds
+/// its output for as long. An error means it could not be started.
 pub(crate) fn capture(command: &mut Command) -> Outcome<Captured> {
     capture_within(command, SILENT)
 }
@@ -46,13 +47,14 @@ fn capture_within(command: &mut Command, silent: Duration) -> Outcome<Captured> 
             }
         }
     });
-    let mut bytes = Vec::new();
+    let (mut bytes, mut fell_silent) = (Vec::new(), false);
     loop {
         match told.recv_timeout(silent) {
             Ok(chunk) => bytes.extend(chunk),
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
                 end(&mut child);
+                fell_silent = true;
                 let why = Limit::Silent(silent);
                 bytes.extend(format!("\n{} was ended: {why}\n", name(command)).bytes());
                 break;
@@ -60,7 +62,8 @@ fn capture_within(command: &mut Command, silent: Duration) -> Outcome<Captured> 
         }
     }
     let status = child.wait().map_err(|cause| format!("lost {}: {cause}", name(command)))?;
-    Ok(Captured { text: String::from_utf8_lossy(&bytes).into_owned(), ok: status.success() })
+    let ok = status.success() && !fell_silent;
+    Ok(Captured { text: String::from_utf8_lossy(&bytes).into_owned(), ok })
 }
 
 /// Runs a program that must succeed; shows its output only if it fails.
@@ -324,11 +327,14 @@ mod tests {
 
     #[test]
     fn a_captured_program_that_falls_silent_is_ended_and_has_failed() {
-        // Its child holds the pipe as well.
-        let mut stops = sh("echo first; sleep 1000 & exec sleep 1000");
-        let done = capture_within(&mut stops, Duration::from_secs(1)).expect("sh starts");
-        assert!(!done.ok && done.text.starts_with("first\n"), "{}", done.text);
-        assert!(done.text.contains("sh was ended: it printed nothing for 1 s"), "{}", done.text);
+        // In both, a child holds the pipe as well; the second one outlives its parent.
+        for script in ["echo first; sleep 1000 & exec sleep 1000", "echo first; sleep 30 & exit 0"]
+        {
+            let done = capture_within(&mut sh(script), Duration::from_secs(10));
+            let Captured { ok, text } = done.expect("sh starts");
+            assert!(!ok && text.starts_with("first\n"), "{text}");
+            assert!(text.contains("sh was ended: it printed nothing for 10 s"), "{text}");
+        }
         let done = capture(&mut sh("echo a; echo b >&2")).expect("sh starts");
         assert!(done.ok && done.text == "a\nb\n", "{}", done.text);
     }

@@ -24,6 +24,9 @@ const BLOCKS_BYTES: u32 = 64 << 20;
 /// The fewest blocks for a busy connection.
 const BLOCKS_EACH: u32 = 4;
 
+/// Entries of a completion queue that a worker needs for requests at least.
+const REQUESTS: u32 = 256;
+
 /// Sends outstanding if many round trips are in flight.
 const SEND_QUEUE_DEEP: u32 = 1024;
 
@@ -53,8 +56,10 @@ pub(crate) fn config(request: &Request, peers: u32, caps: &Caps) -> Result<Confi
         _ => (Config::DEFAULT.send_queue, Config::DEFAULT.window, 2),
     };
     let streams = request.qps.saturating_mul(times).saturating_mul(send_queue);
+    // The completion queue has room for all of them, beside requests and peers.
+    let completions = caps.cqe_max.saturating_sub(peers.saturating_add(REQUESTS));
     let recv_blocks = match request.receives {
-        0 => streams.min(most).min(caps.srq_wr_max).max(BLOCKS_EACH),
+        0 => streams.min(most).min(caps.srq_wr_max).min(completions).max(BLOCKS_EACH),
         asked => asked,
     };
     let refill = Config::DEFAULT.refill.min(recv_blocks / 4);

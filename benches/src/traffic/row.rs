@@ -122,7 +122,7 @@ impl Figures {
         let modes = || self.rounds.iter().map(|round| mode(round.floor_ns));
         let of = |wanted| modes().filter(|mode| *mode == wanted).count();
         let most = if of(Floor::FAR) > of(Floor::NEAR) { Floor::FAR } else { Floor::NEAR };
-        let chosen = peak.filter(|peak| of(peak) > 0).unwrap_or(most);
+        let chosen = peak.filter(|peak| *peak != Floor::MIX && of(peak) > 0).unwrap_or(most);
         let is_any = of(chosen) > 0;
         for round in &mut self.rounds {
             round.counts = !is_any || mode(round.floor_ns) == chosen;
@@ -276,6 +276,7 @@ mod tests {
         // The load of an open row fits the cores as they were during the peak.
         assert_eq!(concluded(&[near, far, far], Some("NEAR")), (0.6, "NEAR"));
         assert_eq!(concluded(&[far, far], Some("NEAR")), (2.5, "FAR"));
+        assert_eq!(concluded(&[near, near, [60.0, 240.0]], Some("MIX")), (0.6, "NEAR"));
         assert_eq!(concluded(&[[60.0, 240.0], [240.0, 60.0]], None), (1.5, "MIX"));
     }
 

@@ -44,7 +44,8 @@ impl Untaken {
     }
 
     /// A peer is down, and its connection knows that. If that is here, it stays only for its
-    /// messages, and only while there are not too many of this kind: the oldest then goes.
+    /// messages, and only while there are not too many of this kind: the one that came first then
+    /// goes.
     pub(crate) fn is_down(&self, peer: PeerId) {
         let has_ended = |connection: &Connection| connection.down().is_some();
         let mut state = self.state();

@@ -222,7 +222,8 @@ impl Config {
     /// As many blocks as fit in `bytes` of memory for each worker, as a placement plan counts it:
     /// two thirds hold receives, which `sharers` workers put together for their shared queue, and
     /// one third holds sends. At most 2^20 blocks each. [`Config::check`] reports too little
-    /// memory.
+    /// memory. A device may allow fewer: the completion queue of a worker has an entry for each
+    /// receive ([`crate::provider::Caps::cqe_max`]), and `Worker::new` refuses more.
     #[must_use]
     pub fn with_memory(self, bytes: u64, sharers: u32) -> Config {
         let blocks = |bytes: u64| (bytes / self.stride() as u64).min(1 << 20) as u32;

@@ -78,7 +78,7 @@ pub enum SendError {
 impl SendError {
     /// True for back-pressure: there is no room now, so keep what you have and try it again after a
     /// turn. That is `Full`, `NoCredit`, `NoBlock`, `TooMany` and `NoTimer`. Any other error comes
-    /// back however often you try.
+    /// back however often you try, and so do the last two if the limit that they stand for is 0.
     #[inline]
     pub fn is_back_pressure(self) -> bool {
         matches!(

@@ -86,6 +86,16 @@ fn on_a_kernel_without_nodes_pages_are_reserved_for_the_machine() {
 }
 
 #[test]
+fn for_nodes_that_are_not_here_no_pages_are_reserved() {
+    let file = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+    let machine = unhealthy().with(file, "0");
+    let ran = machine.shell(&stored("doorbell-tune.sh"), &[("MEMORY_NODES", "7")]);
+    assert!(ran.status.success(), "{}", output_text(&ran));
+    assert_eq!(machine.text(file).trim(), "0");
+    assert!(output_text(&ran).contains("no node of MEMORY_NODES=7 is here"));
+}
+
+#[test]
 fn without_housekeeping_cores_interrupts_stay_where_they_are() {
     let machine = unhealthy();
     let ran = machine.shell(&stored("doorbell-tune.sh"), &[]);

@@ -42,7 +42,7 @@ pub(crate) trait Linked: Handler<SoftDevice> {
 }
 
 enum Control {
-    Listener(Listener<SoftDevice>),
+    Listener(Box<Listener<SoftDevice>>),
     Dialer(Dialer<SoftDevice>),
 }
 
@@ -80,7 +80,7 @@ impl<H: Linked> Session<H> {
                 let listener = Listener::bind(&self.nic, addr);
                 let mut listener = listener.map_err(Failure::at(format!("listen on {addr}")))?;
                 listener.feed(self.intake.clone());
-                Control::Listener(listener)
+                Control::Listener(Box::new(listener))
             }
             Side::Client => {
                 let mut dialer = Dialer::new(&self.nic).map_err(Failure::at("a dialer"))?;

@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell_fabric::CmError;
@@ -336,6 +337,12 @@ impl Inner {
         let accepted = match core.device.spare.accept(socket) {
             Err(error) if sys::is_out_of_files(&error) => {
                 // The listener stays readable until there is a descriptor for its peer.
+                if self.wakers.is_none() {
+                    // Without a timer, nothing would make this channel readable again.
+                    drop(core);
+                    thread::sleep(BACKLOG_PAUSE);
+                    return Ok(());
+                }
                 let again = Instant::now() + BACKLOG_PAUSE;
                 core.unwatch();
                 core.deadline = Some(again);

@@ -336,7 +336,7 @@ impl HangsUp for End {
         let qp = core.external.qp.clone().or_else(|| core.living_qp().cloned())?;
         match (core.state, next.map(|(message, _)| message)) {
             // It has ended the connection, and this side may still receive what came before.
-            (State::Replied | State::Established, Some(Message::Bye)) => qp.peer_left(),
+            (State::Replied | State::Established, Some(Message::Bye)) => qp.peer_hung_up(),
             (State::Replied | State::Established, _) if !is_external => core.fail_lost(),
             (State::Replied | State::Established, _) => qp.peer_left(),
             _ => return None,

@@ -108,7 +108,9 @@ fn peer_of(fields: &QpFields) -> Option<Gid> {
 
 /// In SQD the table allows another address, which may lead to the same peer alone.
 fn check_peer(qp: &SoftQp, from: QpState, fields: &QpFields) -> Result<(), CmError> {
-    if from != QpState::Sqd || fields.av.is_none() || peer_of(fields) == qp.life.peer() {
+    // A queue pair that an id has connected has no address here.
+    let known = qp.life.peer();
+    if from != QpState::Sqd || fields.av.is_none() || known.is_none() || peer_of(fields) == known {
         return Ok(());
     }
     let asked = format!("give queue pair {} another address in SQD", qp.num());

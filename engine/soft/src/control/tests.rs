@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use doorbell_alloc::{Ask, MapRequest};
 use doorbell_fabric::{Channel, Event, EventKind};
 use doorbell_fabric::{ConnParam, Depths, QpAttr};
-use doorbell_fabric::{Join, QpAttrEx};
+use doorbell_fabric::{Join, QpAttrEx, QpFields, QpState};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{
-    HASH_KEY_BYTES, HashFields, HashFunction, Poller, Provider, Qp, QpCaps, QpType, RxHash, Sharing,
+    AddressVector, HASH_KEY_BYTES, HashFields, HashFunction, Poller, Ports, Provider, Qp, QpCaps,
+    QpType, RxHash, Sharing,
 };
 use doorbell_seam::wc::{Status, Wc};
 
@@ -392,6 +393,17 @@ fn connections_between_the_same_places_share_a_link_and_the_last_takes_it_along(
     let next = connect(&one, &two, srqs);
     assert_eq!((one.0.links.alive(), two.0.links.alive()), (1, 1), "a new one, the old is gone");
     drop(next);
+}
+
+/// The connection manager keeps no address for a queue pair, so in SQD it may have any.
+#[test]
+fn in_sqd_the_queue_pair_of_an_id_takes_an_address() {
+    let (one, two) = (SoftDevice::open().unwrap(), SoftDevice::open().unwrap());
+    let mut both = connect(&one, &two, None);
+    let qp = &mut both.one.1;
+    one.modify_qp(qp, QpState::Rts, &QpFields::to(QpState::Sqd)).unwrap();
+    let av = Some(AddressVector::to(two.query_gid(1, 0).unwrap()));
+    one.modify_qp(qp, QpState::Sqd, &QpFields { av, ..QpFields::to(QpState::Sqd) }).unwrap();
 }
 
 #[test]

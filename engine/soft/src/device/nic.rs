@@ -67,8 +67,9 @@ impl Nic {
         caps.atomics = Atomics::Global;
         caps.qp_wr_max = 1 << 15;
         caps.send_sge_max = SEND_SGE_MAX as u32;
-        caps.cqe_max = 1 << 20;
         caps.srq_wr_max = 1 << 20;
+        // All receives of a worker's shared queue may complete, and its requests as well.
+        caps.cqe_max = 1 << 21;
         caps.message_max = 1 << 30;
         caps.inline_max = 1024;
         caps.rd_atomic_max = READS_MAX as u8;

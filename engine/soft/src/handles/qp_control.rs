@@ -148,6 +148,12 @@ impl QpControl {
         self.peer_gone(Gone::Left);
     }
 
+    /// The peer has ended the connection. As [`QpControl::peer_left`], but the peer's queue pair
+    /// may still wait for answers to its READs.
+    pub fn peer_hung_up(&self) {
+        self.peer_gone(Gone::HungUp);
+    }
+
     fn peer_gone(&self, how: Gone) {
         self.domain.command(Command::PeerGone { num: self.num, key: self.queue, how });
     }

@@ -48,6 +48,9 @@ impl State {
 /// How a peer has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Gone {
+    /// It has ended the connection, and takes no more sends. As for [`Gone::Left`], but it may
+    /// still wait for answers to its READs.
+    HungUp,
     /// It has left. Without sends on their way the queue pair stays as it is: nobody tells a device
     /// whose peer is silent that it is gone.
     Left,

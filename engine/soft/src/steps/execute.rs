@@ -120,7 +120,7 @@ impl DomainState {
     fn peer_gone(&mut self, num: u32, key: u32, how: Gone) {
         let Transport { qps, res } = &mut self.transport;
         let Some(qp) = qps.get_mut(num).filter(|qp| qp.key == key) else { return };
-        qp.asker_gone = qp.state != State::Init;
+        qp.asker_gone |= how > Gone::HungUp && qp.state != State::Init;
         if qp.state != State::Err && !qp.peer_lost {
             // Once for each loss: a program may post again and again to a peer that is lost.
             if qp.peer_gone.is_none() {

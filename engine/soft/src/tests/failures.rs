@@ -615,6 +615,22 @@ fn the_response_to_a_peer_that_left_is_dropped() {
     assert!(!is_slow(&two));
 }
 
+/// A peer that has only ended the connection gets the answer to its READ.
+#[test]
+fn the_response_to_a_peer_that_hung_up_is_written() {
+    let (mut one, mut two) = pair(CAPS, true);
+    let read = SendOp::Read(two.region.remote(0));
+    one.post(1, read, one.sge(0, 1 << 20), SIGNALED).unwrap();
+    two.poll();
+    two.qp.control().peer_hung_up();
+    let polls = (0..1000).flat_map(|_| {
+        two.poll();
+        one.poll()
+    });
+    let ends: Vec<_> = polls.map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ends, [(1, Status::Success)]);
+}
+
 /// A queue pair fails in the middle of its READ, and another one of the link gets a message in each
 /// poll. The response is read to its end all the same, and the link is fast again.
 #[test]
