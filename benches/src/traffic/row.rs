@@ -62,7 +62,7 @@ pub(crate) struct Round {
 }
 
 /// A row. Figures that do not apply are left out.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Figures {
     pub(crate) schema: u32,
     pub(crate) test: &'static str,
@@ -233,30 +233,7 @@ mod tests {
             cache_misses: None,
             naive_cache_misses: None,
         };
-        Figures {
-            schema: 0,
-            test: "traffic",
-            row: "ping-8".to_owned(),
-            provider: "soft",
-            device: "soft0".to_owned(),
-            size: 8,
-            peers: 1,
-            handler_ns: None,
-            handler_random: false,
-            placement: Placement::default(),
-            half_rtt_ns: None,
-            naive_half_rtt_ns: None,
-            latency_ns: None,
-            naive_latency_ns: None,
-            times_naive: 0.0,
-            times_naive_p99: 0.0,
-            offered_per_second: None,
-            peak_per_second: None,
-            naive_peak_per_second: None,
-            messages: 0,
-            wrong: 0,
-            rounds: floors.iter().map(round).collect(),
-        }
+        Figures { rounds: floors.iter().map(round).collect(), ..Figures::default() }
     }
 
     #[test]

@@ -182,18 +182,7 @@ fn blank(row: &Row, plan: &Plan, device: &str, cores: &[usize], sides: &'static 
         handler_ns: (row.handler.ns > 0).then_some(row.handler.ns),
         handler_random: row.handler.random,
         placement: Placement { cores: cores.to_vec(), sides, ..Placement::default() },
-        half_rtt_ns: None,
-        naive_half_rtt_ns: None,
-        latency_ns: None,
-        naive_latency_ns: None,
-        times_naive: 0.0,
-        times_naive_p99: 0.0,
-        offered_per_second: None,
-        peak_per_second: None,
-        naive_peak_per_second: None,
-        messages: 0,
-        wrong: 0,
-        rounds: Vec::new(),
+        ..Figures::default()
     }
 }
 

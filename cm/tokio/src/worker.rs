@@ -178,8 +178,8 @@ impl AsyncWorker {
     /// worker serves its requests before this and without it; it is closed if nobody has taken it
     /// when the last handle is dropped.
     ///
-    /// A connection that has ended before this is returned only if it left messages, and only the
-    /// last [`Config::peers`] of these are kept: a program that accepts nothing loses the others.
+    /// A connection that has ended before this is returned only if it left messages. At most
+    /// [`Config::peers`] of these are kept: a program that accepts nothing loses the others.
     ///
     /// # Errors
     /// The worker has ended.

@@ -27,10 +27,10 @@ impl<P: Provider> Outbox<'_, P> {
     /// Sends a copy of `bytes`, at most a block long.
     ///
     /// # Errors
-    /// See [`SendError`]. After back-pressure ([`SendError::is_back_pressure`]) nothing was sent,
-    /// and the worker calls nothing when there is room again. Keep what waits in a queue of your
-    /// own, and try it again in [`Handler::on_idle`](super::Handler::on_idle) and after each
-    /// message: an answer usually brings credit.
+    /// See [`SendError`]. Back-pressure ([`SendError::is_back_pressure`]) sends nothing. No call
+    /// tells the handler when there is room again: keep the message in a queue of your own, and try
+    /// it in [`Handler::on_idle`](super::Handler::on_idle) and after each message that comes. An
+    /// answer usually brings credit.
     #[inline(always)]
     pub fn send(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), SendError> {
         probes::send(peer.slot, bytes.len() as u64);

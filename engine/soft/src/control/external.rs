@@ -63,7 +63,7 @@ pub(super) fn modify(
     attempt: &mut Attempt,
 ) -> Result<bool, CmError> {
     let raw = qp.kind() == QpType::RawPacket;
-    check_peer(qp, from, fields)?;
+    check_peer(device, qp, from, fields)?;
     if let Some(rights) = fields.access {
         qp.control().set_rights(rights);
     }
@@ -82,13 +82,7 @@ pub(super) fn modify(
         (QpState::Rts, QpState::Sqd) => qp.pause(fields.sqd_notify.unwrap_or(false)),
         (_, QpState::Err) => qp.fail(),
         (from, _) if raw || qp.kind() == QpType::Ud => modify_datagrams(qp, from, fields),
-        (_, QpState::Rtr) => {
-            let done = wire(device, &qp.control(), fields, attempt)?;
-            if done {
-                qp.life.set_peer(peer_of(fields));
-            }
-            return Ok(done);
-        }
+        (_, QpState::Rtr) => return wire(device, &qp.control(), fields, attempt),
         (from, to) => {
             match (from, to) {
                 (QpState::Sqe, QpState::Rts) => qp.recover(),
@@ -101,16 +95,18 @@ pub(super) fn modify(
     Ok(true)
 }
 
-/// The peer that the fields name.
-fn peer_of(fields: &QpFields) -> Option<Gid> {
-    Some(fields.av?.route?.gid)
-}
-
-/// In SQD the table allows another address, which may lead to the same peer alone.
-fn check_peer(qp: &SoftQp, from: QpState, fields: &QpFields) -> Result<(), CmError> {
-    // A queue pair that an id has connected has no address here.
-    let known = qp.life.peer();
-    if from != QpState::Sqd || fields.av.is_none() || known.is_none() || peer_of(fields) == known {
+/// In SQD the table allows another address, which may lead to the same peer alone. A queue pair that
+/// an id has connected has no address here.
+fn check_peer(
+    device: &SoftDevice,
+    qp: &SoftQp,
+    from: QpState,
+    fields: &QpFields,
+) -> Result<(), CmError> {
+    let rendezvous = device.0.rendezvous.get().filter(|_| from == QpState::Sqd);
+    let known = rendezvous.and_then(|rendezvous| rendezvous.peer(qp.num()));
+    let (Some(av), Some(known)) = (fields.av, known) else { return Ok(()) };
+    if av.route.is_some_and(|route| route.gid == known) {
         return Ok(());
     }
     let asked = format!("give queue pair {} another address in SQD", qp.num());

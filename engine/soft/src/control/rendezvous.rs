@@ -86,6 +86,8 @@ pub(super) trait HangsUp: Send + Sync {
 /// A queue pair that was connected.
 pub(super) struct Pair {
     qp: QpControl,
+    /// The device of its peer.
+    peer: Gid,
     pub(super) link: Arc<LinkShared>,
     /// To the peer's process; `None` once that has ended or said goodbye, or if the queue pair is
     /// its own peer.
@@ -245,7 +247,7 @@ impl Rendezvous {
     /// Connects a queue pair to itself: it reads what it writes, and no peer can leave.
     fn connect_to_itself(&self, qp: &QpControl, wiring: &Wiring) -> Result<(), CmError> {
         let link = Arc::new(links::make_loop(device_of(self.gid), qp.notifier())?);
-        self.add(qp, link, None, None, wiring)
+        self.add(qp, (self.gid, link), None, None, wiring)
     }
 
     /// This side comes first: leaves an offer of the link with the peer. Gives name and link back
@@ -265,7 +267,7 @@ impl Rendezvous {
         let message = Message::ByNumber(offer).encode();
         let Some(socket) = self.call(gid, until)? else { return Ok(Some((name, link))) };
         socket.send(&message, &files).map_err(|error| CmError::from_io(asked_of(gid), &error))?;
-        self.add(qp, link, Some(socket), Some(name), wiring)?;
+        self.add(qp, (gid, link), Some(socket), Some(name), wiring)?;
         Ok(None)
     }
 
@@ -306,13 +308,14 @@ impl Rendezvous {
         let file = files.next().ok_or_else(|| {
             CmError::new(Code::Invalid, asked(), "it brought no descriptor of the link")
         })?;
-        let link = links::join(device_of(Gid(what.gid)), file, files.next())?;
+        let peer = Gid(what.gid);
+        let link = links::join(device_of(peer), file, files.next())?;
         let link = Arc::new(link.of_one_pair());
         let notifier = qp.notifier();
         let files: Vec<RawFd> = notifier.iter().map(Notifier::fd).collect();
         // If this fails the peer has left, and the next step says so.
         let _ = socket.send(&Message::Ready.encode(), &files);
-        self.add(qp, link, Some(socket), None, wiring)
+        self.add(qp, (peer, link), Some(socket), None, wiring)
     }
 
     /// Watches whether the peer of an end of the connection manager leaves: the program may read no
@@ -330,7 +333,7 @@ impl Rendezvous {
     fn add(
         &self,
         qp: &QpControl,
-        link: Arc<LinkShared>,
+        (peer, link): (Gid, Arc<LinkShared>),
         socket: Option<Socket>,
         name: Option<Socket>,
         wiring: &Wiring,
@@ -347,6 +350,7 @@ impl Rendezvous {
         let num = qp.num();
         let pair = Pair {
             qp,
+            peer,
             link,
             socket,
             died: false,
@@ -357,6 +361,11 @@ impl Rendezvous {
         };
         lists.pairs.insert(num, pair);
         Ok(())
+    }
+
+    /// The device of a queue pair's peer.
+    pub(super) fn peer(&self, num: u32) -> Option<Gid> {
+        self.lists().pairs.get(&num).map(|pair| pair.peer)
     }
 
     /// Tells the peer of a queue pair how often this side sends again what finds no receive.

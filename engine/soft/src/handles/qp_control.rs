@@ -13,26 +13,6 @@ use crate::state::qp::Gone;
 use crate::steps::command::{Command, Connect};
 use crate::steps::domain::Domain;
 
-/// What a queue pair keeps beside the handle: a worker's table of peers holds the handles, and
-/// each byte more of them makes its posts longer.
-#[derive(Default)]
-pub(crate) struct Life {
-    /// The peer that it went to RTR for.
-    #[cfg(feature = "std")]
-    peer: std::sync::Mutex<Option<crate::provider::Gid>>,
-}
-
-#[cfg(feature = "std")]
-impl Life {
-    pub(crate) fn peer(&self) -> Option<crate::provider::Gid> {
-        *self.peer.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    pub(crate) fn set_peer(&self, peer: Option<crate::provider::Gid>) {
-        *self.peer.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = peer;
-    }
-}
-
 /// The figures of a connection, for [`QpControl::connect`].
 #[derive(Clone, Copy, Debug)]
 pub struct Wiring {
@@ -58,7 +38,7 @@ pub struct QpControl {
     pub(crate) queue: u32,
     pub(crate) kind: QpType,
     pub(crate) groups: Option<Arc<Groups>>,
-    pub(crate) life: Weak<Life>,
+    pub(crate) life: Weak<()>,
 }
 
 impl QpControl {

@@ -9,7 +9,7 @@ use crate::device::pd::Pd;
 use crate::ext::raw::rss::SoftIndTable;
 use crate::ext::xrc::SoftXrcd;
 use crate::handles::poller::SoftCq;
-use crate::handles::qp_control::{Life, QpControl, Wiring};
+use crate::handles::qp_control::{QpControl, Wiring};
 use crate::model::recvq::RecvQueue;
 use crate::provider::{QpCaps, QpType};
 use crate::state::link_shared::LinkShared;
@@ -34,7 +34,7 @@ pub struct SoftQp {
     _kept: Kept,
     pub(crate) groups: Option<Arc<Groups>>,
     /// Alive as long as the queue pair.
-    pub(crate) life: Arc<Life>,
+    pub(crate) life: Arc<()>,
 }
 
 /// Posts sends on a queue pair of the shared domain for several threads at once: the domain is
@@ -73,7 +73,7 @@ impl SoftQp {
         let context = place.pointer();
         domain.command(Command::Add(place, queue.clone(), Default::default()));
         let (nic, domain, groups) = (nic.clone(), domain.clone(), None);
-        let (_kept, life) = (kept, Arc::new(Life::default()));
+        let (_kept, life) = (kept, Arc::new(()));
         SoftQp {
             nic,
             domain,
