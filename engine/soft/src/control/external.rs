@@ -95,8 +95,8 @@ pub(super) fn modify(
     Ok(true)
 }
 
-/// In SQD the table allows another address, which may lead to the same peer alone. A queue pair that
-/// an id has connected has no address here.
+/// In SQD the table allows another address, which may lead to the same peer alone. A queue pair
+/// that an id has connected has no address here.
 fn check_peer(
     device: &SoftDevice,
     qp: &SoftQp,
