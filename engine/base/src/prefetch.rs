@@ -56,3 +56,129 @@ pub fn fetch(at: *const u8, bytes: usize) {
 pub fn claim(at: *const u8, bytes: usize) {
     (0..bytes).step_by(LINE).for_each(|ahead| claim_line(at.wrapping_add(ahead)));
 }
+
+/// Gets `bytes` bytes for writing, a line every 64 bytes, also lines that this core and another one
+/// both have.
+///
+/// Before a core writes to such a line, the other one must give it up. On the processors measured
+/// (AMD, family 25) a prefetch for writing does not ask for that, because the line is here already,
+/// and a store does. So on AMD processors with AVX-512 this makes stores with an empty mask, which
+/// write nothing. Elsewhere it is [`claim`]. A copy of 4 KiB to lines that the other core had read
+/// took 150 ns behind it in place of 550 (near cores), and 500 in place of 2200 (far).
+///
+/// Unlike a prefetch, a store keeps its place among the others: what is stored behind it becomes
+/// visible after it has got its line.
+#[inline]
+pub fn own(at: *const u8, bytes: usize) {
+    #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
+    if empty_stores::work() {
+        // SAFETY: the processor has the instructions.
+        return unsafe { empty_stores::own(at, bytes) };
+    }
+    claim(at, bytes);
+}
+
+/// Stores with an empty mask.
+#[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
+mod empty_stores {
+    use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+    use core::sync::atomic::{AtomicU8, Ordering};
+
+    use super::LINE;
+
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+
+    /// Whether they work.
+    static WORK: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+    /// True if the processor has such stores, and they get the line.
+    #[inline(always)]
+    pub(super) fn work() -> bool {
+        // Relaxed: every thread finds the same.
+        match WORK.load(Ordering::Relaxed) {
+            UNKNOWN => look(),
+            known => known == YES,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look() -> bool {
+        let work = is_amd() && has_avx512vl();
+        WORK.store(if work { YES } else { NO }, Ordering::Relaxed);
+        work
+    }
+
+    fn is_amd() -> bool {
+        let leaf = __cpuid(0);
+        let vendor = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes);
+        vendor.as_flattened() == b"AuthenticAMD"
+    }
+
+    /// True if the processor has the instructions, and the system keeps their registers.
+    fn has_avx512vl() -> bool {
+        const OSXSAVE: u32 = 1 << 27;
+        const AVX512F_AND_VL: u32 = 1 << 16 | 1 << 31;
+        // XMM, YMM, the masks, and both parts of ZMM.
+        const KEPT: u64 = 0b1110_0110;
+        __cpuid(0).eax >= 7
+            && __cpuid(1).ecx & OSXSAVE != 0
+            && __cpuid_count(7, 0).ebx & AVX512F_AND_VL == AVX512F_AND_VL
+            // SAFETY: the system has turned XSAVE on.
+            && unsafe { kept() } & KEPT == KEPT
+    }
+
+    /// The registers that the system keeps.
+    ///
+    /// # Safety
+    /// The system has turned XSAVE on.
+    #[target_feature(enable = "xsave")]
+    unsafe fn kept() -> u64 {
+        // SAFETY: as the caller says.
+        unsafe { _xgetbv(0) }
+    }
+
+    /// Stores nothing to a word of each line.
+    ///
+    /// # Safety
+    /// [`work`] is true.
+    #[target_feature(enable = "avx512f,avx512vl")]
+    pub(super) unsafe fn own(at: *const u8, bytes: usize) {
+        for ahead in (0..bytes).step_by(LINE) {
+            // SAFETY: the mask is empty, so the store writes nothing, and no address is at fault.
+            unsafe {
+                core::arch::asm!(
+                    "kxorw k1, k1, k1",
+                    "vmovdqu32 xmmword ptr [{}]{{k1}}, xmm0",
+                    in(reg) at.wrapping_add(ahead),
+                    out("k1") _,
+                    options(nostack, preserves_flags),
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Also for addresses that nobody may write to, or that do not exist.
+    #[test]
+    fn to_own_lines_changes_no_byte_and_touches_no_address() {
+        let mut bytes = [0_u8; 300];
+        bytes.iter_mut().enumerate().for_each(|(n, byte)| *byte = n as u8);
+        let before = bytes;
+        for skip in [0, 1, 63] {
+            own(bytes[skip..].as_ptr(), bytes.len() - skip);
+        }
+        assert_eq!(bytes, before);
+        static CONSTANT: [u8; 64] = [7; 64];
+        own(CONSTANT.as_ptr(), CONSTANT.len());
+        own(core::ptr::null(), 4 * LINE);
+        own(core::ptr::without_provenance(usize::MAX - 100), 2 * LINE);
+        assert_eq!(core::hint::black_box(CONSTANT), [7; 64]);
+    }
+}

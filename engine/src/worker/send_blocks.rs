@@ -7,13 +7,19 @@ use doorbell_alloc::BlockPool;
 use super::held::Held;
 use super::send_error::SendError;
 use crate::prefetch;
-use crate::provider::{Provider, Region};
+use crate::provider::{Provider, Qp, Region};
 use crate::wr::Sge;
 
 /// The most bytes that are prefetched for the next copy. One way in lists of 16, on soft and near
 /// cores, 2 KiB take 0.95 of the time and 3 KiB 0.91; far, 2 KiB take 0.93. Longer prefetches made
 /// messages of 16 KiB slower.
 const EXPECT_MAX: usize = 4096;
+
+/// A copy of this many bytes first gets the lines that it writes, if few blocks are in use. On soft
+/// the peer's core has them too ([`prefetch::own`]). Half a round trip of 4 KiB then takes 420 ns in
+/// place of 490 between near cores, and 1270 in place of 1660 between far ones.
+const OWN_MIN: usize = 2048;
+const IN_USE_MAX: u32 = 8;
 
 /// A registered region with a pool of blocks at its front.
 pub(super) struct SendBlocks<P: Provider> {
@@ -32,9 +38,13 @@ impl<P: Provider> SendBlocks<P> {
     pub(super) fn copy(&mut self, bytes: &[u8]) -> Result<(Held, Sge), SendError> {
         let block = self.pool.take().ok_or(SendError::NoBlock)?;
         let offset = self.pool.offset(block).ok_or(SendError::NoBlock)?;
+        let few = self.pool.count() - self.pool.available() <= IN_USE_MAX;
         // SAFETY: the pool's blocks lie in the region; this one was free, so nobody reads it.
         let to = unsafe {
             let to = self.region.as_ptr().add(offset);
+            if P::Qp::POSTS_INLINE && few && bytes.len() >= OWN_MIN {
+                prefetch::own(to, bytes.len());
+            }
             core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
             to
         };

@@ -175,6 +175,15 @@ impl Rx {
         self.words() != self.seen
     }
 
+    /// The same for a look that will probably find a message, to which this side replies: it
+    /// prefetches the slot for writing. The lines then come for good, and the reply need not ask
+    /// for them again. Half a round trip of 8 bytes between far cores takes 100 ns in place of 120.
+    #[inline(always)]
+    pub(crate) fn has_awaited(&self) -> bool {
+        prefetch::claim(self.dir.slot_line(0).as_ptr(), (self.slot_lines + 1) * LINE);
+        self.words() != self.seen
+    }
+
     /// The sender's two words, and each as last read.
     pub(crate) fn watched(&self) -> [(&AtomicU64, u64); 2] {
         [(self.dir.slot_tail(), self.seen[0]), (self.dir.tail(), self.seen[1])]

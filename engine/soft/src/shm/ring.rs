@@ -344,6 +344,15 @@ impl Tx {
         prefetch::claim(self.data.at(self.at), bytes.min(CLAIM_MAX) as usize + LINE);
     }
 
+    /// Gets these lines for the batch that follows at once, as far as there is space. The receiver
+    /// has read them, and both cores have them ([`prefetch::own`]).
+    #[inline(always)]
+    pub(crate) fn own(&self, bytes: u32) {
+        let space = self.limit.saturating_sub(self.at);
+        let bytes = u64::from(bytes.min(OWN_MAX) + LINE as u32).min(space);
+        prefetch::own(self.data.at(self.at), bytes as usize);
+    }
+
     /// See [`Writer::claim_behind`].
     #[inline(always)]
     pub(crate) fn claim_behind(&self, payload: u32) {
@@ -688,8 +697,17 @@ impl Writer {
 /// half meanwhile.
 const DEFER_MAX: u32 = SEGMENT / 2;
 
-/// The most bytes claimed ahead of a batch.
+/// The most bytes that are prefetched at once.
 const CLAIM_MAX: u32 = 32 * 64;
+
+/// The most bytes that a batch gets ahead. One way in lists of 16, near cores, 8, 64 and 200 bytes
+/// then take 0.8 of the time, and 32 bytes 0.72. With 1 KiB, 200 bytes took longer than without.
+const OWN_MAX: u32 = 64 * 64;
+
+/// A list of longer messages does not get them, nor does a batch that is published because no more
+/// may wait: 1 KiB then took 1.05 of the time near and 1.1 far.
+pub(crate) const OWN_MESSAGE_MAX: u32 = 256;
+pub(crate) const OWN_BATCH_MAX: u32 = DEFER_MAX - 1024;
 
 /// In a list, the lines behind a record with a longer payload are prefetched while it is written,
 /// and while it is read. One way in lists of 16, near cores, 256 bytes then take 0.93 of the time.

@@ -17,6 +17,9 @@ pub(crate) struct Lending {
     side: Side,
     /// The region last lent from, 0 for none.
     last: u32,
+    /// This side has lent since it last copied what the peer lends. So the peer's core probably has
+    /// the lines of this side's receives too: programs answer from the memory of the question.
+    pub(crate) lent: bool,
     /// The regions of this side that the peer was asked to map.
     asked: ArrayVec<u32, KEYS>,
     /// How many regions of the peer this side has told of.
@@ -28,7 +31,7 @@ impl Lending {
         // The regions that were mapped when the link was made.
         let is_told = |n: &usize| header.mapped(side, *n).load(Ordering::Relaxed) != 0;
         let told = (0..KEYS).take_while(is_told).count();
-        Lending { header, side, last: 0, asked: ArrayVec::new(), told }
+        Lending { header, side, last: 0, lent: false, asked: ArrayVec::new(), told }
     }
 
     /// True if the peer reads the region of that key.

@@ -13,7 +13,7 @@ use crate::shm::peer_waker::PeerWaker;
 use crate::shm::reader::Rx;
 use crate::shm::refusals::Refusal;
 use crate::shm::remote_map::RemoteMap;
-use crate::shm::ring::{CLAIM_MIN, Space, Traffic, Tx};
+use crate::shm::ring::{CLAIM_MIN, OWN_BATCH_MAX, Space, Traffic, Tx};
 use crate::state::lending::Lending;
 use crate::state::link_shared::LinkShared;
 use crate::state::policy::contention::Contention;
@@ -98,7 +98,7 @@ pub(crate) struct Link {
     /// Bytes that this poll has copied from the peer's memory.
     pub(crate) pulled: u32,
     /// After a message whose bytes were lent: how many lines behind the first of the next receive
-    /// to prefetch.
+    /// to get while this side waits.
     pub(crate) lent_lines: usize,
     pub(crate) users: u32,
     pub(crate) shared: Arc<LinkShared>,
@@ -256,9 +256,11 @@ impl Link {
         let pending = self.tx.unpublished();
         if !(self.uses_long_slot(pending) && self.publish_alone()) {
             self.publish();
-            if pending >= CLAIM_MIN {
-                // The next doorbell is likely to publish as much.
-                self.tx.claim(pending);
+            // The next doorbell is likely to publish as much.
+            match pending {
+                ..CLAIM_MIN => {}
+                ..OWN_BATCH_MAX => self.tx.own(pending),
+                _ => self.tx.claim(pending),
             }
         }
         self.tx.renew_defer_limit();

@@ -86,8 +86,10 @@ impl PredictedReceive {
             true => core::mem::take(&mut link.lent_lines).min(self.to.length() / LINE),
             false => 0,
         };
-        let lines = link.rx.slot_lines.max(lent) + 1;
-        prefetch::claim(self.to.address(), lines * LINE);
+        match lent {
+            0 => prefetch::claim(self.to.address(), (link.rx.slot_lines + 1) * LINE),
+            _ => prefetch::own(self.to.address(), (lent + 1) * LINE),
+        }
     }
 
     /// True if a message is predicted.

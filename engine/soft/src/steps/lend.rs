@@ -64,7 +64,9 @@ pub(crate) fn piece(
 /// True if the peer reads the region of that key, and the queue pair is one that lends. Those of UC
 /// have no word and do not lend: their sends complete before the peer has taken them.
 fn lends(link: &mut Link, qp: &QpContext, key: u32) -> bool {
-    qp.word != 0 && link.lending.allows(key)
+    let allowed = qp.word != 0 && link.lending.allows(key);
+    link.lending.lent |= allowed;
+    allowed
 }
 
 fn offer(qp: &QpContext, sge: Sge, from: u32, length: u32) -> Offer {

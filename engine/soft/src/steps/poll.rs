@@ -177,7 +177,7 @@ impl DomainState {
         for _ in 0..link.spin.steps() {
             core::hint::black_box(());
         }
-        let came = link.rx.has_news();
+        let came = link.rx.has_awaited();
         link.rx.is_near = link.spin.note_look(came);
         came
     }

@@ -304,7 +304,7 @@ impl Transport {
         let recv_cq = self.qps.open_on(header.qp(), link.index)?;
         let peer = self.qps.get_mut(header.qp())?.peer;
         borrow::pull(link, peer, offer, to).ok()?;
-        link.lent_lines = borrow::lines_to_prefetch(length);
+        link.lent_lines = borrow::lines_to_own(length);
         link.rx.take_lone(lone);
         if header.flags().contains(RecordFlags::ACK_REQ) {
             link.rx.ask();

@@ -8,7 +8,7 @@ use crate::shm::head::Head;
 use crate::shm::layout::{
     FRAGMENT, Header, PUBLISH_EVERY, RecordFlags, SLOT_RECORD_MAX, SLOT_SHORT, SLOT_SHORT_RECORD,
 };
-use crate::shm::ring::{CLAIM_MIN, Space};
+use crate::shm::ring::{CLAIM_MIN, OWN_MESSAGE_MAX, Space};
 use crate::state::completion::send_wc;
 use crate::state::domain_state::DomainState;
 use crate::state::link::Link;
@@ -346,8 +346,10 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Post
     if let Some(first) = list.first() {
         // A guess from the first request: the requests of a list are usually alike.
         let bytes = (list.len() as u32).saturating_mul(first.sge.length.min(FRAGMENT) + 8);
-        if bytes >= CLAIM_MIN {
-            link.tx.claim(bytes);
+        match first.sge.length {
+            _ if bytes < CLAIM_MIN => {}
+            ..=OWN_MESSAGE_MAX => link.tx.own(bytes),
+            _ => link.tx.claim(bytes),
         }
     }
     let mut writer = link.tx.writer();
