@@ -23,13 +23,16 @@
 //! | `cm` | the calls of librdmacm |
 //! | `shared`, `forked`, `pages`, `maps` | program memory that peers can map |
 //! | `paths` | files that programs look for |
-//! | `absent` | calls that are not supported |
+//! | `texts`, `rates`, `fork_calls` | calls that need no device |
+//! | `loader`, `onward`, `next` | programs that call `dlopen`; functions that lead on |
+//! | `absent`, `absent_newer` | calls that are not supported |
 
 pub mod abi;
 pub mod abi_context;
 pub mod abi_ext;
 pub mod abi_raw;
 mod absent;
+mod absent_newer;
 mod ah;
 mod attr;
 mod border;
@@ -46,9 +49,16 @@ mod domains;
 mod extended_post;
 mod filter;
 mod flow;
+mod fork_calls;
 mod forked;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod loader;
 mod maps;
 mod memory;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod next;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod onward;
 mod open;
 mod pages;
 mod paths;
@@ -57,6 +67,7 @@ mod post;
 mod progress;
 mod qp;
 mod queue;
+mod rates;
 mod reader;
 mod requests;
 mod rereg;
@@ -65,6 +76,7 @@ mod shared;
 mod srq;
 #[cfg(test)]
 mod state_tests;
+mod texts;
 mod window;
 mod wq;
 mod xrc;

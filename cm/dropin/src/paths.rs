@@ -3,7 +3,9 @@
 //! `/dev/null` in the two calls that UCX makes, `stat` by all its names.
 #![expect(unsafe_code, reason = "symbols with the names of the C library")]
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
+use std::os::unix::ffi::OsStringExt;
+use std::sync::OnceLock;
 
 use libc::c_int;
 
@@ -50,6 +52,19 @@ unsafe extern "C" fn __xstat64(_version: c_int, path: *const c_char, to: *mut li
 unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
     // SAFETY: the program's path.
     unsafe { libc::faccessat(libc::AT_FDCWD, instead_of(path), mode, 0) }
+}
+
+/// Where programs find what the kernel says of devices.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_get_sysfs_path() -> *const c_char {
+    static PATH: OnceLock<CString> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let named = std::env::var_os("SYSFS_PATH").unwrap_or_else(|| "/sys".into());
+        let mut path = named.into_vec();
+        path.truncate(path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1));
+        CString::new(path).unwrap_or_default()
+    })
+    .as_ptr()
 }
 
 #[cfg(test)]

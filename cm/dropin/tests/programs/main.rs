@@ -9,6 +9,8 @@ mod left;
 mod libraries;
 mod links;
 mod manager;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod opened;
 mod pairs;
 mod perftest;
 mod pyverbs;
