@@ -28,7 +28,7 @@ const CEILINGS: &[(&str, usize, usize)] = &[
     ("doorbell-bench", 9, 3),
     ("doorbell-compare", 2, 0),
     ("doorbell-cm", 8, 12),
-    ("doorbell-dropin", 42, 4),
+    ("doorbell-dropin", 43, 4),
     ("doorbell-engine", 10, 5),
     ("doorbell-examples", 2, 0),
     ("doorbell-kv", 1, 0),

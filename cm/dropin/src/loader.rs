@@ -1,9 +1,8 @@
 //! Programs that open libibverbs or librdmacm by `dlopen`, and find the functions by `dlsym` or
 //! `dlvsym`: they get this library.
 //!
-//! Nothing here allocates or locks, so that the calls may come before this library's own
-//! initialisation, from the constructor of another one. `dlmopen` is left alone: it can open the
-//! real libraries.
+//! Nothing here needs this library's own initialisation, because the constructor of another
+//! library may call before it. `dlmopen` is left alone, so it opens the real libraries.
 #![expect(unsafe_code, reason = "symbols with the names of the C library")]
 
 use std::ffi::{CStr, c_char, c_void};

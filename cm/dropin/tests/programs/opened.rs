@@ -89,8 +89,12 @@ static void talk(struct ibv_context *context) {
 int main(int argc, char **argv) {
     void *handle = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
     if (!handle) FAIL(dlerror());
+#ifdef LINKED
+#define FIND(name, version) p_##name = name;
+#else
 #define FIND(name, version) \
     if (!(p_##name = dlvsym(handle, #name, "IBVERBS_" version))) FAIL(dlerror());
+#endif
     EACH(FIND)
     printf("found in %s\n", file_of(p_ibv_get_device_list));
     /* Programs for rxe0 end here: there need not be any device. */
@@ -145,6 +149,50 @@ fn with_another_device_programs_open_the_real_library() {
     })
     .end();
     assert!(end.success().contains("found in libibverbs.so.1"));
+}
+
+/// The same program, linked to the libraries or not, where they are not installed: their files
+/// are hidden from it.
+#[test]
+fn programs_run_without_the_real_libraries() {
+    let Some(opens) = built("opens-none", &format!("{START}{VERBS}"), &[]) else { return };
+    let links = ["-Wl,--no-as-needed", "-libverbs", "-lrdmacm"];
+    let linked = built("linked", &format!("#define LINKED\n{START}{VERBS}"), &links).unwrap();
+    let hide = "\
+for file in /lib/*/libibverbs.so.1 /lib/*/librdmacm.so.1; do
+    mount --bind /dev/null $(readlink -f $file) || exit 77
+done
+exec \"$@\"";
+    for program in [&opens, &linked] {
+        let (hidden, program) = (["-rm", "sh", "-c", hide, "sh"], program.to_str().unwrap());
+        let bare =
+            Command::new("unshare").args(hidden).arg(program).arg("libibverbs.so.1").output();
+        let Some(bare) = bare.ok().filter(|bare| bare.status.code() != Some(77)) else {
+            println!("skipped: the files of the libraries cannot be hidden (unshare, mount)");
+            return;
+        };
+        assert!(!bare.status.success(), "the libraries are not hidden: {bare:?}");
+        let Some(over) = command(&[program, "libibverbs.so.1"]) else { return };
+        let _turn = turn();
+        let mut all = Command::new("unshare");
+        all.args(hidden).arg(over.get_program()).args(over.get_args());
+        for (name, value) in over.get_envs() {
+            all.env(name, value.unwrap());
+        }
+        let text = Side::start(all).end().success();
+        let found = "found in libdoorbell_dropin.so\ndevice soft0\narrived: a message\n";
+        assert!(text.contains(found), "{text}");
+    }
+}
+
+/// The folder that gives the drop-in the names of the real libraries does not count for them.
+#[test]
+fn with_another_device_the_real_libraries_come_first() {
+    let Some(mut command) = command(&["sh", "-c", "echo $LD_LIBRARY_PATH"]) else { return };
+    let paths = "/a/doorbell-stand-in:/one:/b/doorbell-stand-in/:/two";
+    command.env("DOORBELL_DEVICE", "rxe0").env("LD_LIBRARY_PATH", paths);
+    let text = Side::start(command).end().success();
+    assert!(text.ends_with("\n/one:/two\n") || text.starts_with("/one:/two\n"), "{text}");
 }
 
 /// Connects two ids of one process, and sends a message, by functions from `dlsym`. Then opens a
