@@ -179,6 +179,8 @@ impl Progress {
         for (fd, key) in [(peers, PEERS), (device.async_fd(), EVENTS)] {
             rare.add(fd.ok_or(Errno(libc::EMFILE))?, key)?;
         }
+        let scatter = Scatter::default();
+        scatter.listen(&device);
         let work = own.wake_fds().ok_or(Errno(libc::EMFILE))?.device;
         all.add(rare.0.as_raw_fd(), RARE)?;
         all.add(work, WORK)?;
@@ -197,7 +199,7 @@ impl Progress {
             cqs: Mutex::default(),
             qps: Mutex::default(),
             srqs: Mutex::default(),
-            scatter: Scatter::default(),
+            scatter,
             started: Once::new(),
         })
     }

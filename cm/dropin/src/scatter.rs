@@ -5,8 +5,8 @@
 use std::alloc::{Layout, alloc_zeroed};
 use std::collections::HashMap;
 use std::ptr::{self, NonNull};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use doorbell_alloc::{Mapping, Pages};
 use doorbell_seam::provider::{Access, Provider, Region};
@@ -42,6 +42,9 @@ struct Waiting {
 pub(crate) struct Scatter {
     waiting: Mutex<(u64, HashMap<u64, Waiting>)>,
     count: AtomicUsize,
+    /// Receives that ended without a completion. The device says so while it is locked, and their
+    /// regions cannot go then.
+    lost: Arc<Mutex<Vec<u64>>>,
 }
 
 /// Memory for a receive of that length, which is not zero.
@@ -92,11 +95,31 @@ impl Scatter {
         self.count.store(waiting.1.len(), Ordering::Release);
     }
 
-    /// Forgets the receives of a queue that goes, or begins anew.
+    /// Listens to the device for receives that end without a completion.
+    pub(crate) fn listen(&self, device: &SoftDevice) {
+        let lost = self.lost.clone();
+        device.tell_lost_receives(move |number| {
+            if number >= FIRST {
+                lock(&lost).push(number);
+            }
+        });
+    }
+
+    /// Forgets the receives of a queue that goes, or begins anew, and those that ended without a
+    /// completion: a queue pair had taken them from a shared queue.
     pub(crate) fn forget(&self, owner: Owner) {
+        let lost = std::mem::take(&mut *lock(&self.lost));
         let mut waiting = lock(&self.waiting);
+        lost.iter().for_each(|number| drop(waiting.1.remove(number)));
         waiting.1.retain(|_, receive| receive.owner != owner);
         self.count.store(waiting.1.len(), Ordering::Release);
+    }
+
+    /// The receives of a shared queue.
+    #[cfg(test)]
+    pub(crate) fn count_of(&self, srq: u64) -> usize {
+        let waiting = lock(&self.waiting);
+        waiting.1.values().filter(|receive| receive.owner == Owner::Srq(srq)).count()
     }
 
     /// The number by which the program knows the request of a completion. If that is such a

@@ -322,6 +322,27 @@ fn a_destroyed_queue_pair_completes_nothing_more() {
     }
 }
 
+/// The memory of a receive of several pieces does not stay when its completion has gone.
+#[test]
+fn a_receive_that_a_queue_pair_takes_along_is_freed() {
+    for resets in [false, true] {
+        let own = Own::of(true);
+        (1..4).for_each(|state| own.modify(state));
+        own.receive_pieces(7);
+        own.receive_pieces(8);
+        assert_eq!(own.send(1), FINE);
+        (0..4).for_each(|_| device().unwrap().work());
+        let srq = unsafe { (*own.srq).handle };
+        let count = || device().unwrap().scatter.count_of(srq.into());
+        assert_eq!(count(), 2);
+        match resets {
+            true => own.modify(0),
+            false => assert_eq!(unsafe { ibv_destroy_qp(own.qp) }, 0),
+        }
+        assert_eq!(count(), 1, "the other one is still posted");
+    }
+}
+
 /// A query shows it, and it goes to no other state but RESET.
 #[test]
 fn a_queue_pair_that_has_failed_is_in_err_before_anybody_polls() {

@@ -17,6 +17,7 @@ use super::spare::Spare;
 use super::sys;
 use super::waiting::Waiting;
 use super::wire::Instance;
+use crate::state::domain_state::DomainState;
 use crate::{FileName, Soft, Threads};
 
 /// The name of the default device.
@@ -66,6 +67,14 @@ impl SoftDevice {
     /// What a [`Biased`](crate::Biased) lock around calls of this device must know.
     pub fn threads(&self) -> Threads {
         self.1.nic.host.threads
+    }
+
+    /// Calls `told` with the number of each receive that ends without a completion that anybody can
+    /// poll, because its queue pair is destroyed or reset. Of shared completion queues only. `told`
+    /// must not use this device.
+    pub fn tell_lost_receives(&self, told: impl Fn(u64) + Send + 'static) {
+        let listen = |state: &mut DomainState| state.transport.res.lost_receives.listen(told);
+        self.1.shared.enter_shared(listen);
     }
 
     /// Opens [`SOFT_DEVICE`].

@@ -289,12 +289,16 @@ impl CompletionQueue {
         overrun
     }
 
-    /// Removes all completions of a queue pair (SM-1).
-    pub(crate) fn forget(&mut self, qp: u32) {
+    /// Removes all completions of a queue pair (SM-1), and calls `lost` with the numbers of its
+    /// receives.
+    pub(crate) fn forget(&mut self, qp: u32, lost: impl Fn(u64)) {
         let mask = self.ring.len() - 1;
         let (mut from, mut to) = (self.head, self.head);
         while from != self.tail {
             let entry = self.ring.get(from as usize & mask).copied();
+            if let Some((wc, Retire { qp: 0, .. })) = entry.filter(|entry| entry.0.qp_num == qp) {
+                lost(wc.wr_id);
+            }
             if let Some(entry) = entry.filter(|entry| entry.0.qp_num != qp)
                 && let Some(place) = self.ring.get_mut(to as usize & mask)
             {

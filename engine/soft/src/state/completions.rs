@@ -1,6 +1,7 @@
 //! The completion queues of a domain. Sends and receives that end go through here to the sink of
 //! the poll that is under way.
 
+use std_alloc::boxed::Box;
 use std_alloc::vec::Vec;
 
 use crate::model::cq::{CompletionQueue, Retire, Sink};
@@ -11,6 +12,24 @@ use crate::wc::{Status, Wc};
 /// The completion queues of a domain, by the index that queue pairs name.
 pub(crate) struct Completions {
     queues: Vec<CompletionQueue>,
+}
+
+/// Hears of receives that end without a completion that anybody can poll.
+#[derive(Default)]
+pub(crate) struct LostReceives(Option<Box<dyn Fn(u64) + Send>>);
+
+impl LostReceives {
+    /// From now on `told` is called with the number of each, inside the domain.
+    #[cfg(feature = "std")]
+    pub(crate) fn listen(&mut self, told: impl Fn(u64) + Send + 'static) {
+        self.0 = Some(Box::new(told));
+    }
+
+    pub(crate) fn tell(&self, wr_id: u64) {
+        if let Some(told) = &self.0 {
+            told(wr_id);
+        }
+    }
 }
 
 impl Completions {

@@ -10,7 +10,7 @@ use crate::ext::xrc_part::XrcQueues;
 use crate::model::limits::QPS;
 use crate::model::local_waker::LocalWaker;
 use crate::model::pd::with_rights;
-use crate::state::completions::Completions;
+use crate::state::completions::{Completions, LostReceives};
 use crate::state::inboxes::Inboxes;
 use crate::state::link::CLOSED;
 use crate::state::qp::{QpContext, Reserved, State};
@@ -38,6 +38,7 @@ pub(crate) struct Resources {
     /// Somebody polls soon even if the program does not: an acknowledgement may wait for a reply,
     /// and a message or a look for the next poll.
     pub(crate) attended: bool,
+    pub(crate) lost_receives: LostReceives,
 }
 
 /// What became of a record.

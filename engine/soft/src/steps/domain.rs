@@ -20,7 +20,7 @@ use crate::model::cq::CompletionQueue;
 use crate::model::local_waker::LocalWaker;
 use crate::provider::Sharing;
 use crate::room::{Grow, Room};
-use crate::state::completions::Completions;
+use crate::state::completions::{Completions, LostReceives};
 use crate::state::domain_state::DomainState;
 use crate::state::inboxes::Inboxes;
 use crate::state::link_scheduler::Links;
@@ -89,6 +89,7 @@ impl Domain {
                         service_queue: ServiceQueue::new(),
                         inboxes: Inboxes::new(),
                         attended: false,
+                        lost_receives: LostReceives::default(),
                     },
                 },
             }),

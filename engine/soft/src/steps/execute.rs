@@ -213,12 +213,14 @@ impl DomainState {
         {
             // A message had begun to fill this receive and would never complete it. If the program
             // has filled its place in the queue since, the receive ends without a completion.
-            let _ = rq.queue.post(&[assembly.wr]);
+            if rq.queue.post(&[assembly.wr]).is_err() {
+                res.lost_receives.tell(assembly.wr.wr_id);
+            }
         }
         res.receives.leave(qp.own_rq());
         for cq in [qp.send_cq, qp.recv_cq] {
             if let Some(cq) = res.completions.get_mut(cq) {
-                cq.forget(qp.num);
+                cq.forget(qp.num, |wr_id| res.lost_receives.tell(wr_id));
             }
         }
         if let Some(link) = self.links.get_mut(qp.link) {
