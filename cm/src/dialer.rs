@@ -47,6 +47,13 @@ impl<F: Fabric> Dial<F> {
     }
 }
 
+impl<F: Fabric> Drop for Dial<F> {
+    fn drop(&mut self) {
+        // If it has not come up, nobody will carry it on.
+        self.handle.is_left();
+    }
+}
+
 impl<F: Fabric> Dialer<F> {
     /// A dialer on a device.
     ///
@@ -223,7 +230,7 @@ impl<F: Fabric> Dialer<F> {
                 let (handle, data, intake) = (handle.clone(), *data, intake.clone());
                 match self.connect(&handle, data, &intake, backoff.limit) {
                     Ok(()) => self.kept[n].started(),
-                    Err(error) => self.kept[n].tried(Instant::now(), Err(error)),
+                    Err(error) => self.kept[n].tried(Instant::now(), Err((error, None))),
                 }
             }
         }
@@ -268,10 +275,9 @@ impl<F: Fabric> Dialer<F> {
         let dial = self.dials.swap_remove(at);
         self.connections.give_up(dial.key);
         self.refusal = reason;
-        dial.handle.is_refused(reason);
         match (self.kept.iter_mut().find(|kept| kept.is_dialed(&dial.handle)), error) {
-            (Some(kept), Some(error)) => kept.tried(Instant::now(), Err(error)),
-            (_, error) => dial.handle.is_down(error),
+            (Some(kept), Some(error)) => kept.tried(Instant::now(), Err((error, reason))),
+            (_, error) => dial.handle.failed(error, reason),
         }
     }
 
@@ -380,4 +386,48 @@ fn refusal(addr: SocketAddr, kind: EventKind, status: i32, reason: Option<Refusa
         return CmError::new(Code::Refused, asked, answer).cure(reason.cure());
     }
     CmError::of_event(asked, kind, status)
+}
+
+#[cfg(test)]
+mod tests {
+    use doorbell_engine::worker::{Config, Handler, Message, Outbox, SharedRecv, Verdict, Worker};
+    use doorbell_seam::provider::Provider;
+    use doorbell_soft::SoftDevice;
+
+    use super::*;
+    use crate::message_memory;
+
+    struct Nobody;
+
+    impl<P: Provider> Handler<P> for Nobody {
+        fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+            Verdict::Done
+        }
+    }
+
+    /// A thread may look at the handle at any time.
+    #[test]
+    fn a_dial_that_fails_shows_its_end_with_its_error() {
+        let nic = SoftDevice::open().unwrap();
+        let config = Config { peers: 1, ..Config::DEFAULT };
+        let memory = |bytes| message_memory(&nic, bytes).unwrap();
+        let shared = SharedRecv::new(&nic, memory(config.recv_bytes()), &config).unwrap();
+        let send = memory(config.send_bytes());
+        let (_worker, intake) = Worker::new(&nic, &shared, send, Nobody, &config).unwrap();
+        let mut dialer = Dialer::new(&nic).unwrap();
+        let limit = Duration::from_secs(60);
+        // Nobody listens there.
+        let handle = dialer.start(([127, 0, 0, 1], 1).into(), &[], &intake, limit).unwrap();
+        while dialer.connections.len() == 0 {
+            let event = dialer.connections.next(limit).unwrap().unwrap();
+            dialer.handle(&event);
+        }
+        let event = dialer.connections.next(limit).unwrap().unwrap();
+        assert_eq!(event.kind, EventKind::Rejected);
+        dialer.connections.handle(&event);
+        assert_eq!((dialer.connections.len(), handle.state()), (0, PeerState::Connecting));
+        dialer.handle(&event);
+        assert_eq!(handle.state(), PeerState::Ended);
+        assert_eq!(handle.last_error().map(|error| error.code()), Some(Code::Refused));
+    }
 }

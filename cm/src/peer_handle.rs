@@ -112,25 +112,43 @@ impl PeerHandle {
         (now.state, now.error, now.refusal) = (PeerState::Up, None, None);
     }
 
-    /// It has ended, or never came up.
+    /// Its id has gone. If it never came up, its dialer knows why and calls [`PeerHandle::failed`]:
+    /// until then it does not show an end without a reason.
     pub(crate) fn is_down(&self, error: Option<CmError>) {
         let mut now = self.now();
+        let is_dialed = now.state == PeerState::Connecting;
+        if !is_dialed || error.is_some() || self.is_ending() {
+            self.end_now(&mut now, error);
+        }
+    }
+
+    /// The dial has failed. `refusal`: the peer's reason.
+    pub(crate) fn failed(&self, error: Option<CmError>, refusal: Option<Refusal>) {
+        let mut now = self.now();
+        now.refusal = refusal;
+        self.end_now(&mut now, error);
+    }
+
+    fn end_now(&self, now: &mut Now, error: Option<CmError>) {
+        if error.is_some() {
+            now.error = error;
+        }
         now.state = match self.0.kept && !self.is_ending() {
             true => PeerState::Connecting,
             false => PeerState::Ended,
         };
-        if error.is_some() {
-            now.error = error;
+    }
+
+    /// Its dial is over, or its dialer has gone.
+    pub(crate) fn is_left(&self) {
+        let mut now = self.now();
+        if now.state == PeerState::Connecting && !self.0.kept {
+            now.state = PeerState::Ended;
         }
     }
 
     /// It is not dialed again.
     pub(crate) fn is_over(&self) {
         self.now().state = PeerState::Ended;
-    }
-
-    /// The peer has refused it.
-    pub(crate) fn is_refused(&self, refusal: Option<Refusal>) {
-        self.now().refusal = refusal;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use doorbell_engine::worker::{Intake, PeerData};
+use doorbell_engine::worker::{Intake, PeerData, Refusal};
 use doorbell_fabric::{CmError, Fabric, IdKey};
 
 use crate::peer_handle::PeerHandle;
@@ -98,20 +98,24 @@ impl<F: Fabric> Kept<F> {
         matches!(self.state, State::Dialing) && self.handle.is_same(handle)
     }
 
-    /// Records the result of a try.
-    pub(crate) fn tried(&mut self, now: Instant, result: Result<IdKey, CmError>) {
+    /// Records the result of a try: the connection, or the error and the peer's reason.
+    pub(crate) fn tried(
+        &mut self,
+        now: Instant,
+        result: Result<IdKey, (CmError, Option<Refusal>)>,
+    ) {
         match result {
             Ok(key) => {
                 (self.state, self.failures, self.error) = (State::Up(key), 0, None);
             }
-            Err(error) => {
+            Err((error, refusal)) => {
                 self.failures += 1;
                 self.error = Some(error.clone());
                 let often = self.backoff.tries > 0 && self.failures >= self.backoff.tries;
                 let enough = often || self.intake.has_ended();
                 let again = State::Due(now.checked_add(self.backoff.wait(self.failures)));
                 self.state = if enough { State::GivenUp } else { again };
-                self.handle.is_down(Some(error));
+                self.handle.failed(Some(error), refusal);
                 if enough {
                     self.handle.is_over();
                 }

@@ -28,6 +28,7 @@ cases! {
     a_reply_too_long_for_the_peer_ends_it_by_name
     a_program_decides_who_connects_and_to_which_worker
     a_handle_names_its_peer_until_the_end
+    a_dial_without_a_dialer_has_ended
     a_kept_connection_is_named_anew_and_can_be_ended
     peers_can_be_gone_through
 }
@@ -351,6 +352,21 @@ fn a_handle_names_its_peer_until_the_end<F: Fabric>(nic: &F) {
     let error = theirs.last_error().expect("the peer ended it");
     assert_eq!(error.code(), Code::Reset);
     assert!(error.to_string().contains("the peer ended it"), "{error}");
+}
+
+fn a_dial_without_a_dialer_has_ended<F: Fabric>(nic: &F) {
+    let (_listener, addr) = listener(nic);
+    let dialing = Side::new(nic, &CONFIG, Who::default());
+    for steps in 0..4 {
+        let mut dialer = Dialer::new(nic).expect("a dialer");
+        let handle = dialer.start(addr, &[], &dialing.intake, LIMIT).expect("begun");
+        for _ in 0..steps {
+            dialer.step(Duration::from_millis(5)).expect("a step");
+        }
+        assert_eq!(handle.state(), PeerState::Connecting, "nobody answers");
+        drop(dialer);
+        assert_eq!(handle.state(), PeerState::Ended);
+    }
 }
 
 fn a_kept_connection_is_named_anew_and_can_be_ended<F: Fabric>(nic: &F) {
