@@ -24,6 +24,7 @@ mod end_tests;
 mod events;
 mod external;
 mod files;
+mod forks;
 mod host;
 #[cfg(test)]
 #[cfg(not(any(loom, miri)))]

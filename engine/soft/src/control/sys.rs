@@ -6,11 +6,13 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::mem::{MaybeUninit, size_of};
+use std::mem::{ManuallyDrop, MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use doorbell_fabric::Credentials;
+
+use super::forks;
 
 #[cfg(test)]
 mod tests;
@@ -147,7 +149,7 @@ pub(super) fn may_be_huge(file: &File) -> bool {
 
 /// A socket of whole messages.
 #[derive(Debug)]
-pub(super) struct Socket(OwnedFd);
+pub(super) struct Socket(ManuallyDrop<OwnedFd>);
 
 /// What a receive found.
 pub(super) enum Received {
@@ -165,7 +167,11 @@ impl Socket {
     pub(super) fn new() -> io::Result<Socket> {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: takes numbers only.
-        own(unsafe { libc::socket(libc::AF_UNIX, kind, 0) }).map(Socket)
+        own(unsafe { libc::socket(libc::AF_UNIX, kind, 0) }).map(Socket::of)
+    }
+
+    fn of(fd: OwnedFd) -> Socket {
+        Socket(ManuallyDrop::new(fd))
     }
 
     pub(super) fn fd(&self) -> RawFd {
@@ -175,14 +181,16 @@ impl Socket {
     /// A second descriptor of its file.
     #[cfg(test)]
     pub(super) fn shared(&self) -> io::Result<Socket> {
-        self.0.try_clone().map(Socket)
+        self.0.try_clone().map(Socket::of)
     }
 
     /// Takes an abstract name; `AddrInUse` if somebody has it.
     pub(super) fn bind(&self, name: &str) -> io::Result<()> {
         let (address, length) = abstract_name(name)?;
+        let mut named = forks::lock();
         // SAFETY: `address` is a sockaddr_un, and its first `length` bytes are set.
         answer(unsafe { libc::bind(self.fd(), (&raw const address).cast(), length) })?;
+        named.add(self.fd());
         Ok(())
     }
 
@@ -214,7 +222,7 @@ impl Socket {
         let none = std::ptr::null_mut();
         // SAFETY: null pointers say that the peer's name is not wanted.
         match own(unsafe { libc::accept4(self.fd(), none, std::ptr::null_mut(), flags) }) {
-            Ok(fd) => Ok(Some(Socket(fd))),
+            Ok(fd) => Ok(Some(Socket::of(fd))),
             Err(error) if is_transient(&error) => Ok(None),
             Err(error) => Err(error),
         }
@@ -325,6 +333,15 @@ impl Socket {
             true => Received::Short(length, files),
             false => Received::Message(length, files),
         })
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let mut named = forks::lock();
+        named.remove(self.fd());
+        // SAFETY: it is dropped once, here.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }
 

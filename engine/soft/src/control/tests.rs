@@ -1,6 +1,8 @@
 //! Tests of this device's own protocol: peers that lie, and links.
 
+use std::io::Read;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use doorbell_alloc::{Ask, MapRequest};
@@ -670,6 +672,43 @@ fn id_9_a_listener_goes_although_a_thread_waits_for_its_requests() {
     next.listen(0).unwrap();
     drop(requests);
     next.migrate(Some(&channel)).unwrap();
+}
+
+/// A child of fork lives on, and keeps no address of its parent's.
+#[test]
+#[expect(unsafe_code, reason = "a child of fork")]
+fn an_address_is_free_again_although_a_child_lives() {
+    let device = SoftDevice::open().unwrap();
+    for listens in [true, false] {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut id = device.create_id(None, PortSpace::Tcp).unwrap();
+        id.bind(loopback(0)).unwrap();
+        if listens {
+            id.listen(0).unwrap();
+        }
+        let addr = id.local_addr().unwrap();
+        // SAFETY: the child makes system calls, no more.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let mut byte = 0_u8;
+            // SAFETY: says that the child has begun, waits until the parent closes its end, and
+            // ends the child without the parent's handlers.
+            unsafe {
+                libc::write(theirs.as_raw_fd(), (&raw const byte).cast(), 1);
+                libc::close(ours.as_raw_fd());
+                libc::read(theirs.as_raw_fd(), (&raw mut byte).cast(), 1);
+                libc::_exit(0);
+            }
+        }
+        (&ours).read_exact(&mut [0]).unwrap();
+        drop(id);
+        let mut next = device.create_id(None, PortSpace::Tcp).unwrap();
+        let bound = next.bind(addr);
+        drop((ours, theirs));
+        // SAFETY: the status is not asked for.
+        assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+        bound.unwrap();
+    }
 }
 
 /// A child that gives up its parent's listener ends nothing. Its maker ends it for both.
