@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::MAP_ANONYMOUS;
 
-use crate::maps::areas;
-use crate::pages::{PAGE, Pages, can_hold};
+use crate::maps::{Area, areas_of};
+use crate::pages::{LENGTH_MAX, PAGE, Pages, can_hold};
 
 /// Pages that peers may map.
 pub(crate) struct Range {
@@ -24,21 +24,34 @@ pub(crate) struct Range {
 }
 
 impl Range {
+    /// Where it is mapped now: the program may have moved it, or made it longer.
+    pub(crate) fn areas(&self) -> Vec<Area> {
+        areas_of(&[self.inode])
+    }
+
+    /// True if these areas have all of it where it was.
+    pub(crate) fn lies_in(&self, areas: &[Area]) -> bool {
+        let mut next = self.start;
+        for area in areas.iter().filter(|area| area.end > self.start && area.start < self.end) {
+            let skip = area.start.wrapping_sub(self.start) as u64;
+            if area.start > next || area.offset != skip {
+                return false;
+            }
+            next = area.end;
+        }
+        next >= self.end
+    }
+
     /// True if the program has not unmapped it, nor a part of it.
     pub(crate) fn is_in_place(&self) -> bool {
-        let found = areas(self.start, self.end).unwrap_or_default();
-        !found.is_empty()
-            && found.iter().all(|area| {
-                let skip = area.start.wrapping_sub(self.start) as u64;
-                area.inode == self.inode && area.offset == skip
-            })
+        self.lies_in(&self.areas())
     }
 }
 
 /// All ranges of this process.
 pub(crate) static RANGES: Ranges = Ranges {
     locked: AtomicBool::new(false),
-    inner: UnsafeCell::new(Inner { list: Vec::new(), copies: Vec::new() }),
+    inner: UnsafeCell::new(Inner { list: Vec::new(), left: Vec::new(), copies: Vec::new() }),
 };
 
 /// A lock that one call takes and another gives back: those before and after a fork.
@@ -49,6 +62,8 @@ pub(crate) struct Ranges {
 
 struct Inner {
     list: Vec<Range>,
+    /// The memfds of ranges that are no more, which may still be mapped.
+    left: Vec<u64>,
     /// Between the calls before and after a fork.
     copies: Vec<(usize, Pages)>,
 }
@@ -77,6 +92,25 @@ impl Locked<'_> {
         unsafe { (*self.0.inner.get()).list.len() }
     }
 
+    fn left(&mut self) -> &mut Vec<u64> {
+        // SAFETY: locked.
+        unsafe { &mut (*self.0.inner.get()).left }
+    }
+
+    /// Some of a range's memfd stays mapped, although the range has no more regions.
+    pub(crate) fn leave(&mut self, inode: u64) {
+        self.left().push(inode);
+        let mapped = areas_of(self.left());
+        self.left().retain(|inode| mapped.iter().any(|area| area.inode == *inode));
+    }
+
+    /// All shared pages of this process.
+    fn areas(&mut self) -> Vec<Area> {
+        let mut inodes = self.left().clone();
+        inodes.extend(self.list().iter().map(|range| range.inode));
+        if inodes.is_empty() { Vec::new() } else { areas_of(&inodes) }
+    }
+
     fn copies(&mut self) -> &mut Vec<(usize, Pages)> {
         // SAFETY: locked.
         unsafe { &mut (*self.0.inner.get()).copies }
@@ -100,25 +134,28 @@ impl Ranges {
     }
 }
 
-/// Copies all ranges. The list stays locked until the fork is over.
+/// Copies all ranges, wherever they are and as long as they are. The list stays locked until the
+/// fork is over.
 unsafe extern "C" fn before() {
     let mut ranges = lock_ranges();
     let mut copies = Vec::new();
-    for range in ranges.list().iter().filter(|range| range.is_in_place()) {
-        let length = range.end - range.start;
-        let Some(pages) = Pages::new(libc::MAP_PRIVATE | MAP_ANONYMOUS, -1, length) else {
+    for Area { start, end, .. } in ranges.areas() {
+        let length = end - start;
+        // A range may have become longer, without pages for most of it.
+        let new = || Pages::new(libc::MAP_PRIVATE | MAP_ANONYMOUS, -1, length);
+        let Some(pages) = (length <= LENGTH_MAX).then(new).flatten() else {
             // The child must not see what this process writes, and does without.
             // SAFETY: pages of this process.
-            unsafe { libc::madvise(range.start as *mut _, length, libc::MADV_DONTFORK) };
+            unsafe { libc::madvise(start as *mut _, length, libc::MADV_DONTFORK) };
             continue;
         };
-        copies.push((range.start, pages));
+        copies.push((start, pages));
     }
     *ranges.copies() = copies;
     // Nothing allocates from here on: the heap may lie in a range, and the child would find its
     // pages in different states. Other threads may allocate until the fork. What they change lies
     // on the outer pages, beside the program's buffer, so these are copied last.
-    // SAFETY: in place, and each copy is as long as its range.
+    // SAFETY: mapped, and each copy is as long.
     unsafe {
         for (start, pages) in ranges.copies().iter() {
             copy(*start, pages, PAGE..pages.length.saturating_sub(PAGE));
@@ -155,4 +192,5 @@ unsafe extern "C" fn in_child() {
         unsafe { pages.move_to(start) };
     }
     std::mem::forget(std::mem::take(ranges.list()));
+    std::mem::forget(std::mem::take(ranges.left()));
 }

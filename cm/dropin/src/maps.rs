@@ -2,6 +2,9 @@
 
 use std::fs;
 
+/// How the memfds of [`crate::shared`] are called.
+const SHARED_NAME: &str = "/memfd:doorbell-program";
+
 /// A part of the address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Area {
@@ -18,6 +21,17 @@ pub(crate) struct Area {
 /// The areas that those addresses lie in; `None` if some lie in none.
 pub(crate) fn areas(start: usize, end: usize) -> Option<Vec<Area>> {
     find(&fs::read_to_string("/proc/self/maps").ok()?, start, end)
+}
+
+/// All readable areas of those files among the memfds of [`crate::shared`], by address. Peers' are
+/// named alike.
+pub(crate) fn areas_of(inodes: &[u64]) -> Vec<Area> {
+    find_shared(&fs::read_to_string("/proc/self/maps").unwrap_or_default(), inodes)
+}
+
+fn find_shared(map: &str, inodes: &[u64]) -> Vec<Area> {
+    let lines = map.lines().filter(|line| line.contains(SHARED_NAME) && line.contains(" r"));
+    lines.filter_map(parse).filter(|area| inodes.contains(&area.inode)).collect()
 }
 
 fn find(map: &str, start: usize, end: usize) -> Option<Vec<Area>> {
@@ -72,6 +86,23 @@ mod tests {
         assert_eq!(ends(0x2000, 0x5001), None);
         assert_eq!(ends(0, 0x2000), None);
         assert_eq!(ends(0x8000, 0xa000), None);
+    }
+
+    #[test]
+    fn shared_memory_is_found_wherever_it_is() {
+        let map = "\
+3000-4000 rw-s 00002000 00:01 77                         /memfd:doorbell-program (deleted)
+5000-6000 rw-s 00000000 00:01 78                         /memfd:doorbell-program (deleted)
+7000-8000 ---s 00000000 00:01 77                         /memfd:doorbell-program (deleted)
+8000-9000 r--p 00000000 fe:00 77                         /usr/lib/a library.so
+9000-a000 rw-s 00000000 00:01 77                         /memfd:doorbell-program (deleted)
+";
+        let found = |inodes| -> Vec<usize> {
+            find_shared(map, inodes).iter().map(|area| area.start).collect()
+        };
+        assert_eq!(found(&[77]), [0x3000, 0x9000]);
+        assert_eq!(found(&[77, 78]), [0x3000, 0x5000, 0x9000]);
+        assert_eq!(found(&[]), []);
     }
 
     #[test]

@@ -10,6 +10,8 @@ use libc::c_int;
 use crate::border::zeroed;
 
 pub(crate) const PAGE: usize = 4096;
+/// The longest range that is copied.
+pub(crate) const LENGTH_MAX: usize = 1 << 30;
 
 /// Pages that nobody knows yet; unmapped when dropped.
 pub(crate) struct Pages {

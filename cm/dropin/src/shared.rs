@@ -22,10 +22,8 @@ use libc::c_int;
 
 use crate::forked::{Locked, RANGES, Range, lock_ranges};
 use crate::maps::{Area, areas};
-use crate::pages::{Held, PAGE, Pages};
+use crate::pages::{Held, LENGTH_MAX, PAGE, Pages};
 
-/// The longest range that moves: its bytes are copied.
-const LENGTH_MAX: usize = 1 << 30;
 /// The most ranges at a time; a peer maps no more.
 const RANGES_MAX: usize = 256;
 /// Bytes of a memfd beyond its range. They have no pages until the program makes the range longer
@@ -73,7 +71,10 @@ impl Drop for Share {
         let Some(at) = list.iter().position(|range| range.inode == self.inode) else { return };
         list[at].users -= 1;
         if list[at].users == 0 {
-            move_back(&list.swap_remove(at));
+            let range = list.swap_remove(at);
+            if !move_back(&range) {
+                ranges.leave(range.inode);
+            }
         }
     }
 }
@@ -146,22 +147,22 @@ fn new_file(length: usize) -> Option<File> {
 }
 
 /// Moves a range back into private memory. It stays shared if the program has unmapped a part of
-/// it: there may be other memory now.
-fn move_back(range: &Range) {
-    let length = range.end - range.start;
-    if range.is_in_place() {
-        let _ = || -> Option<()> {
-            let copy = Pages::new(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, length)?;
-            let held = Held::new(range.start, length)?;
-            // SAFETY: as in `make`.
-            unsafe {
-                ptr::copy_nonoverlapping(range.start as *const u8, copy.at.cast(), length);
-                copy.move_to(range.start);
-            }
-            drop(held);
-            Some(())
-        }();
-    }
+/// it: there may be other memory now. False if some of its memfd is still mapped.
+fn move_back(range: &Range) -> bool {
+    let (areas, length) = (range.areas(), range.end - range.start);
+    let moved = range.lies_in(&areas).then(|| {
+        let copy = Pages::new(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, length)?;
+        let held = Held::new(range.start, length)?;
+        // SAFETY: as in `make`.
+        unsafe {
+            ptr::copy_nonoverlapping(range.start as *const u8, copy.at.cast(), length);
+            copy.move_to(range.start);
+        }
+        drop(held);
+        Some(())
+    });
+    let is_within = |area: &Area| range.start <= area.start && area.end <= range.end;
+    areas.is_empty() || moved.flatten().is_some() && areas.iter().all(is_within)
 }
 
 #[cfg(test)]

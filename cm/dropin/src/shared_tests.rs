@@ -16,6 +16,16 @@ impl Memory {
         Memory(Pages::new(how, -1, pages * PAGE).unwrap())
     }
 
+    /// The same memory, longer.
+    fn grown(self, pages: usize) -> Memory {
+        let (before, length) = (self.0.length, pages * PAGE);
+        // SAFETY: nobody else uses these pages.
+        let at = unsafe { libc::mremap(self.0.at, before, length, libc::MREMAP_MAYMOVE) };
+        assert_ne!(at, libc::MAP_FAILED);
+        std::mem::forget(self);
+        Memory(Pages { at, length })
+    }
+
     fn start(&self) -> usize {
         self.0.at.addr()
     }
@@ -138,6 +148,45 @@ fn a_child_has_memory_of_its_own() {
     assert_eq!(memory.word(0).load(Ordering::Relaxed), 4, "the parent's is still shared");
 }
 
+/// Also when its regions have gone.
+#[test]
+fn a_child_has_memory_of_its_own_where_a_range_has_grown() {
+    if !can_share() {
+        return;
+    }
+    let words = [1, 512, 7 * 512];
+    for stays in [true, false] {
+        let memory = Memory::new(2);
+        let share = share(memory.start(), 2 * PAGE).unwrap();
+        memory.word(512).store(5, Ordering::Relaxed);
+        let memory = memory.grown(8);
+        memory.word(7 * 512).store(7, Ordering::Relaxed);
+        let share = Some(share).filter(|_| stays);
+        let check = |at: usize, value| memory.word(at).load(Ordering::Relaxed) == value;
+        // SAFETY: the child makes system calls and atomic accesses, no more.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            words.iter().for_each(|at| memory.word(at + 1).store(3, Ordering::Relaxed));
+            // The parent writes meanwhile.
+            for _ in 0..50 {
+                // SAFETY: takes numbers only.
+                unsafe { libc::usleep(1000) };
+            }
+            let fine = check(1, 0) && check(512, 5) && check(7 * 512, 7);
+            // SAFETY: ends the child without the parent's handlers.
+            unsafe { libc::_exit(if fine { 0 } else { 1 }) };
+        }
+        words.iter().for_each(|at| memory.word(*at).store(9, Ordering::Relaxed));
+        let mut status = 0;
+        // SAFETY: room for the answer.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "the child saw what its parent wrote later");
+        let ours = words.iter().all(|at| check(at + 1, 0));
+        assert!(ours, "the parent sees what its child wrote");
+        drop(share);
+    }
+}
+
 #[test]
 fn memory_that_is_not_the_programs_own_stays() {
     if !can_share() {
@@ -205,11 +254,7 @@ fn a_range_that_grows_keeps_its_bytes_and_has_more() {
     let memory = Memory::new(2);
     let share = share(memory.start(), 2 * PAGE).unwrap();
     memory.word(512).store(5, Ordering::Relaxed);
-    // SAFETY: nobody else uses these pages.
-    let at = unsafe { libc::mremap(memory.0.at, 2 * PAGE, 8 * PAGE, libc::MREMAP_MAYMOVE) };
-    assert_ne!(at, libc::MAP_FAILED);
-    std::mem::forget(memory);
-    let memory = Memory(Pages { at, length: 8 * PAGE });
+    let memory = memory.grown(8);
     assert_eq!(memory.word(512).load(Ordering::Relaxed), 5);
     for page in 2..8 {
         assert_eq!(memory.word(512 * page).load(Ordering::Relaxed), 0);
