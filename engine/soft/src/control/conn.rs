@@ -4,14 +4,14 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use doorbell_fabric::CmError;
-use doorbell_fabric::{ConnParam, Depths};
+use doorbell_fabric::{ACK_TIMEOUT_MAX, ConnParam, Depths};
 use doorbell_fabric::{EventKind, Rejection};
 use doorbell_fabric::{QpFields, QpState};
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::wake::Notifier;
 
 use super::clock::{RNR_TIMER_DEFAULT, rnr_timer_ns};
-use super::end::{ANSWER_LIMIT, Core, Raised, State};
+use super::end::{ACK_TIMEOUT_DEFAULT, ANSWER_LIMIT, Core, Raised, State};
 use super::links::Ends;
 use super::place;
 use super::sidr;
@@ -199,6 +199,17 @@ impl Core {
         }
         self.close(State::Closed);
         Raised::plain(EventKind::Disconnected)
+    }
+
+    /// How long after its end a connection of a NIC may still have packets on the wire: the ACK
+    /// timeout, as in the kernel. Here there are none, but programs wait for the event that comes
+    /// then, and expect it behind the events of the end.
+    pub(super) fn timewait(&self) -> Duration {
+        let code = match self.options.ack_timeout {
+            0 => ACK_TIMEOUT_DEFAULT,
+            code => code,
+        };
+        Duration::from_nanos(4096 << code.min(ACK_TIMEOUT_MAX))
     }
 
     pub(super) fn place(&self, qp: &QpControl) -> Place {

@@ -26,7 +26,7 @@ pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 /// How long a peer that has connected may take to send its request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// The code of librdmacm on RoCE: 2.1 s (QP-20).
-const ACK_TIMEOUT_DEFAULT: u8 = 19;
+pub(super) const ACK_TIMEOUT_DEFAULT: u8 = 19;
 
 /// The state of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -302,6 +302,7 @@ impl End {
             }
             // Its channel watches it again.
             State::Listening => None,
+            State::Closed => Some(Raised::plain(EventKind::TimewaitExit)),
             _ if core.space.is_datagram() => Some(core.unreachable(-Code::TimedOut.errno())),
             state => {
                 let goodbye =

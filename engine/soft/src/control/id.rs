@@ -241,6 +241,8 @@ impl Waiter {
             }
             match raised.kind {
                 kind if kind == wanted => return Ok(()),
+                // Of an earlier connection, before the id became synchronous.
+                EventKind::TimewaitExit => {}
                 EventKind::Disconnected => {
                     let answer = "the peer ended the connection";
                     return Err(CmError::new(Code::Reset, asked, answer));
@@ -653,12 +655,16 @@ impl CmId<SoftDevice> for SoftId {
             qp.fail();
         }
         let raised = core.hang_up();
+        if !self.synchronous {
+            core.deadline = Instant::now().checked_add(core.timewait());
+        }
         drop(core);
         // If the peer was first, its event has been raised already.
         if state != State::HungUp || self.synchronous {
             self.answer(raised);
         }
-        Ok(())
+        // It watches the deadline alone.
+        self.channel.watch(&self.end)
     }
 
     fn peer_left(&mut self) -> bool {

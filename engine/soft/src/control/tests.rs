@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use doorbell_alloc::{Ask, MapRequest};
+use doorbell_fabric::IdOption;
 use doorbell_fabric::{Channel, Event, EventKind};
 use doorbell_fabric::{ConnParam, Depths, QpAttr};
 use doorbell_fabric::{Join, QpAttrEx, QpFields, QpState};
@@ -527,6 +528,36 @@ fn an_id_makes_one_queue_pair_and_only_when_bound() {
     id.resolve_addr(None, loopback(7), SOON).unwrap();
     assert_eq!(id.resolve_route(Duration::ZERO).unwrap_err().code(), Code::Invalid, "CM-3");
     assert_eq!(id.set_rnr_timer(12).unwrap_err().code(), Code::Invalid, "not connected");
+}
+
+/// Programs wait for it before they use a queue pair anew. A side that has not disconnected has not
+/// begun to wait.
+#[test]
+fn timewait_ends_after_both_sides_have_disconnected() {
+    let device = SoftDevice::open().unwrap();
+    let channel = device.open_channel().unwrap();
+    for is_first in [true, false] {
+        let (_listener, liar, mut id) = asked(&device, &channel);
+        let _qp = with_qp(&device, &mut id);
+        // A millisecond.
+        id.set_option(IdOption::AckTimeout(8)).unwrap();
+        id.accept(&ConnParam::default()).unwrap();
+        liar.say(&Message::Ready);
+        assert_eq!(next(&channel).kind, EventKind::Established);
+        if !is_first {
+            liar.say(&Message::Bye);
+            assert_eq!(next(&channel).kind, EventKind::Disconnected);
+            assert!(channel.next(Duration::from_millis(20)).unwrap().is_none());
+        }
+        id.disconnect().unwrap();
+        if is_first {
+            assert_eq!(next(&channel).kind, EventKind::Disconnected);
+        }
+        let event = next(&channel);
+        assert_eq!((event.kind, event.status), (EventKind::TimewaitExit, 0));
+        assert_eq!(event.key, id.key());
+        assert!(channel.next(Duration::from_millis(20)).unwrap().is_none(), "only once");
+    }
 }
 
 #[test]
