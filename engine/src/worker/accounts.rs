@@ -9,7 +9,7 @@ use std_alloc::vec::Vec;
 
 use super::held::{Held, Holds};
 use super::in_flight::InFlight;
-use super::peers::Peer;
+use super::peers::{Peer, PeerState};
 use super::probes;
 use super::recv_blocks::RecvBlocks;
 use super::requests::Requests;
@@ -244,17 +244,26 @@ impl<P: Provider> Accounts<P> {
         result
     }
 
-    /// Moves a peer's queue pair to ERR, and posts the request that marks the end: when it is
-    /// flushed, everything before it is over, signalled or not. A queue pair that was never
-    /// connected refuses the marker and has nothing in flight. If one with sends in flight refuses
-    /// it, `Config::drain_turns` bounds the wait for them.
+    /// Moves a peer's queue pair to ERR, and marks the end of its sends.
+    pub(super) fn end_sends(&mut self, peer: &mut Peer<P>) {
+        if let Some(qp) = &mut peer.qp {
+            qp.fail();
+        }
+        self.mark_end(peer);
+    }
+
+    /// Posts the request that marks the end of a closing peer's sends: when it is flushed,
+    /// everything before it is over, signalled or not. A queue pair that was never connected
+    /// refuses the marker and has nothing in flight. If one with sends in flight refuses it, the
+    /// next turn tries again, until `Config::drain_turns` are over.
     pub(super) fn mark_end(&mut self, peer: &mut Peer<P>) {
         let wr_id = peer.sq.next_wr_id();
+        let PeerState::Closing { marked, .. } = &mut peer.state else { return };
         let Some(qp) = &mut peer.qp else { return };
-        qp.fail();
         let (op, flags, sge) = (SendOp::Send, SendFlags::SIGNALED, Sge::default());
         // SAFETY: the marker has no payload; the worker's thread is the one that polls.
         if unsafe { qp.post(&[SendWr { wr_id, op, flags, sge, more: &[] }]) }.is_ok() {
+            *marked = true;
             peer.sq.hold(peer.sq.pushed, Held::NOTHING);
             peer.sq.push();
             self.in_flight.count += 1;

@@ -134,7 +134,7 @@ impl<P: Provider> Core<P> {
             PeerState::Free | PeerState::Closing { .. } => return,
         };
         let ended = if peer.ended_in_order() { why.after_goodbye() } else { why };
-        peer.state = PeerState::Closing { known, since };
+        peer.state = PeerState::Closing { known, since, marked: false };
         if let Some((_, conduct)) = self.sender.peers.conduct(slot) {
             conduct.why = Some(ended);
         }
@@ -171,7 +171,7 @@ impl<P: Provider> Sender<P> {
         self.pending.retain(|pending| *pending != slot);
         self.batches.abandon(slot, &mut self.peers, &mut self.accounts);
         if let Some(peer) = self.peers.at(slot) {
-            self.accounts.mark_end(peer);
+            self.accounts.end_sends(peer);
         }
     }
 }

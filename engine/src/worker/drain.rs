@@ -31,11 +31,14 @@ pub(super) fn report_drained<P: Provider, H: Handler<P>>(core: &mut Core<P>, han
     let mut at = 0;
     while let Some(slot) = core.closing.get(at).copied() {
         let Some(peer) = core.sender.peers.at(slot) else { return };
-        let PeerState::Closing { known, since } = peer.state else {
+        let PeerState::Closing { known, since, marked } = peer.state else {
             core.closing.take_at(at);
             continue;
         };
         let drained = peer.sq.retired == peer.sq.posted();
+        if !drained && !marked {
+            core.sender.accounts.mark_end(peer);
+        }
         if !drained && core.turn - since < core.config.drain_turns {
             at += 1;
             continue;

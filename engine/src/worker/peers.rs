@@ -34,6 +34,8 @@ pub(super) enum PeerState {
         known: bool,
         /// The turn in which it began.
         since: u64,
+        /// The request that marks the end of its sends was posted.
+        marked: bool,
     },
 }
 

@@ -1,6 +1,9 @@
 //! Peers: they come up, they go, and their slots are used again.
 
 use super::*;
+use crate::worker::peers::PeerState;
+use crate::worker::wr_id;
+use crate::wr::{SendFlags, SendOp, SendWr, Sge};
 
 /// A peer that goes is reported once, its slot is reused under a new generation, and its old name
 /// reaches nobody.
@@ -132,4 +135,36 @@ fn a_peer_that_never_came_up_is_not_reported() {
     let log = two.worker.handler();
     assert_eq!((log.got.len(), log.up.len(), log.down.len()), (0, 0, 0));
     assert_eq!(two.worker.peers(), 0);
+}
+
+/// The device has no place for the request that marks the end of a peer's sends. The next turn
+/// posts it again, so the handler need not wait until `Config::drain_turns` are over.
+#[test]
+#[expect(unsafe_code, reason = "posts past the worker, to fill its queue pair")]
+fn a_mark_of_the_end_that_was_refused_is_posted_again() {
+    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
+    connect(&mut one, &mut two);
+    let peer = one.only_peer();
+    // The answer acknowledges it, and it has no completion of its own.
+    one.worker.outbox().send(peer, b"unsignalled").unwrap();
+    settle(&mut [&mut one, &mut two]);
+    let slot = one.worker.core.sender.peers.at(peer.slot).unwrap();
+    assert_eq!(slot.sq.outstanding(), 1);
+    // Requests of no peer that the worker knows.
+    let wr_id = wr_id::send(peer.slot, peer.generation.wrapping_add(1), 0);
+    let (op, flags, sge) = (SendOp::Send, SendFlags::SIGNALED, Sge::default());
+    let wr = SendWr { wr_id, op, flags, sge, more: &[] };
+    // SAFETY: the requests have no payload; the test runs in one thread.
+    while unsafe { slot.qp.as_mut().unwrap().post(&[wr]) }.is_ok() {}
+    one.worker.outbox().close(peer);
+    let slot = one.worker.core.sender.peers.at(peer.slot).unwrap();
+    assert!(matches!(slot.state, PeerState::Closing { marked: false, .. }), "{:?}", slot.state);
+    let turns = (0..2 * CONFIG.drain_turns).take_while(|_| {
+        one.worker.turn();
+        one.worker.handler().down.is_empty()
+    });
+    let turns = turns.count() as u64;
+    assert!(turns < CONFIG.drain_turns / 2, "{turns}");
+    assert_eq!(one.worker.handler().down, [(peer, DownReason::Closed)]);
+    assert_blocks_home(&one, &CONFIG);
 }
