@@ -42,6 +42,17 @@ pub enum Happening {
     Phase(&'static str),
 }
 
+impl Happening {
+    /// True if somebody may have waited for it. When nothing new is sent, only finitely many come.
+    fn is_expected(&self) -> bool {
+        use Happening::{Down, Gone, Got, Reject, Send, Up};
+        matches!(
+            self,
+            Reject { .. } | Up { .. } | Down { .. } | Send { .. } | Got { .. } | Gone { .. }
+        )
+    }
+}
+
 /// What a handler knows of one end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -207,6 +218,8 @@ pub struct Book {
     pub places: Vec<Places>,
     /// Nothing new is sent any more.
     pub still: bool,
+    /// Everything that came and that somebody may have waited for.
+    pub came: u64,
     /// The first rule that was broken.
     pub failure: Option<String>,
     /// Counts.
@@ -226,6 +239,7 @@ impl Book {
             pending: vec![None; desks],
             places: vec![Places::default(); desks],
             still: false,
+            came: 0,
             failure: None,
             counts: Counts::default(),
             seed,
@@ -234,6 +248,7 @@ impl Book {
 
     /// Records an event.
     pub fn note(&mut self, happening: Happening) {
+        self.came += u64::from(happening.is_expected());
         self.trace.note(now(), &happening);
     }
 
@@ -322,6 +337,7 @@ impl Book {
                 .fail(format!("desk {desk}: request {token} is answered twice, or was none"));
         };
         self.places[desk].free.push(token);
+        self.came += 1;
         if result.is_err() && !self.conns[conn].excused {
             self.fail(format!("connection {conn}: a request fails without cause: {result:?}"));
         }

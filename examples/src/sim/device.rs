@@ -1,4 +1,5 @@
-//! The device under both worlds, and the mistakes that can be planted in it and in the wire.
+//! The device under both worlds, and the mistakes that can be planted in it, in the wire and in the
+//! control plane.
 
 use doorbell::alloc::{Ask, MapRequest, Mapping};
 use doorbell::error::{Code, SetupError};
@@ -35,6 +36,9 @@ pub enum Planted {
     Device(Plant),
     /// In the wire, below both worlds.
     Wire(Mistake),
+    /// In the control plane of the world with workers: a side never learns that its connection has
+    /// ended.
+    LostEnd,
 }
 
 /// All mistakes, by their names on the command line.
@@ -57,6 +61,7 @@ pub const PLANTS: &[(&str, Planted)] = &[
     ("response-behind-messages", Planted::Wire(Mistake::ResponseBehindMessages)),
     ("short-datagram", Planted::Wire(Mistake::ShortDatagram)),
     ("wrong-sender", Planted::Wire(Mistake::WrongSender)),
+    ("lost-end", Planted::LostEnd),
 ];
 
 /// Memory for a wire and for what uses it. A simulation touches little of it, so most pages are

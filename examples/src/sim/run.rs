@@ -10,8 +10,8 @@ use super::device::Planted;
 use super::trace::now;
 use super::world::World;
 
-/// An expected event that has not come after this many rounds never comes. A peer may drain for 50
-/// 000 turns of its worker, which does not turn in every round.
+/// If nothing that is expected has come for this many rounds, the rest never comes. A peer may drain
+/// for 50 000 turns of its worker, and one that waits for credit gets it after 16 384 idle turns.
 const ROUNDS_MAX: u32 = 120_000;
 
 /// Rounds at the end: enough for every device to wake, and for every worker to give its last
@@ -61,6 +61,26 @@ pub fn run(seed: u64, planted: Option<Planted>, tell: bool) -> Result<Report, Se
     Ok(Report { seed, failure, history, counts })
 }
 
+/// How long to wait for what is expected. It counts from the last that came: one end may begin only
+/// when another has taken as long as it may.
+#[derive(Default)]
+struct Wait {
+    rounds: u32,
+    /// [`Book::came`](super::book::Book::came) at the last look.
+    came: u64,
+}
+
+impl Wait {
+    /// One more round? False if nothing has come for [`ROUNDS_MAX`].
+    fn goes_on(&mut self, came: u64) -> bool {
+        if came != self.came {
+            *self = Wait { rounds: 0, came };
+        }
+        self.rounds += 1;
+        self.rounds <= ROUNDS_MAX
+    }
+}
+
 /// The phases of a run, one after the other.
 struct Run {
     world: World,
@@ -77,6 +97,10 @@ impl Run {
 
     fn fail(&self, what: String) {
         self.world.book.borrow_mut().fail(what);
+    }
+
+    fn came(&self) -> u64 {
+        self.world.book.borrow().came
     }
 
     fn conns(&self) -> usize {
@@ -210,7 +234,8 @@ impl Run {
 
     /// Turns until nothing is missing, or for too long.
     fn settle(&mut self) {
-        for round in 0..ROUNDS_MAX {
+        let (mut wait, mut round) = (Wait::default(), 0u64);
+        while wait.goes_on(self.came()) {
             if self.failed() {
                 return;
             }
@@ -222,6 +247,7 @@ impl Run {
                 return;
             }
             self.round();
+            round += 1;
         }
         let missing = self.world.book.borrow().unsettled();
         let missing = missing.unwrap_or_else(|| String::from("the control plane does not rest"));
@@ -253,7 +279,8 @@ impl Run {
         let inline = config.inline_bytes as usize;
         // Not every stream has a message near that does not go inline.
         let mut left = 4 * config.send_queue;
-        for _ in 0..ROUNDS_MAX {
+        let mut wait = Wait::default();
+        while wait.goes_on(self.came()) {
             if self.failed() || left == 0 || !self.world.is_up(conn, side) {
                 return;
             }
@@ -276,7 +303,8 @@ impl Run {
             let side = self.below(2);
             self.close(conn, side);
         }
-        for _ in 0..ROUNDS_MAX {
+        let mut wait = Wait::default();
+        while wait.goes_on(self.came()) {
             if self.failed() {
                 return;
             }
@@ -374,5 +402,62 @@ impl Run {
                 self.fail(format!("desk {number} could not report a connection as closing"));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Connections that are up.
+    fn up(run: &Run) -> Vec<usize> {
+        let both = |conn: &usize| run.world.is_up(*conn, 0) && run.world.is_up(*conn, 1);
+        (0..run.conns()).filter(both).collect()
+    }
+
+    /// A run with three connections and few workers, in which nothing is sent.
+    fn three_are_up() -> Run {
+        let runs = (0..1000).filter_map(|seed| {
+            let mut run = Run { world: World::new(seed, None, false).expect("it can be made") };
+            let plan = run.world.plan;
+            if plan.crowd || plan.conns < 3 || run.world.desks.len() > 2 {
+                return None;
+            }
+            run.world.book.borrow_mut().still = true;
+            for _ in 0..3 {
+                run.world.dial().expect("it can be made");
+                run.settle();
+            }
+            (up(&run).len() == 3).then_some(run)
+        });
+        runs.into_iter().next().expect("a seed has them")
+    }
+
+    /// Three ends take more rounds together than one may. None of them alone does.
+    #[test]
+    fn a_wait_counts_from_the_last_end() {
+        let mut run = three_are_up();
+        // An idle round passes 20 500 ns at most.
+        let apart = u64::from(ROUNDS_MAX) / 2 * 20_500;
+        for (n, conn) in (1..).zip(up(&run)) {
+            run.world.excuse(conn);
+            run.world.end_after(conn, [n * apart; 2]);
+        }
+        run.settle();
+        assert_eq!(run.world.book.borrow().failure, None);
+        assert_eq!(up(&run), []);
+    }
+
+    /// The second side never learns of an end.
+    #[test]
+    fn an_end_that_is_lost_is_missed() {
+        let mut run = three_are_up();
+        let conn = up(&run)[1];
+        run.world.excuse(conn);
+        run.world.end_one_side(conn, 0);
+        run.settle();
+        let failure = run.world.book.borrow_mut().failure.take().expect("it is noticed");
+        let expected = format!("no progress: connection {conn} is gone, side 1 was not told");
+        assert!(failure.starts_with(&expected), "{failure}");
     }
 }

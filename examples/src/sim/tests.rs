@@ -30,6 +30,16 @@ fn mistakes_of_the_device_are_found() {
     }
 }
 
+/// A side that never learns of an end is found, by the check that is meant for it.
+#[test]
+fn lost_ends_are_found() {
+    let told = (0..500).any(|seed| {
+        let report = run(seed, Some(Planted::LostEnd), false).expect("it can be made");
+        report.failure.is_some_and(|failure| failure.contains("was not told"))
+    });
+    assert!(told);
+}
+
 /// True if a seed fails with those words, with that mistake in the wire. Other seeds may fail
 /// earlier, because an unexpected response also ends the connection.
 fn is_found_by(mistake: Mistake, words: &str) -> bool {

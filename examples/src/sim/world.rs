@@ -72,7 +72,12 @@ pub struct World {
     /// Workers prepare to sleep now and then. That reviews the credit of all their peers, which
     /// otherwise takes more turns than a seed has.
     naps: bool,
+    /// Some notices of an end are lost.
+    loses_ends: bool,
 }
+
+/// How often a notice of an end is lost if they can be, out of 1024.
+const LOST_ODDS: u32 = 64;
 
 /// One seed in `NAPPING_SEEDS` has workers that prepare to sleep in every `NAP_TURNS`-th turn.
 const NAPPING_SEEDS: u64 = 8;
@@ -94,8 +99,9 @@ impl World {
                 wire.plant(mistake);
                 None
             }
-            None => None,
+            Some(Planted::LostEnd) | None => None,
         };
+        let loses_ends = planted == Some(Planted::LostEnd);
         let book = Book::new(seed, prng.fork(), plan, Trace::new(tell));
         let book = Rc::new(RefCell::new(book));
         let devices = [(); 2].map(|()| {
@@ -137,7 +143,8 @@ impl World {
         }
         let (calls, letters) = (Vec::new(), BTreeMap::new());
         let naps = seed % NAPPING_SEEDS == 1;
-        Ok(World { desks, devices, wire, book, plan, calls, letters, posted: 0, naps })
+        let posted = 0;
+        Ok(World { desks, devices, wire, book, plan, calls, letters, posted, naps, loses_ends })
     }
 
     /// Records an event.
@@ -260,11 +267,23 @@ impl World {
         if self.calls[conn].ending {
             return;
         }
+        let delays = [0, 1].map(|side| if first == Some(side) { 0 } else { self.delay() });
+        self.end_after(conn, delays);
+    }
+
+    /// The control plane ends a connection. Each side learns of it after a time of its own.
+    pub(super) fn end_after(&mut self, conn: usize, delays: [u64; 2]) {
         self.calls[conn].ending = true;
-        for side in 0..2 {
-            let delay = if first == Some(side) { 0 } else { self.delay() };
+        for (side, delay) in delays.into_iter().enumerate() {
             self.post(delay, Letter::Gone(conn, side));
         }
+    }
+
+    /// A mistake of the control plane: only that side learns that the connection has ended.
+    #[cfg(test)]
+    pub(super) fn end_one_side(&mut self, conn: usize, side: usize) {
+        self.calls[conn].ending = true;
+        self.post(0, Letter::Gone(conn, side));
     }
 
     /// One end of a connection fails by itself.
@@ -301,6 +320,9 @@ impl World {
             }
             Letter::Gone(conn, side) => {
                 self.excuse(conn);
+                if self.loses_ends && self.book.borrow_mut().prng.chance(LOST_ODDS) {
+                    return;
+                }
                 let call = &mut self.calls[conn];
                 drop(call.active.take().filter(|_| side == 0));
                 let num = call.controls[side].num();
@@ -420,6 +442,8 @@ impl World {
             Event::TimedOut { .. } => book.counts.timeouts += 1,
             Event::Exhausted { conn, .. } => {
                 book.counts.exhausted += 1;
+                // Its end comes next.
+                book.came += 1;
                 book.conns[conn].excused = true;
             }
             Event::Refused { conn, from, status, .. } => {
