@@ -5,8 +5,9 @@ use core::fmt;
 use super::breach::Breach;
 use crate::wc::Status;
 
-/// A peer: one connection of one worker. A reused number gets a new generation, so an old `PeerId`
-/// names no new peer until 65 536 later ones had its number. Valid only in the worker that gave it.
+/// A peer: one connection of one worker. A reused number gets a new generation, and numbers are
+/// reused in turn. So an old `PeerId` names no new peer, until 65 536 later ones had its number.
+/// Valid only in the worker that gave it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PeerId {
     pub(super) slot: u32,

@@ -2,6 +2,7 @@
 
 use core::net::SocketAddr;
 
+use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
@@ -166,7 +167,8 @@ pub(super) struct Peers<P: Provider> {
     conducts: Vec<Conduct>,
     /// Where the control plane of each peer looks for connections to end. Apart, too.
     closings: Vec<Option<Arc<Closings>>>,
-    free: Vec<u32>,
+    /// The slot that has been free for longest comes first, so that names come again late.
+    free: VecDeque<u32>,
     map: SlotMap,
     /// The slot of the last lookup: the next one is often the same.
     recent: u32,
@@ -197,7 +199,7 @@ impl<P: Provider> Peers<P> {
                 blocked_in: 0,
             })
             .collect();
-        let free = (0..peers).rev().collect();
+        let free = (0..peers).collect();
         let map = SlotMap::new(peers);
         let infos = (0..peers).map(|_| PeerInfo::default()).collect();
         let conducts = (0..peers).map(|_| Conduct::default()).collect();
@@ -223,7 +225,7 @@ impl<P: Provider> Peers<P> {
         grant: PeerResources<P>,
         addr: Option<SocketAddr>,
     ) -> Result<u32, P::Qp> {
-        let Some(slot) = self.free.pop() else { return Err(qp) };
+        let Some(slot) = self.free.pop_front() else { return Err(qp) };
         let Some(peer) = self.slots.get_mut(slot as usize) else { return Err(qp) };
         self.map.insert(num, slot);
         peer.qp = Some(qp);

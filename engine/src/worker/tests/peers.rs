@@ -137,6 +137,21 @@ fn a_peer_that_never_came_up_is_not_reported() {
     assert_eq!(two.worker.peers(), 0);
 }
 
+/// A slot that has just become free is the last to be used again, so old names come again late.
+#[test]
+fn slots_are_used_in_turn() {
+    let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, false));
+    let mut seen = Vec::new();
+    for _ in 0..2 * CONFIG.peers {
+        let nums = connect(&mut one, &mut two);
+        seen.push(one.only_peer().index() as u32);
+        assert!(one.intake.gone(nums.0) && two.intake.gone(nums.1));
+        settle(&mut [&mut one, &mut two]);
+    }
+    let turn: Vec<_> = (0..2 * CONFIG.peers).map(|n| n % CONFIG.peers).collect();
+    assert_eq!(seen, turn);
+}
+
 /// The device has no place for the request that marks the end of a peer's sends. The next turn
 /// posts it again, so the handler need not wait until `Config::drain_turns` are over.
 #[test]
