@@ -89,19 +89,22 @@ impl<P: Provider> Core<P> {
                 told
             }
             Goal::Close => {
-                let over = late || !self.owes_answer(id) && finish.is_finished(&mut self.sender);
-                if over {
+                let done = !self.owes_answer(id) && finish.is_finished(&mut self.sender);
+                if done {
                     self.close(id);
+                } else if late {
+                    self.cut_off(id);
                 }
-                over
+                done || late
             }
             Goal::CloseBoth => {
                 let over = late || finish.is_over(&mut self.sender);
                 if over && let Some(peer) = self.sender.peers.get(id) {
                     // If it is late, nobody may know that everything has arrived.
-                    let in_order = peer.ended_in_order();
-                    let why = if in_order { DownReason::Finished } else { DownReason::Closed };
-                    self.fail(id.slot, why);
+                    match peer.ended_in_order() {
+                        true => self.fail(id.slot, DownReason::Finished),
+                        false => self.cut_off(id),
+                    }
                 }
                 over
             }
@@ -119,6 +122,17 @@ impl<P: Provider> Core<P> {
     pub(super) fn close(&mut self, id: PeerId) {
         if self.sender.peers.get(id).is_some() {
             self.fail(id.slot, DownReason::Closed);
+        }
+    }
+
+    /// Closes a peer that has not taken everything in time.
+    fn cut_off(&mut self, id: PeerId) {
+        if let Some(peer) = self.sender.peers.get(id)
+            && peer.is_up()
+        {
+            self.undone.peers += 1;
+            self.undone.kept += peer.kept as usize;
+            self.fail(id.slot, DownReason::CutOff);
         }
     }
 

@@ -8,6 +8,7 @@ use super::accounts::{Accounts, SendStatus};
 use super::config::{Config, POLL_BATCH};
 use super::credit_return::CreditReturns;
 use super::datagrams::Datagrams;
+use super::drain::Undone;
 use super::early::Early;
 use super::kept::{Kept, KeptMessage};
 use super::mailbox::{Mailbox, OwnMailbox};
@@ -67,6 +68,8 @@ pub(super) struct Core<P: Provider> {
     pub(super) finishing: Vec<Finish>,
     /// The whole worker drains: it also waits for messages that the handler keeps.
     pub(super) draining: bool,
+    /// The peers that were cut off, for the result of a drain.
+    pub(super) undone: Undone,
     pub(super) turn: u64,
     /// Bytes of the longest one-sided request.
     pub(super) message_max: u32,
@@ -104,6 +107,7 @@ impl<P: Provider> Core<P> {
             closing: Vec::with_capacity(config.peers as usize),
             finishing: Vec::with_capacity(2 * config.peers as usize),
             draining: false,
+            undone: Undone::default(),
             turn: 0,
             message_max: caps.message_max,
             config: *config,

@@ -61,14 +61,15 @@ pub(super) fn report_drained<P: Provider, H: Handler<P>>(core: &mut Core<P>, han
     }
 }
 
-/// What was left when the time of [`super::Worker::drain`] was over; all zero: everything ended in
-/// order.
+/// What [`super::Worker::drain`] could not bring to its end in order: when its time was over, and of
+/// peers that it had cut off before ([`DownReason::CutOff`]). All zero: nothing was cut off. Peers
+/// that failed meanwhile are not counted; the handler was told of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Undone {
-    /// Peers that had not got their goodbye.
+    /// Peers that had not taken everything, or had not got their goodbye.
     pub peers: usize,
-    /// Requests with a token that had not ended. The handler was told since of those whose queue
-    /// pair drained in the next 4096 turns.
+    /// Requests with a token that had not ended when the time was over. The handler was told since
+    /// of those whose queue pair drained in the next 4096 turns.
     pub requests: usize,
     /// Messages of those peers that the handler kept, and had not answered.
     pub kept: usize,

@@ -127,6 +127,11 @@ pub enum DownReason {
     /// This side closed it: its handler, [`super::Worker::drain`], or the end of a `Runtime`.
     #[error("this side closed it")]
     Closed,
+    /// This side was ending it in order ([`super::Outbox::finish`], [`super::Worker::drain`], or
+    /// both sides had finished sending), and closed it because that took more than
+    /// `Config::drain_turns` turns. What was accepted for the peer may not have arrived.
+    #[error("the peer did not take everything within Config::drain_turns turns")]
+    CutOff,
     /// The connection ended in order, in one of two ways:
     /// - The peer's worker ended it ([`super::Outbox::finish`], [`super::Worker::drain`]).
     ///   Everything that it had accepted for this side has arrived. Messages of this side that it

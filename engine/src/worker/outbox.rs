@@ -316,7 +316,8 @@ impl<P: Provider> Outbox<'_, P> {
     /// connection ends, and [`super::Handler::on_peer_down`] says
     /// [`Finished`](super::DownReason::Finished) on both sides. If that takes longer than
     /// `Config::drain_turns` turns, this side closes the connection, and its handler hears
-    /// [`Closed`](super::DownReason::Closed) unless the peer has said goodbye.
+    /// [`CutOff`](super::DownReason::CutOff) unless all its own sends are acknowledged, or the peer
+    /// has said goodbye.
     ///
     /// From now on sends, requests (READs and WRITEs too) and replies to this peer are refused with
     /// [`SendError::FinishedSending`], and a verdict of `Reply` counts as `Done`. Nothing bounds
@@ -350,10 +351,10 @@ impl<P: Provider> Outbox<'_, P> {
     /// Closes the connection to a peer when everything that was accepted for it is acknowledged:
     /// messages, replies that wait for room or credit, requests. From now on only replies to
     /// messages of that peer are accepted; other sends and requests get `NotConnected`. It does not
-    /// wait for messages that the handler keeps ([`Outbox::keep`]): answer them first. After
-    /// `Config::drain_turns` turns it closes the connection anyway. In both cases this side's
-    /// handler then gets [`super::Handler::on_peer_down`] with `Closed`; requests that have not
-    /// ended by the limit end before that with an error, usually
+    /// wait for messages that the handler keeps ([`Outbox::keep`]): answer them first. This side's
+    /// handler then gets [`super::Handler::on_peer_down`] with `Closed`. After
+    /// `Config::drain_turns` turns it closes the connection anyway, and the handler gets `CutOff`;
+    /// requests that have not ended by then end before that with an error, usually
     /// [`Status::Flushed`](crate::wc::Status::Flushed).
     pub fn finish(&mut self, peer: PeerId) {
         self.core.finish(peer);

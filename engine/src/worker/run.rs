@@ -4,7 +4,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::drain::{CLOSE_TURNS, Undone};
 use super::handler::Handler;
+use super::message::DownReason;
 use super::outbox::Outbox;
+use super::peers::PeerState;
 use super::turn::Worker;
 use crate::provider::Provider;
 
@@ -41,8 +43,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     ///
     /// `more` is called after every turn and says whether there is time: false closes at once what
     /// is left. A program without a clock can count the calls. A peer that has not acknowledged
-    /// everything after [`Config::drain_turns`](super::Config::drain_turns) turns is closed even if
-    /// there is time. Returns what had not ended by then.
+    /// everything after [`Config::drain_turns`](super::Config::drain_turns) turns is cut off even if
+    /// there is time. Returns what did not end in order, those peers too.
     ///
     /// A worker that is dropped without this call closes its connections at once, and what waits
     /// for its peers may be lost. Its handler hears of nothing. The receives that it has go back to
@@ -63,7 +65,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// ```
     pub fn drain(&mut self, mut more: impl FnMut() -> bool) -> Undone {
         self.core.mailbox.close_to_peers();
-        let mut left = Undone::default();
+        self.core.undone = Undone::default();
         loop {
             // Peers that were admitted before come up now.
             self.core.finish_all();
@@ -73,8 +75,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
                 break;
             }
             if !more() {
-                let (peers, requests, kept) = (self.peers(), self.pending(), self.kept());
-                left = Undone { peers, requests, kept };
+                self.count_undone();
                 break;
             }
         }
@@ -88,7 +89,21 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
         // The peers' control planes learn of the end from this side's, stepped or not.
         self.core.mailbox.watches.look_now();
-        left
+        self.core.undone
+    }
+
+    /// Adds what is left when the time of a drain is over. Peers that were cut off are counted, and
+    /// may still be there.
+    fn count_undone(&mut self) {
+        let (requests, mut undone) = (self.pending(), self.core.undone);
+        for slot in 0..self.core.config.peers {
+            let Some((peer, conduct)) = self.core.sender.peers.conduct(slot) else { continue };
+            if peer.state != PeerState::Free && conduct.why != Some(DownReason::CutOff) {
+                undone.peers += 1;
+                undone.kept += peer.kept as usize;
+            }
+        }
+        self.core.undone = Undone { requests, ..undone };
     }
 
     /// Tells the worker the time, calls the handler for each timer that is due, and returns their

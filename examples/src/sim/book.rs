@@ -314,6 +314,7 @@ impl Book {
         }
         let why = match why {
             DownReason::Closed => "closed",
+            DownReason::CutOff => "cut off",
             DownReason::Finished => "finished",
             DownReason::Disconnected => "disconnected",
             DownReason::Failed(_) => "failed",

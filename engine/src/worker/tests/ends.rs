@@ -160,6 +160,41 @@ fn a_drained_worker_answers_first() {
     }
 }
 
+/// A drain has time, but a peer does not take everything: when `Config::drain_turns` are over it is
+/// cut off, and the drain says so. The other peer's end is in order.
+#[test]
+fn a_drain_counts_peers_that_were_cut_off() {
+    let (mut two, config) = (side(&COUNTED, false), Config { drain_turns: 100, ..COUNTED });
+    for keeps in [false, true] {
+        let mut one = side_of(&config, Slow::default());
+        let mut silent = side(&COUNTED, false);
+        connect(&mut one, &mut silent);
+        connect(&mut one, &mut two);
+        let peer = silent.only_peer();
+        if keeps {
+            silent.worker.outbox().send(peer, b"well").unwrap();
+            silent.worker.turn();
+            one.worker.turn();
+            // It is not answered.
+            assert!(one.worker.handler_mut().kept.take().is_some());
+        } else {
+            let first = one.worker.outbox().peers().next().unwrap();
+            one.worker.outbox().send(first, b"to nobody").unwrap();
+        }
+        let mut left = 20 * config.drain_turns;
+        let undone = one.worker.drain(|| {
+            two.worker.turn();
+            left -= 1;
+            left > 0
+        });
+        assert_eq!(undone, Undone { peers: 1, requests: 0, kept: usize::from(keeps) });
+        assert!(left > 0);
+        let mut down = one.worker.handler().down.clone();
+        down.sort_by_key(|why| *why == DownReason::CutOff);
+        assert_eq!(down, [DownReason::Closed, DownReason::CutOff]);
+    }
+}
+
 /// A control plane that is stepped or not, and the number of looks at it.
 #[derive(Default)]
 struct Plane {

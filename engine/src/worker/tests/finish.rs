@@ -74,6 +74,8 @@ fn an_end_does_not_wait_for_ever() {
         one.intake.next_closing().is_none()
     });
     assert_eq!(turns.count() as u64, CONFIG.drain_turns);
+    settle(&mut [&mut one]);
+    assert_eq!(one.worker.handler().down, [(peer, DownReason::CutOff)]);
     let (num, _) = connect(&mut one, &mut two);
     let peer = one.only_peer();
     one.worker.outbox().send(peer, b"to nobody").unwrap();

@@ -359,7 +359,7 @@ fn a_peer_that_takes_nothing_at_the_end_is_closed_and_has_not_finished() {
     for _ in 0..2000 {
         pair.one.worker.turn();
     }
-    assert_eq!(told(&pair.one), [Finished, Down(DownReason::Closed)]);
+    assert_eq!(told(&pair.one), [Finished, Down(DownReason::CutOff)]);
 }
 
 /// A worker drains that has finished sending to a peer, and keeps a message of it: there is nothing
