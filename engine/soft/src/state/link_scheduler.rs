@@ -206,10 +206,10 @@ impl Links {
         }
     }
 
-    /// Changes whenever this side takes a record of any link, also one without a completion.
-    pub(crate) fn progress(&self) -> u64 {
-        let taken = |link: &Place<Link>| link.rx.at.wrapping_add(link.responses.rx.at);
-        self.table.iter().flatten().map(taken).fold(0, u64::wrapping_add)
+    /// Changes whenever this side takes a record of that link, also one without a completion.
+    pub(crate) fn progress_of(&self, index: usize) -> u64 {
+        let link = self.table.get(index).and_then(Option::as_ref);
+        link.map_or(0, |link| link.rx.at.wrapping_add(link.responses.rx.at))
     }
 
     /// Ring position up to which the requests of a queue pair are known to have succeeded.

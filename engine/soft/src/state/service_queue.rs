@@ -7,8 +7,8 @@ use crate::model::limits::QPS;
 use crate::room::{Room, Take};
 use crate::state::qp::QpContext;
 
-/// The most polls for which the service queue waits: under a stream of messages each poll finds
-/// something. A ring holds as many of the longest lent messages as take about that many polls.
+/// The most polls for which the service queue waits: under a stream of messages each poll may find
+/// something of the same link, or fill its list. A ring holds as many of the longest lent messages as take about that many polls.
 const WAIT_MAX: u32 = 600;
 
 /// The numbers of those queue pairs, in the order in which they are served.
@@ -34,7 +34,7 @@ impl ServiceQueue {
         self.waits > 0
     }
 
-    /// They were served, and something came or not. If not, the service queue waits no more.
+    /// They were served, and something that counts came or not. If not, the service queue waits no more.
     pub(crate) fn links_served(&mut self, came: bool) {
         self.waits = if came { self.waits.saturating_sub(1) } else { 0 };
     }
@@ -42,6 +42,11 @@ impl ServiceQueue {
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.nums.is_empty()
+    }
+
+    /// The numbers, in their order.
+    pub(crate) fn nums(&self) -> &[u32] {
+        &self.nums
     }
 
     #[inline(always)]

@@ -72,19 +72,31 @@ impl DomainState {
     }
 
     /// Completes what peers have acknowledged, and takes what they have sent. The service queue
-    /// goes on once that gives no completion and takes no record: a long message gives one
-    /// completion, after several polls.
+    /// goes on once that leaves room, completes no send to a peer that has left, and takes no
+    /// record of its link: a long message gives one completion, after several polls. What comes
+    /// from others without a pause does not count.
     #[inline(never)]
     fn serve_links_first<S: Sink>(&mut self, sink: &mut S) {
         let DomainState { links, transport, .. } = self;
         for link in links.table.iter_mut().flatten() {
             transport.look_around(link);
         }
-        let (room, before) = (sink.room(), self.links.progress());
+        let before = self.progress_of_departed();
         // The command has made all of them busy.
         self.serve_all(sink);
-        let came = room == 0 || sink.room() < room || self.links.progress() != before;
+        let came = sink.room() == 0 || self.progress_of_departed() != before;
         self.transport.res.service_queue.links_served(came);
+    }
+
+    /// Changes whenever a send to a peer that has left completes, or a record of its link is taken.
+    fn progress_of_departed(&self) -> u64 {
+        let Transport { qps, res } = &self.transport;
+        let scheduled = res.service_queue.nums().iter().filter_map(|num| qps.get(*num));
+        let departed = scheduled.filter(|qp| qp.peer_gone.is_some());
+        let sum = |sum: u64, qp: &QpContext| {
+            sum.wrapping_add(qp.sq.completed.into()).wrapping_add(self.links.progress_of(qp.link))
+        };
+        departed.fold(0, sum)
     }
 }
 

@@ -575,6 +575,38 @@ fn what_others_have_sent_and_taken_comes_before_the_sends_to_a_peer_that_left_fa
     }
 }
 
+/// The other peer sends without a pause. The sends to the peer that left fail all the same, and soon.
+#[test]
+fn a_stream_of_another_peer_does_not_delay_the_sends_to_a_peer_that_left() {
+    for sharing in [Sharing::Exclusive, Sharing::Shared] {
+        let (mut one, mut two, mut three) = (end(CAPS, true), end(CAPS, true), end(CAPS, true));
+        let (cq, poller) = one.nic.create_cq(256, sharing).unwrap();
+        let make = || make_qp(&one.nic, &cq, one.srq.as_ref(), CAPS);
+        let (mut first, second) = (make(), make());
+        (one.qp, one.cq, one.poller) = (second, cq, poller);
+        join(&mut first, &mut three.qp, 7);
+        join(&mut one.qp, &mut two.qp, 7);
+        settle(&mut one, &mut two);
+        let sge = one.sge(0, 8);
+        let send = SendWr { wr_id: 1, op: SendOp::Send, flags: SIGNALED, sge, more: &[] };
+        unsafe { first.post(&[send]) }.unwrap();
+        first.control().peer_left();
+        let mut ends = Vec::new();
+        let polls = (2..1000).take_while(|wr_id| {
+            one.recv(*wr_id, 0, 64);
+            two.send(0, 0, 8, SIGNALED).unwrap();
+            let came = one.poll();
+            assert!(came.iter().any(|wc| wc.wr_id == *wr_id), "the stream does not pause");
+            ends.extend(came.iter().filter(|wc| wc.wr_id == 1).map(|wc| wc.status));
+            two.poll();
+            ends.is_empty()
+        });
+        let polls = polls.count();
+        assert!(polls < 10, "{sharing:?}: {polls} polls");
+        assert_eq!(ends, [Status::RetryExceeded], "{sharing:?}");
+    }
+}
+
 /// A peer sends a message that takes several polls, and leaves. The message completes before the
 /// sends to that peer fail.
 #[test]
