@@ -8,7 +8,6 @@ use super::accounts::{Accounts, SendStatus};
 use super::config::{Config, POLL_BATCH};
 use super::credit_return::CreditReturns;
 use super::datagrams::Datagrams;
-use super::drain::Undone;
 use super::early::Early;
 use super::kept::{Kept, KeptMessage};
 use super::mailbox::{Mailbox, OwnMailbox};
@@ -19,6 +18,7 @@ use super::replies::Replies;
 use super::send_error::SendError;
 use super::sender::Sender;
 use super::timers::Timers;
+use super::undone::Undone;
 use crate::provider::{Caps, Provider};
 use crate::wc::Wc;
 

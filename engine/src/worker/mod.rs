@@ -66,6 +66,7 @@ mod probes;
 mod qp_domain;
 mod send_error;
 mod stats;
+mod undone;
 mod wr_id;
 
 #[cfg(test)]
@@ -81,7 +82,6 @@ pub use self::config::{
 };
 pub use self::config_builder::{Choice, ConfigBuilder, Goal, Report};
 pub use self::datagrams::{Datagram, DestinationId};
-pub use self::drain::Undone;
 pub use self::handler::Handler;
 pub use self::handshake::{
     Greeting, HANDSHAKE_BYTES, HANDSHAKE_VERSION, PEER_DATA_MAX, PeerData, PeerInfo, PrivateData,
@@ -102,4 +102,5 @@ pub use self::shared_state::{Handle, Waker};
 pub use self::stats::Stats;
 pub use self::timers::TimerId;
 pub use self::turn::Worker;
+pub use self::undone::Undone;
 pub use self::watch::Watch;

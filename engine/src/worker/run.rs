@@ -2,12 +2,13 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::drain::{CLOSE_TURNS, Undone};
+use super::drain::CLOSE_TURNS;
 use super::handler::Handler;
 use super::message::DownReason;
 use super::outbox::Outbox;
 use super::peers::PeerState;
 use super::turn::Worker;
+use super::undone::Undone;
 use crate::provider::Provider;
 
 /// While busy, read the clock on every 16th turn.
@@ -43,8 +44,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     ///
     /// `more` is called after every turn and says whether there is time: false closes at once what
     /// is left. A program without a clock can count the calls. A peer that has not acknowledged
-    /// everything after [`Config::drain_turns`](super::Config::drain_turns) turns is cut off even if
-    /// there is time. Returns what did not end in order, those peers too.
+    /// everything after [`Config::drain_turns`](super::Config::drain_turns) turns is cut off even
+    /// if there is time. Returns what did not end in order, those peers too.
     ///
     /// A worker that is dropped without this call closes its connections at once, and what waits
     /// for its peers may be lost. Its handler hears of nothing. The receives that it has go back to

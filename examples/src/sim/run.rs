@@ -10,8 +10,9 @@ use super::device::Planted;
 use super::trace::now;
 use super::world::World;
 
-/// If nothing that is expected has come for this many rounds, the rest never comes. A peer may drain
-/// for 50 000 turns of its worker, and one that waits for credit gets it after 16 384 idle turns.
+/// If nothing that is expected has come for this many rounds, the rest never comes. A peer may
+/// drain for 50 000 turns of its worker, and one that waits for credit gets it after 16 384 idle
+/// turns.
 const ROUNDS_MAX: u32 = 120_000;
 
 /// Rounds at the end: enough for every device to wake, and for every worker to give its last

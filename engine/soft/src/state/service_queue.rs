@@ -8,7 +8,8 @@ use crate::room::{Room, Take};
 use crate::state::qp::QpContext;
 
 /// The most polls for which the service queue waits: under a stream of messages each poll may find
-/// something of the same link, or fill its list. A ring holds as many of the longest lent messages as take about that many polls.
+/// something of the same link, or fill its list. A ring holds as many of the longest lent messages
+/// as take about that many polls.
 const WAIT_MAX: u32 = 600;
 
 /// The numbers of those queue pairs, in the order in which they are served.
@@ -34,7 +35,8 @@ impl ServiceQueue {
         self.waits > 0
     }
 
-    /// They were served, and something that counts came or not. If not, the service queue waits no more.
+    /// They were served, and something that counts came or not. If not, the service queue waits no
+    /// more.
     pub(crate) fn links_served(&mut self, came: bool) {
         self.waits = if came { self.waits.saturating_sub(1) } else { 0 };
     }

@@ -575,7 +575,8 @@ fn what_others_have_sent_and_taken_comes_before_the_sends_to_a_peer_that_left_fa
     }
 }
 
-/// The other peer sends without a pause. The sends to the peer that left fail all the same, and soon.
+/// The other peer sends without a pause. The sends to the peer that left fail all the same, and
+/// soon.
 #[test]
 fn a_stream_of_another_peer_does_not_delay_the_sends_to_a_peer_that_left() {
     for sharing in [Sharing::Exclusive, Sharing::Shared] {

@@ -34,6 +34,7 @@ use crate::provider::{Provider, Qp};
 use crate::wc::Status;
 use crate::worker::accounts::SendStatus;
 use crate::worker::core::Core;
+use crate::wr::{SendFlags, SendOp, SendWr, Sge};
 use doorbell_soft::{Host, LINK_BYTES, LinkShared, Soft, SoftQp, SoftQpEx, SoftQpInit, Wiring};
 
 fn clock() -> u64 {
@@ -145,6 +146,18 @@ impl<H: Handler<Soft>> Side<H> {
 }
 
 impl Side {
+    /// Posts to a peer's queue pair past the worker, until it takes no more.
+    #[expect(unsafe_code, reason = "posts")]
+    fn fill_queue_pair(&mut self, peer: PeerId) {
+        // Requests of no peer that the worker knows.
+        let wr_id = wr_id::send(peer.slot, peer.generation.wrapping_add(1), 0);
+        let (op, flags, sge) = (SendOp::Send, SendFlags::SIGNALED, Sge::default());
+        let wr = SendWr { wr_id, op, flags, sge, more: &[] };
+        let qp = self.worker.core.sender.peers.at(peer.slot).unwrap().qp.as_mut().unwrap();
+        // SAFETY: the requests have no payload; the tests run in one thread.
+        while unsafe { qp.post(&[wr]) }.is_ok() {}
+    }
+
     fn only_peer(&mut self) -> PeerId {
         *self.worker.handler().up.last().unwrap()
     }

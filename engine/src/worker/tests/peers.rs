@@ -2,8 +2,6 @@
 
 use super::*;
 use crate::worker::peers::PeerState;
-use crate::worker::wr_id;
-use crate::wr::{SendFlags, SendOp, SendWr, Sge};
 
 /// A peer that goes is reported once, its slot is reused under a new generation, and its old name
 /// reaches nobody.
@@ -155,7 +153,6 @@ fn slots_are_used_in_turn() {
 /// The device has no place for the request that marks the end of a peer's sends. The next turn
 /// posts it again, so the handler need not wait until `Config::drain_turns` are over.
 #[test]
-#[expect(unsafe_code, reason = "posts past the worker, to fill its queue pair")]
 fn a_mark_of_the_end_that_was_refused_is_posted_again() {
     let (mut one, mut two) = (side(&CONFIG, false), side(&CONFIG, true));
     connect(&mut one, &mut two);
@@ -165,12 +162,7 @@ fn a_mark_of_the_end_that_was_refused_is_posted_again() {
     settle(&mut [&mut one, &mut two]);
     let slot = one.worker.core.sender.peers.at(peer.slot).unwrap();
     assert_eq!(slot.sq.outstanding(), 1);
-    // Requests of no peer that the worker knows.
-    let wr_id = wr_id::send(peer.slot, peer.generation.wrapping_add(1), 0);
-    let (op, flags, sge) = (SendOp::Send, SendFlags::SIGNALED, Sge::default());
-    let wr = SendWr { wr_id, op, flags, sge, more: &[] };
-    // SAFETY: the requests have no payload; the test runs in one thread.
-    while unsafe { slot.qp.as_mut().unwrap().post(&[wr]) }.is_ok() {}
+    one.fill_queue_pair(peer);
     one.worker.outbox().close(peer);
     let slot = one.worker.core.sender.peers.at(peer.slot).unwrap();
     assert!(matches!(slot.state, PeerState::Closing { marked: false, .. }), "{:?}", slot.state);
