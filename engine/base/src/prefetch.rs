@@ -73,7 +73,7 @@ pub fn own(at: *const u8, bytes: usize) {
     #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
     if empty_stores::work() {
         // SAFETY: the processor has the instructions.
-        return unsafe { empty_stores::own(at, bytes) };
+        return unsafe { empty_stores::own(at.addr(), bytes) };
     }
     claim(at, bytes);
 }
@@ -145,7 +145,7 @@ mod empty_stores {
     /// # Safety
     /// [`work`] is true.
     #[target_feature(enable = "avx512f,avx512vl")]
-    pub(super) unsafe fn own(at: *const u8, bytes: usize) {
+    pub(super) unsafe fn own(at: usize, bytes: usize) {
         for ahead in (0..bytes).step_by(LINE) {
             // SAFETY: the mask is empty, so the store writes nothing, and no address is at fault.
             unsafe {

@@ -259,7 +259,7 @@ impl Link {
             // The next doorbell is likely to publish as much.
             match pending {
                 ..CLAIM_MIN => {}
-                ..OWN_BATCH_MAX => self.tx.own(pending),
+                CLAIM_MIN..OWN_BATCH_MAX => self.tx.own(pending),
                 _ => self.tx.claim(pending),
             }
         }
