@@ -39,7 +39,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// Ends all connections in order, and turns meanwhile. The worker takes no new peers from now
     /// on. To each peer goes everything that was accepted for it, and the answers to messages that
     /// the handler keeps ([`super::Outbox::keep`]); then a goodbye, after which the peer's handler
-    /// sees [`DownReason::Finished`](super::DownReason::Finished). This side's handler sees
+    /// sees [`DownReason::Finished`]. This side's handler sees
     /// `Closed`, after every request of that peer has ended.
     ///
     /// `more` is called after every turn and says whether there is time: false closes at once what

@@ -16,8 +16,8 @@ use crate::wr::Sge;
 const EXPECT_MAX: usize = 4096;
 
 /// A copy of this many bytes first gets the lines that it writes, if few blocks are in use. On soft
-/// the peer's core has them too ([`prefetch::own`]). Half a round trip of 4 KiB then takes 420 ns in
-/// place of 490 between near cores, and 1270 in place of 1660 between far ones.
+/// the peer's core has them too ([`prefetch::own`]). Half a round trip of 4 KiB then takes 420 ns
+/// in place of 490 between near cores, and 1270 in place of 1660 between far ones.
 const OWN_MIN: usize = 2048;
 const IN_USE_MAX: u32 = 8;
 

@@ -11,8 +11,8 @@ use crate::state::link::Link;
 pub(crate) const PULL_MAX: u32 = 256 << 10;
 
 /// The shortest lent message for which this side gets the lines of a receive for itself before it
-/// writes there ([`prefetch::own`]). The peer's core has them too, if the program has sent a message
-/// from there.
+/// writes there ([`prefetch::own`]). The peer's core has them too, if the program has sent a
+/// message from there.
 ///
 /// It gets those of the next receive while it waits, as many as a message of the same length fills,
 /// and those of a message's receive before it copies. Between far cores, half a round trip of 4 KiB
