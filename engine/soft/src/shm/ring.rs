@@ -704,8 +704,8 @@ const CLAIM_MAX: u32 = 32 * 64;
 /// then take 0.8 of the time, and 32 bytes 0.72. With 1 KiB, 200 bytes took longer than without.
 const OWN_MAX: u32 = 64 * 64;
 
-/// A list of longer messages does not get them, nor does a batch that is published because no more
-/// may wait: 1 KiB then took 1.05 of the time near and 1.1 far.
+/// A list of longer messages does not get them. A batch does not get them either if it is published
+/// because no more may wait. With them, 1 KiB took 1.05 of the time near and 1.1 far.
 pub(crate) const OWN_MESSAGE_MAX: u32 = 256;
 pub(crate) const OWN_BATCH_MAX: u32 = DEFER_MAX - 1024;
 
