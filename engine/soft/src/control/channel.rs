@@ -3,8 +3,7 @@
 //!
 //! A synchronous id has a private channel, as in librdmacm (ID-4).
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
@@ -14,6 +13,7 @@ use doorbell_fabric::CmError;
 use doorbell_fabric::EventKind;
 
 use super::conn::BACKLOG_PAUSE;
+use super::deadlines::Deadlines;
 use super::end::{Core, End, Raised, State};
 use super::sys::{self, Epoll, READY_MAX, Timer, Waker};
 
@@ -56,7 +56,7 @@ struct Lists {
     members: HashMap<u64, Weak<End>>,
     /// Ends of peers that have not sent their request, with the key of their listener.
     incoming: HashMap<u64, (Arc<End>, u64)>,
-    timers: BinaryHeap<Reverse<(Instant, u64)>>,
+    deadlines: Deadlines,
     /// The time that the timer is set to.
     timer_at: Option<Instant>,
 }
@@ -172,6 +172,7 @@ impl Inner {
             let incoming = std::mem::take(&mut lists.incoming);
             for (key, (incoming, of)) in incoming {
                 if of == end.key {
+                    lists.deadlines.set(key, None);
                     taken.incoming.push(incoming);
                 } else {
                     lists.incoming.insert(key, (incoming, of));
@@ -192,10 +193,12 @@ impl Inner {
             core.unwatch();
             core.channel = None;
         }
+        // A deadline without an end would make the descriptor readable, and no event would come.
+        self.look_at(&core, end.key);
         taken
     }
 
-    /// Watches what an end of this channel waits for now: its socket and its deadline.
+    /// Watches what an end of this channel waits for now: its socket and its deadline, if any.
     pub(super) fn watch(&self, end: &Arc<End>) -> Result<(), CmError> {
         let key = end.key;
         let mut core = end.lock();
@@ -217,16 +220,14 @@ impl Inner {
                 rendezvous.watch_end(fd, key, end);
             }
         }
-        if let Some(deadline) = core.deadline {
-            drop(core);
-            self.look_at(deadline, end.key);
-        }
+        self.look_at(&core, key);
         Ok(())
     }
 
-    /// Looks at an end when its deadline comes.
-    fn look_at(&self, deadline: Instant, key: u64) {
-        self.lists().timers.push(Reverse((deadline, key)));
+    /// Looks at an end when its deadline comes; never, if it has none or is not of this channel.
+    fn look_at(&self, core: &Core, key: u64) {
+        let deadline = core.deadline.filter(|_| self.has(core));
+        self.lists().deadlines.set(key, deadline);
         self.set_timer();
     }
 
@@ -266,7 +267,7 @@ impl Inner {
     fn set_timer(&self) {
         if let Some((_, timer)) = &self.wakers {
             let mut lists = self.lists();
-            let next = lists.timers.peek().map(|Reverse((at, _))| *at);
+            let next = lists.deadlines.first();
             if lists.timer_at != next {
                 lists.timer_at = next;
                 timer.set(next);
@@ -283,7 +284,7 @@ impl Inner {
             if let Some(next) = self.take() {
                 return Ok(Some(next));
             }
-            let timer = self.lists().timers.peek().map(|Reverse((at, _))| *at);
+            let timer = self.lists().deadlines.first();
             let now = Instant::now();
             let until = match (end, timer) {
                 (Some(end), Some(timer)) => Some(end.min(timer)),
@@ -346,8 +347,7 @@ impl Inner {
                 let again = Instant::now() + BACKLOG_PAUSE;
                 core.unwatch();
                 core.deadline = Some(again);
-                drop(core);
-                self.look_at(again, listener.key);
+                self.look_at(&core, listener.key);
                 return Ok(());
             }
             other => other,
@@ -387,9 +387,11 @@ impl Inner {
                 self.raise(listener, Raised { request: Some(end.clone()), ..raised });
             }
             _ => {
-                if end.lock().state != State::Incoming {
+                let core = end.lock();
+                if core.state != State::Incoming {
                     self.lists().incoming.remove(&end.key);
                 }
+                self.look_at(&core, end.key);
             }
         }
         Ok(())
@@ -400,14 +402,7 @@ impl Inner {
         let now = Instant::now();
         let mut any = false;
         loop {
-            let key = {
-                let mut lists = self.lists();
-                match lists.timers.peek() {
-                    Some(Reverse((at, _))) if *at <= now => lists.timers.pop(),
-                    _ => None,
-                }
-            };
-            let Some(Reverse((_, key))) = key else { break };
+            let Some(key) = self.lists().deadlines.take_due(now) else { break };
             any = true;
             let _work = self.work();
             let Some((end, listener)) = self.find(key) else { continue };

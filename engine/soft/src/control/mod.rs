@@ -17,6 +17,7 @@ mod carrier;
 mod channel;
 mod clock;
 mod conn;
+mod deadlines;
 mod device;
 mod end;
 #[cfg(test)]

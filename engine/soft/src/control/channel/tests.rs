@@ -3,12 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use doorbell_fabric::{Channel, CmId, ConnParam, Event, Fabric};
+use doorbell_fabric::{Channel, CmId, ConnParam, Event, Fabric, IdOption};
 
-use super::super::SoftDevice;
 use super::super::sys::Socket;
-use super::super::tests::{Liar, listener, next, request, with_qp};
+use super::super::tests::{Liar, asked, listener, next, request, with_qp};
 use super::super::wire::Message;
+use super::super::{SoftDevice, place};
 use super::*;
 
 /// The end of that id.
@@ -93,6 +93,46 @@ fn mg_3_a_request_that_comes_while_its_listener_moves_is_not_lost() {
         let event = came.pop().unwrap_or_else(|| next(&old));
         assert_eq!(event.kind, EventKind::ConnectRequest);
         assert!(old.0.lists().incoming.is_empty(), "round {round}: it has been reported");
+    }
+}
+
+/// The deadline of an id that has gone or moved, or whose event came in time, makes nothing
+/// readable: a program that polls the channel would then wait for an event that does not come.
+#[test]
+fn a_deadline_that_is_over_makes_no_channel_readable() {
+    let device = SoftDevice::open().unwrap();
+    let [channel, other] = [(); 2].map(|()| device.open_channel().unwrap());
+    for moves in [false, true] {
+        let (listener, liar, mut id) = asked(&device, &channel);
+        let _qp = with_qp(&device, &mut id);
+        // A quarter of a second.
+        id.set_option(IdOption::AckTimeout(16)).unwrap();
+        id.accept(&ConnParam::default()).unwrap();
+        assert!(channel.0.lists().deadlines.first().is_some(), "it waits for the peer");
+        liar.say(&Message::Ready);
+        assert_eq!(next(&channel).kind, EventKind::Established);
+        assert_eq!(channel.0.lists().deadlines.first(), None);
+        id.disconnect().unwrap();
+        assert_eq!(next(&channel).kind, EventKind::Disconnected);
+        let deadline = channel.0.lists().deadlines.first().unwrap();
+        if moves {
+            id.migrate(Some(&other)).unwrap();
+        } else {
+            drop(id);
+        }
+        while Instant::now() <= deadline {
+            thread::yield_now();
+        }
+        assert_eq!(ready(&channel), []);
+        if moves {
+            assert_eq!(next(&other).kind, EventKind::TimewaitExit);
+        }
+        // A peer that has said nothing goes with its listener.
+        let _silent = Liar::connect(&place::name(device.name(), listener.local_addr().unwrap()));
+        assert!(channel.0.next(Some(Duration::ZERO)).unwrap().is_none());
+        assert!(channel.0.lists().deadlines.first().is_some());
+        drop(listener);
+        assert_eq!(channel.0.lists().deadlines.first(), None);
     }
 }
 
