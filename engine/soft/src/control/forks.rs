@@ -1,10 +1,11 @@
 //! Sockets with a name, in children of fork. A name is taken as long as any process has the file of
-//! its socket, and a child gets all files of its parent. So the child puts an unnamed socket in
-//! place of each as soon as it runs: what its parent opened is not for it, and the parent's close
-//! frees the name.
+//! its socket, and a child gets all files of its parent. So a child replaces each of them by an
+//! unnamed socket as soon as it runs. It may not use what its parent opened, and the parent's close
+//! then frees the name.
 #![expect(unsafe_code, reason = "calls in a child of fork")]
 
 use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,13 +16,32 @@ static NAMED: Named = Named { locked: AtomicBool::new(false), list: UnsafeCell::
 /// A list under a lock that one call takes and another gives back: those before and after a fork.
 struct Named {
     locked: AtomicBool,
-    list: UnsafeCell<Vec<RawFd>>,
+    list: UnsafeCell<Vec<Entry>>,
+}
+
+/// A descriptor, and its file. A program may close descriptors that it does not know, and then open
+/// files of its own under their numbers.
+struct Entry {
+    fd: RawFd,
+    file: FileId,
+}
+
+/// Device and inode: no two open files have the same.
+type FileId = (libc::dev_t, libc::ino_t);
+
+/// The file of a descriptor, if it is open. A child of fork may call it.
+fn file_of(fd: RawFd) -> Option<FileId> {
+    let mut stat = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: fstat writes one stat through the pointer; one of zeros is valid too.
+    let (answer, stat) = unsafe { (libc::fstat(fd, stat.as_mut_ptr()), stat.assume_init()) };
+    (answer == 0).then_some((stat.st_dev, stat.st_ino))
 }
 
 // SAFETY: whoever has set `locked` has `list` alone.
 unsafe impl Sync for Named {}
 
-/// As long as it lives, no child begins. A socket gets its name, or is closed, meanwhile.
+/// As long as it lives, no child begins. A socket gets its name, or a socket with a name is closed,
+/// meanwhile.
 pub(super) struct Locked(());
 
 pub(super) fn lock() -> Locked {
@@ -41,19 +61,21 @@ fn wait() -> Locked {
 }
 
 impl Locked {
-    fn list(&mut self) -> &mut Vec<RawFd> {
+    fn list(&mut self) -> &mut Vec<Entry> {
         // SAFETY: locked.
         unsafe { &mut *NAMED.list.get() }
     }
 
     /// That socket has a name.
     pub(super) fn add(&mut self, fd: RawFd) {
-        self.list().push(fd);
+        if let Some(file) = file_of(fd) {
+            self.list().push(Entry { fd, file });
+        }
     }
 
-    /// That socket is about to be closed. Most have no name.
+    /// That socket, which has a name, is about to be closed.
     pub(super) fn remove(&mut self, fd: RawFd) {
-        self.list().retain(|named| *named != fd);
+        self.list().retain(|named| named.fd != fd);
     }
 }
 
@@ -77,16 +99,19 @@ unsafe extern "C" fn child() {
     if named.list().is_empty() {
         return;
     }
-    // SAFETY: takes numbers only. The descriptors are of sockets in this process, which keep their
-    // numbers.
+    // SAFETY: takes numbers only. `Socket` owns the descriptors that are replaced, and takes them
+    // off the list before it closes them. If the program has closed one all the same, `file_of`
+    // finds that the number has another file, which stays. No other thread runs in this process.
     unsafe {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         let unnamed = libc::socket(libc::AF_UNIX, kind, 0);
         if unnamed < 0 {
             return;
         }
-        for fd in named.list().drain(..) {
-            libc::dup3(unnamed, fd, libc::O_CLOEXEC);
+        for Entry { fd, file } in named.list().drain(..) {
+            if file_of(fd) == Some(file) {
+                libc::dup3(unnamed, fd, libc::O_CLOEXEC);
+            }
         }
         libc::close(unnamed);
     }

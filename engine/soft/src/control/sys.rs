@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use doorbell_fabric::Credentials;
@@ -149,7 +150,11 @@ pub(super) fn may_be_huge(file: &File) -> bool {
 
 /// A socket of whole messages.
 #[derive(Debug)]
-pub(super) struct Socket(ManuallyDrop<OwnedFd>);
+pub(super) struct Socket {
+    fd: ManuallyDrop<OwnedFd>,
+    /// Children of fork must not keep its file: see [`forks`].
+    is_named: AtomicBool,
+}
 
 /// What a receive found.
 pub(super) enum Received {
@@ -171,17 +176,17 @@ impl Socket {
     }
 
     fn of(fd: OwnedFd) -> Socket {
-        Socket(ManuallyDrop::new(fd))
+        Socket { fd: ManuallyDrop::new(fd), is_named: AtomicBool::new(false) }
     }
 
     pub(super) fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.fd.as_raw_fd()
     }
 
     /// A second descriptor of its file.
     #[cfg(test)]
     pub(super) fn shared(&self) -> io::Result<Socket> {
-        self.0.try_clone().map(Socket::of)
+        self.fd.try_clone().map(Socket::of)
     }
 
     /// Takes an abstract name; `AddrInUse` if somebody has it.
@@ -191,6 +196,7 @@ impl Socket {
         // SAFETY: `address` is a sockaddr_un, and its first `length` bytes are set.
         answer(unsafe { libc::bind(self.fd(), (&raw const address).cast(), length) })?;
         named.add(self.fd());
+        self.is_named.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -338,10 +344,14 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let mut named = forks::lock();
-        named.remove(self.fd());
+        // A thread that closes the socket of a connection waits for no fork.
+        let _locked = self.is_named.get_mut().then(|| {
+            let mut named = forks::lock();
+            named.remove(self.fd());
+            named
+        });
         // SAFETY: it is dropped once, here.
-        unsafe { ManuallyDrop::drop(&mut self.0) };
+        unsafe { ManuallyDrop::drop(&mut self.fd) };
     }
 }
 
