@@ -125,13 +125,13 @@ impl<P: Provider> Core<P> {
         }
     }
 
-    /// Closes a peer that has not taken everything in time.
+    /// Closes a peer whose end takes too long: it has not taken everything, or the handler keeps a
+    /// message of it.
     fn cut_off(&mut self, id: PeerId) {
         if let Some(peer) = self.sender.peers.get(id)
             && peer.is_up()
         {
-            self.undone.peers += 1;
-            self.undone.kept += peer.kept as usize;
+            self.undone.add(peer.kept);
             self.fail(id.slot, DownReason::CutOff);
         }
     }

@@ -129,8 +129,9 @@ pub enum DownReason {
     Closed,
     /// This side was ending it in order ([`super::Outbox::finish`], [`super::Worker::drain`], or
     /// both sides had finished sending), and closed it because that took more than
-    /// `Config::drain_turns` turns. What was accepted for the peer may not have arrived.
-    #[error("the peer did not take everything within Config::drain_turns turns")]
+    /// `Config::drain_turns` turns: the peer did not take everything, or the handler did not answer
+    /// a message that it kept. What was accepted for the peer may not have arrived.
+    #[error("its end took more than Config::drain_turns turns")]
     CutOff,
     /// The connection ended in order, in one of two ways:
     /// - The peer's worker ended it ([`super::Outbox::finish`], [`super::Worker::drain`]).

@@ -66,7 +66,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// ```
     pub fn drain(&mut self, mut more: impl FnMut() -> bool) -> Undone {
         self.core.mailbox.close_to_peers();
-        self.core.undone = Undone::default();
+        self.count_cut_off();
         loop {
             // Peers that were admitted before come up now.
             self.core.finish_all();
@@ -93,18 +93,30 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.undone
     }
 
-    /// Adds what is left when the time of a drain is over. Peers that were cut off are counted, and
-    /// may still be there.
-    fn count_undone(&mut self) {
-        let (requests, mut undone) = (self.pending(), self.core.undone);
+    /// When a drain begins: counts the peers that were cut off before, and whose end the handler
+    /// has not been told yet.
+    fn count_cut_off(&mut self) {
+        let mut undone = Undone::default();
         for slot in 0..self.core.config.peers {
             let Some((peer, conduct)) = self.core.sender.peers.conduct(slot) else { continue };
-            if peer.state != PeerState::Free && conduct.why != Some(DownReason::CutOff) {
-                undone.peers += 1;
-                undone.kept += peer.kept as usize;
+            let is_closing = matches!(peer.state, PeerState::Closing { .. });
+            if is_closing && conduct.why == Some(DownReason::CutOff) {
+                undone.add(peer.kept);
             }
         }
-        self.core.undone = Undone { requests, ..undone };
+        self.core.undone = undone;
+    }
+
+    /// When the time of a drain is over: adds what is left. Peers that close were counted when they
+    /// were cut off, or have failed, or ended in order.
+    fn count_undone(&mut self) {
+        self.core.undone.requests = self.pending();
+        for slot in 0..self.core.config.peers {
+            let Some(peer) = self.core.sender.peers.at(slot) else { continue };
+            if matches!(peer.state, PeerState::Admitted | PeerState::Up) {
+                self.core.undone.add(peer.kept);
+            }
+        }
     }
 
     /// Tells the worker the time, calls the handler for each timer that is due, and returns their

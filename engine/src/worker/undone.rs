@@ -1,8 +1,8 @@
 //! What a drain leaves undone.
 
-/// What [`super::Worker::drain`] could not bring to its end in order: when its time was over, and
-/// of peers that it had cut off before ([`super::DownReason::CutOff`]). All zero: nothing was cut
-/// off. Peers that failed meanwhile are not counted; the handler was told of them.
+/// What [`super::Worker::drain`] did not end in order. It counts the peers that were left when its
+/// time was over, and those whose end took too long ([`super::DownReason::CutOff`]). If nothing was
+/// cut off, all are zero. Peers that failed meanwhile are not counted; the handler hears of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Undone {
     /// Peers that had not taken everything, or had not got their goodbye.
@@ -12,4 +12,12 @@ pub struct Undone {
     pub requests: usize,
     /// Messages of those peers that the handler kept, and had not answered.
     pub kept: usize,
+}
+
+impl Undone {
+    /// One more peer, with that many kept messages.
+    pub(super) fn add(&mut self, kept: u32) {
+        self.peers += 1;
+        self.kept += kept as usize;
+    }
 }

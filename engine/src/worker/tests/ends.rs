@@ -195,6 +195,32 @@ fn a_drain_counts_peers_that_were_cut_off() {
     }
 }
 
+/// A drain counts a peer that was cut off before and whose queue pair still drains, but none that
+/// the handler closed or that has left.
+#[test]
+fn a_drain_counts_only_what_it_cuts_off() {
+    let config = Config { drain_turns: 100, ..COUNTED };
+    for (how, peers) in [(DownReason::CutOff, 1), (DownReason::Closed, 0)] {
+        let (mut one, mut silent) = (side(&config, false), side(&config, false));
+        connect(&mut one, &mut silent);
+        let peer = one.only_peer();
+        one.worker.outbox().send(peer, b"to nobody").unwrap();
+        if how == DownReason::CutOff {
+            one.worker.outbox().finish(peer);
+            while one.intake.next_closing().is_none() {
+                one.worker.turn();
+            }
+        } else {
+            one.worker.outbox().flush();
+            one.worker.outbox().close(peer);
+        }
+        assert_eq!(one.worker.handler().down, []);
+        let undone = one.worker.drain(|| false);
+        assert_eq!(one.worker.handler().down, [(peer, how)]);
+        assert_eq!(undone, Undone { peers, requests: 0, kept: 0 });
+    }
+}
+
 /// A control plane that is stepped or not, and the number of looks at it.
 #[derive(Default)]
 struct Plane {
