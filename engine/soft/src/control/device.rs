@@ -70,8 +70,8 @@ impl SoftDevice {
     }
 
     /// Calls `told` with the number of each receive that ends without a completion that anybody can
-    /// poll, because its queue pair is destroyed or reset. Of shared completion queues only. `told`
-    /// must not use this device.
+    /// poll, because its queue pair is destroyed or reset. It tells only of receives whose
+    /// completions go to a shared completion queue. `told` must not use this device.
     pub fn tell_lost_receives(&self, told: impl Fn(u64) + Send + 'static) {
         let listen = |state: &mut DomainState| state.transport.res.lost_receives.listen(told);
         self.1.shared.enter_shared(listen);

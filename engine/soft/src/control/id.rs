@@ -663,7 +663,7 @@ impl CmId<SoftDevice> for SoftId {
         if state != State::HungUp || self.synchronous {
             self.answer(raised);
         }
-        // It watches the deadline alone.
+        // The channel now watches only the deadline.
         self.channel.watch(&self.end)
     }
 
