@@ -109,7 +109,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
 
     /// When the time of a drain is over: adds what is left. Peers that close were counted when they
     /// were cut off, or have failed, or ended in order.
-    fn count_undone(&mut self) {
+    pub(super) fn count_undone(&mut self) {
         self.core.undone.requests = self.pending();
         for slot in 0..self.core.config.peers {
             let Some(peer) = self.core.sender.peers.at(slot) else { continue };
