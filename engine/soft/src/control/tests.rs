@@ -766,3 +766,31 @@ fn only_its_maker_ends_a_listener() {
     let refused = Socket::new().unwrap().connect(&name).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
 }
+
+/// A program closes the descriptor of a named socket and opens its own under the number: that stays
+/// open in a child.
+#[test]
+#[expect(unsafe_code, reason = "a child of fork")]
+fn a_child_keeps_a_file_that_took_the_number_of_a_named_socket() {
+    let named = Socket::new().unwrap();
+    named.bind(&format!("doorbell-test/{}/taken", std::process::id())).unwrap();
+    let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    // SAFETY: numbers only. Nobody uses the named socket meanwhile, which closes its number later.
+    assert_eq!(unsafe { libc::dup2(theirs.as_raw_fd(), named.fd()) }, named.fd());
+    drop(theirs);
+    // SAFETY: the child makes system calls, no more.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: reads one byte, and ends the child without the parent's handlers.
+        unsafe {
+            libc::write(named.fd(), [7_u8].as_ptr().cast(), 1);
+            libc::_exit(0);
+        }
+    }
+    drop(named);
+    let mut said = Vec::new();
+    ours.read_to_end(&mut said).unwrap();
+    // SAFETY: the status is not asked for.
+    assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+    assert_eq!(said, [7]);
+}
