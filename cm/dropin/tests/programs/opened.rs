@@ -2,6 +2,7 @@
 //! `dlvsym` or `dlsym`.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -151,47 +152,106 @@ fn with_another_device_programs_open_the_real_library() {
     assert!(end.success().contains("found in libibverbs.so.1"));
 }
 
-/// The same program, linked to the libraries or not, where they are not installed: their files
-/// are hidden from it.
-#[test]
-fn programs_run_without_the_real_libraries() {
-    let probe = Command::new("unshare").args(["-rm", "true"]).output();
-    if !probe.is_ok_and(|probe| probe.status.success()) {
-        println!("skipped: this system does not allow a mount namespace (unshare -rm)");
-        return;
-    }
-    let Some(opens) = built("opens-none", &format!("{START}{VERBS}"), &[]) else { return };
-    let links = ["-Wl,--no-as-needed", "-libverbs", "-lrdmacm"];
-    let linked = built("linked", &format!("#define LINKED\n{START}{VERBS}"), &links).unwrap();
-    let hide = "\
+/// Hides the files of the real libraries from a command that follows; ends with 77 if it cannot.
+const HIDE: &str = "\
 for file in /lib/*/libibverbs.so.1 /lib/*/librdmacm.so.1; do
     mount --bind /dev/null $(readlink -f $file) || exit 77
 done
 exec \"$@\"";
-    for program in [&opens, &linked] {
-        let (hidden, program) = (["-rm", "sh", "-c", hide, "sh"], program.to_str().unwrap());
-        let mut bare = Command::new("unshare");
-        let bare = bare.args(hidden).arg(program).arg("libibverbs.so.1").output().unwrap();
-        if bare.status.code() == Some(77) {
-            println!("skipped: the files of the libraries cannot be hidden (mount)");
-            return;
-        }
+
+/// A command without the real libraries.
+fn hidden() -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", HIDE, "sh"]);
+    command
+}
+
+/// False: this system does not let a test hide files, which is said.
+fn can_hide() -> bool {
+    let can = |mut command: Command| command.output().is_ok_and(|done| done.status.success());
+    let mut probe = Command::new("unshare");
+    probe.args(["-rm", "true"]);
+    let mut all = hidden();
+    all.arg("true");
+    let can = can(probe) && can(all);
+    if !can {
+        println!("skipped: the files of the libraries cannot be hidden (unshare -rm, mount)");
+    }
+    can
+}
+
+/// The same program, linked to the libraries or not.
+fn opens_and_linked() -> Option<[PathBuf; 2]> {
+    let links = ["-Wl,--no-as-needed", "-libverbs", "-lrdmacm"];
+    Some([
+        built("opens-none", &format!("{START}{VERBS}"), &[])?,
+        built("linked", &format!("#define LINKED\n{START}{VERBS}"), &links)?,
+    ])
+}
+
+/// `doorbell run -- PROGRAM libibverbs.so.1` without the real libraries.
+fn hidden_run(program: &Path, environment: &[(&str, &Path)]) -> String {
+    let over = command(&[program.to_str().unwrap(), "libibverbs.so.1"]).unwrap();
+    let _turn = turn();
+    let mut all = hidden();
+    all.arg(over.get_program()).args(over.get_args()).env_remove("XDG_RUNTIME_DIR");
+    all.envs(over.get_envs().map(|(name, value)| (name, value.unwrap())));
+    all.envs(environment.iter().copied());
+    Side::start(all).end().success()
+}
+
+const WITHOUT: &str = "found in libdoorbell_dropin.so\ndevice soft0\narrived: a message\n";
+
+/// The libraries are not installed: their files are hidden.
+#[test]
+fn programs_run_without_the_real_libraries() {
+    let Some(programs) = opens_and_linked().filter(|_| can_hide()) else { return };
+    for program in &programs {
+        let bare = hidden().arg(program).arg("libibverbs.so.1").output().unwrap();
         // The loader says so on standard error, `dlerror` on standard output.
         let said = [&bare.stdout[..], &bare.stderr].concat();
         let said = String::from_utf8_lossy(&said);
         assert!(!bare.status.success(), "the libraries are not hidden: {bare:?}");
         assert!(said.contains(": file too short"), "the loader has found them: {bare:?}");
-        let Some(over) = command(&[program, "libibverbs.so.1"]) else { return };
-        let _turn = turn();
-        let mut all = Command::new("unshare");
-        all.args(hidden).arg(over.get_program()).args(over.get_args());
-        for (name, value) in over.get_envs() {
-            all.env(name, value.unwrap());
-        }
-        let text = Side::start(all).end().success();
-        let found = "found in libdoorbell_dropin.so\ndevice soft0\narrived: a message\n";
-        assert!(text.contains(found), "{text}");
+        let text = hidden_run(program, &[]);
+        assert!(text.contains(WITHOUT) && !text.contains("warning: not installed"), "{text}");
     }
+}
+
+/// A file lies in the place of the folder that gives the drop-in the names of the real libraries.
+#[test]
+fn without_room_beside_the_library_another_folder_or_none_is_used() {
+    let Some([opens, linked]) = opens_and_linked().filter(|_| can_hide()) else { return };
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("no-room");
+    let runtime = folder.join("runtime");
+    fs::create_dir_all(&runtime).unwrap();
+    fs::write(folder.join("doorbell-stand-in"), "").unwrap();
+    let copy = folder.join("libdoorbell_dropin.so");
+    let _ = fs::remove_file(&copy);
+    fs::copy(library(), &copy).unwrap();
+    let text = hidden_run(&opens, &[("DOORBELL_DROPIN", &copy)]);
+    let warning = "warning: not installed: libibverbs.so.1, librdmacm.so.1";
+    assert!(text.contains(WITHOUT) && text.contains(warning), "{text}");
+    let text = hidden_run(&linked, &[("DOORBELL_DROPIN", &copy), ("XDG_RUNTIME_DIR", &runtime)]);
+    assert!(text.contains(WITHOUT) && !text.contains(warning), "{text}");
+}
+
+/// A shell may still have the folders of an earlier `doorbell env`.
+#[test]
+fn a_library_that_is_installed_later_is_not_hidden() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("stale");
+    let stale = folder.join("doorbell-stand-in/libibverbs.so.1");
+    fs::create_dir_all(&stale).unwrap();
+    let link = stale.join("libibverbs.so.1");
+    let _ = fs::remove_file(&link);
+    symlink(library(), link).unwrap();
+    let Some(mut command) = command(&["sh", "-c", "echo path $LD_LIBRARY_PATH"]) else { return };
+    command.env(
+        "LD_LIBRARY_PATH",
+        std::env::join_paths([stale.as_path(), Path::new("/one")]).unwrap(),
+    );
+    let text = Side::start(command).end().success();
+    assert!(text.contains("path ") && text.contains("/one\n") && !text.contains("stale"), "{text}");
 }
 
 /// The folder that gives the drop-in the names of the real libraries does not count for them.

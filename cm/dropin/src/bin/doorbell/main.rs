@@ -1,17 +1,16 @@
 //! `doorbell run -- PROGRAM ARGS…` runs a program for RDMA over the software device; `doorbell env`
 //! prints the setting that does so, for scripts.
 
-#![expect(unsafe_code, reason = "the C library knows whether it finds a library")]
+mod stand_in;
 
 use std::env;
-use std::ffi::{CStr, OsStr, OsString};
-use std::fs;
-use std::io;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+
+use stand_in::{SEARCHED, search_path, without_stand_ins};
 
 /// The file name of the library.
 const LIBRARY: &str = "libdoorbell_dropin.so";
@@ -25,6 +24,10 @@ doorbell run -- PROGRAM ARGS…   runs a program for RDMA over the software devi
 doorbell env                    prints the setting that does so:  eval \"$(doorbell env)\"";
 
 fn main() -> ExitCode {
+    if let Err(cause) = search_anew() {
+        eprintln!("doorbell: {cause}");
+        return ExitCode::from(2);
+    }
     let mut args = env::args_os().skip(1);
     let command = args.next();
     let rest: Vec<OsString> = args.collect();
@@ -45,6 +48,20 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Starts this program anew if its search path has stand-ins of an earlier `doorbell env`. The loader
+/// reads the path at the start only, and would take a stand-in for an installed library.
+fn search_anew() -> Result<(), String> {
+    let Some(old) = env::var_os(SEARCHED) else { return Ok(()) };
+    let new = without_stand_ins(&old);
+    if new == old {
+        return Ok(());
+    }
+    let own = env::current_exe();
+    let own = own.map_err(|cause| format!("cannot find this program's own path ({cause})"))?;
+    let cause = Command::new(&own).args(env::args_os().skip(1)).env(SEARCHED, new).exec();
+    Err(format!("cannot run {}: {cause}", own.display()))
 }
 
 /// Where the library lies: as the environment says, beside this program, or in the folder `lib`
@@ -91,68 +108,6 @@ fn others() -> Option<OsString> {
     (!kept.is_empty()).then(|| OsString::from_vec(kept.join(&b':')))
 }
 
-/// The real libraries, by the names that programs ask for.
-const REAL: [&CStr; 2] = [c"libibverbs.so.1", c"librdmacm.so.1"];
-/// The folder beside the library that has these names for it.
-const STAND_IN: &str = "doorbell-stand-in";
-/// Where programs look for libraries first.
-const SEARCHED: &str = "LD_LIBRARY_PATH";
-
-/// True if the real library is installed. This program may itself run over the drop-in, whose
-/// `dlopen` would open the drop-in.
-fn is_installed(name: &CStr) -> bool {
-    // SAFETY: a text that ends with a zero. Loading runs the library's own initialisation.
-    let handle = unsafe { libc::dlmopen(libc::LM_ID_BASE, name.as_ptr(), libc::RTLD_LAZY) };
-    !handle.is_null()
-}
-
-/// The value of `LD_LIBRARY_PATH` if a real library is missing. A program that is linked to it then
-/// starts nevertheless: the folder that comes first gives its name to the drop-in.
-fn search_path(library: &Path) -> Result<Option<OsString>, String> {
-    let missing: Vec<&CStr> = REAL.into_iter().filter(|name| !is_installed(name)).collect();
-    if missing.is_empty() {
-        return Ok(None);
-    }
-    let library = library.canonicalize().map_err(|cause| cannot("find", library, &cause))?;
-    let folder = library.with_file_name(STAND_IN);
-    let there = |made: io::Result<()>| match made {
-        Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        made => made,
-    };
-    there(fs::create_dir(&folder)).map_err(|cause| cannot("make", &folder, &cause))?;
-    // The folder can move together with the library.
-    let target = Path::new("..").join(library.file_name().unwrap_or_default());
-    for name in missing {
-        let link = folder.join(OsStr::from_bytes(name.to_bytes()));
-        if fs::read_link(&link).is_ok_and(|old| old != target) {
-            // If that fails, so does the next step.
-            let _ = fs::remove_file(&link);
-        }
-        there(symlink(&target, &link)).map_err(|cause| cannot("make", &link, &cause))?;
-    }
-    let mut value = folder.into_os_string();
-    if let Some(others) = env::var_os(SEARCHED).filter(|others| !others.is_empty()) {
-        value.push(":");
-        value.push(others);
-    }
-    Ok(Some(value))
-}
-
-/// A value of `LD_LIBRARY_PATH` without the folder that names the drop-in.
-fn without_stand_in(value: &OsStr) -> Result<OsString, String> {
-    let others = env::split_paths(value).filter(|folder| !folder.ends_with(STAND_IN));
-    env::join_paths(others).map_err(|cause| format!("{SEARCHED}: {cause}"))
-}
-
-fn cannot(verb: &str, path: &Path, cause: &io::Error) -> String {
-    format!(
-        "a real library of rdma-core is missing, and this cannot {verb} {}, which gives its name \
-         to the drop-in: {cause}; install rdma-core's libraries, or put {LIBRARY} into a folder \
-         that you may write to, and set {WHERE}",
-        path.display()
-    )
-}
-
 /// UCX drops datagrams whose header is not that of its own vendor's NICs, unless this is said.
 const UCX_HEADER: (&str, &str) = ("UCX_UD_VERBS_ETH_DGID_CHECK", "n");
 
@@ -175,15 +130,12 @@ fn run(program: &OsStr, args: &[OsString]) -> Result<(), String> {
             Some(others) => command.env("LD_PRELOAD", others),
             None => command.env_remove("LD_PRELOAD"),
         };
-        if let Some(searched) = env::var_os(SEARCHED) {
-            command.env(SEARCHED, without_stand_in(&searched)?);
-        }
         let cause = command.exec();
         return Err(format!("cannot run {}: {cause}", program.display()));
     }
     let library = library()?;
     command.env("LD_PRELOAD", preload(&library));
-    if let Some(path) = search_path(&library)? {
+    if let Some(path) = search_path(&library) {
         command.env(SEARCHED, path);
     }
     if env::var_os(UCX_HEADER.0).is_none() {
@@ -195,7 +147,9 @@ fn run(program: &OsStr, args: &[OsString]) -> Result<(), String> {
 
 fn print_env() -> Result<(), String> {
     let library = library()?;
-    let all = [("LD_PRELOAD", Some(preload(&library))), (SEARCHED, search_path(&library)?)];
+    // The shell may still have a path with stand-ins, which this program has started without.
+    let searched = search_path(&library).or_else(|| env::var_os(SEARCHED));
+    let all = [("LD_PRELOAD", Some(preload(&library))), (SEARCHED, searched)];
     for (name, value) in all {
         let Some(value) = value else { continue };
         let value = value.to_str().ok_or_else(|| format!("{name} would not be text"))?;
