@@ -24,8 +24,9 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// Where it is mapped now: the program may have moved it, or made it longer.
-    pub(crate) fn areas(&self) -> Vec<Area> {
+    /// Where it is mapped now: the program may have moved it, or made it longer. `None` if the map
+    /// cannot be read.
+    pub(crate) fn areas(&self) -> Option<Vec<Area>> {
         areas_of(&[self.inode])
     }
 
@@ -42,9 +43,24 @@ impl Range {
         next >= self.end
     }
 
-    /// True if the program has not unmapped it, nor a part of it.
+    /// True if the program has not unmapped it, nor a part of it. False if that is not known.
     pub(crate) fn is_in_place(&self) -> bool {
-        self.lies_in(&self.areas())
+        self.areas().is_some_and(|areas| self.lies_in(&areas))
+    }
+
+    /// Where it was mapped; `None` if that cannot be read now.
+    fn recorded(&self) -> Option<Area> {
+        let (start, end) = (self.start, self.end);
+        // SAFETY: changes no byte. It fails if a page is not mapped, or may not be read.
+        let answer =
+            unsafe { libc::madvise(start as *mut _, end - start, libc::MADV_POPULATE_READ) };
+        (answer == 0).then_some(Area {
+            start,
+            end,
+            is_private: false,
+            inode: self.inode,
+            offset: 0,
+        })
     }
 }
 
@@ -62,7 +78,7 @@ pub(crate) struct Ranges {
 
 struct Inner {
     list: Vec<Range>,
-    /// The memfds of ranges that are no more, which may still be mapped.
+    /// The memfds that may still be mapped although their ranges have no regions left.
     left: Vec<u64>,
     /// Between the calls before and after a fork.
     copies: Vec<(usize, Pages)>,
@@ -100,15 +116,20 @@ impl Locked<'_> {
     /// Some of a range's memfd stays mapped, although the range has no more regions.
     pub(crate) fn leave(&mut self, inode: u64) {
         self.left().push(inode);
-        let mapped = areas_of(self.left());
+        // Without the map all stay in the list.
+        let Some(mapped) = areas_of(self.left()) else { return };
         self.left().retain(|inode| mapped.iter().any(|area| area.inode == *inode));
     }
 
-    /// All shared pages of this process.
+    /// All shared pages of this process. If the map cannot be read, those of ranges in their places.
     fn areas(&mut self) -> Vec<Area> {
         let mut inodes = self.left().clone();
         inodes.extend(self.list().iter().map(|range| range.inode));
-        if inodes.is_empty() { Vec::new() } else { areas_of(&inodes) }
+        if inodes.is_empty() {
+            return Vec::new();
+        }
+        let recorded = || self.list().iter().filter_map(Range::recorded).collect();
+        areas_of(&inodes).unwrap_or_else(recorded)
     }
 
     fn copies(&mut self) -> &mut Vec<(usize, Pages)> {

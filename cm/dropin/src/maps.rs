@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// How the memfds of [`crate::shared`] are called.
+/// The path that the kernel shows for the memfds of [`crate::shared`].
 const SHARED_NAME: &str = "/memfd:doorbell-program";
 
 /// A part of the address space.
@@ -18,15 +18,32 @@ pub(crate) struct Area {
     pub(crate) offset: u64,
 }
 
-/// The areas that those addresses lie in; `None` if some lie in none.
+#[cfg(test)]
+thread_local! {
+    /// This thread cannot read the map.
+    pub(crate) static UNREADABLE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// The kernel's text; `None` if it cannot be read, as without `/proc` or a free descriptor. Paths
+/// need not be UTF-8.
+fn read() -> Option<String> {
+    #[cfg(test)]
+    if UNREADABLE.get() {
+        return None;
+    }
+    let bytes = fs::read("/proc/self/maps").ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The areas that those addresses lie in; `None` if some lie in none, or the map cannot be read.
 pub(crate) fn areas(start: usize, end: usize) -> Option<Vec<Area>> {
-    find(&fs::read_to_string("/proc/self/maps").ok()?, start, end)
+    find(&read()?, start, end)
 }
 
 /// All readable areas of those files among the memfds of [`crate::shared`], by address. Peers' are
-/// named alike.
-pub(crate) fn areas_of(inodes: &[u64]) -> Vec<Area> {
-    find_shared(&fs::read_to_string("/proc/self/maps").unwrap_or_default(), inodes)
+/// named alike. `None` if the map cannot be read: they may be mapped then.
+pub(crate) fn areas_of(inodes: &[u64]) -> Option<Vec<Area>> {
+    Some(find_shared(&read()?, inodes))
 }
 
 fn find_shared(map: &str, inodes: &[u64]) -> Vec<Area> {

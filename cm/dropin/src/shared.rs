@@ -147,9 +147,10 @@ fn new_file(length: usize) -> Option<File> {
 }
 
 /// Moves a range back into private memory. It stays shared if the program has unmapped a part of
-/// it: there may be other memory now. False if some of its memfd is still mapped.
+/// it: there may be other memory now. False if some of its memfd is still mapped, or may be.
 fn move_back(range: &Range) -> bool {
-    let (areas, length) = (range.areas(), range.end - range.start);
+    let Some(areas) = range.areas() else { return false };
+    let length = range.end - range.start;
     let moved = range.lies_in(&areas).then(|| {
         let copy = Pages::new(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, length)?;
         let held = Held::new(range.start, length)?;

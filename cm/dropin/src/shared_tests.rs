@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use super::*;
+use crate::maps::UNREADABLE;
 use crate::pages::can_hold;
 
 /// Fresh memory of a program.
@@ -148,7 +149,7 @@ fn a_child_has_memory_of_its_own() {
     assert_eq!(memory.word(0).load(Ordering::Relaxed), 4, "the parent's is still shared");
 }
 
-/// Also when its regions have gone.
+/// The same holds after the last region of the range has gone.
 #[test]
 fn a_child_has_memory_of_its_own_where_a_range_has_grown() {
     if !can_share() {
@@ -183,6 +184,37 @@ fn a_child_has_memory_of_its_own_where_a_range_has_grown() {
         assert_eq!(status, 0, "the child saw what its parent wrote later");
         let ours = words.iter().all(|at| check(at + 1, 0));
         assert!(ours, "the parent sees what its child wrote");
+        drop(share);
+    }
+}
+
+/// A region may end, and the program may fork, while the map cannot be read.
+#[test]
+fn a_child_has_memory_of_its_own_where_the_map_cannot_be_read() {
+    if !can_share() {
+        return;
+    }
+    for ends in [true, false] {
+        let memory = Memory::new(2);
+        let share = share(memory.start(), 2 * PAGE).unwrap();
+        UNREADABLE.set(true);
+        let share = Some(share).filter(|_| !ends);
+        // The map tells where memory is that has no region.
+        UNREADABLE.set(!ends);
+        // SAFETY: the child makes system calls and atomic accesses, no more.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            memory.word(512).store(3, Ordering::Relaxed);
+            // SAFETY: ends the child without the parent's handlers.
+            unsafe { libc::_exit(0) };
+        }
+        UNREADABLE.set(false);
+        let mut status = 0;
+        // SAFETY: room for the answer.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        let found = memory.word(512).load(Ordering::Relaxed);
+        assert_eq!(found, 0, "the parent sees what its child wrote ({ends})");
         drop(share);
     }
 }
