@@ -1,6 +1,6 @@
 //! Calls of rdma-core 59 and newer that this device does not support: counters of completions,
-//! handles for direct access to memory, buffers of the provider. Nobody gets such an object, so
-//! only calls with other objects can succeed, and none does.
+//! handles for direct access to memory, buffers of the provider. The calls that make such an object
+//! fail, so the calls that use one fail too.
 #![expect(unsafe_code, reason = "symbols with the names of the C library")]
 
 use std::ffi::c_void;

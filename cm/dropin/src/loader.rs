@@ -74,7 +74,7 @@ fn is_one_of_ours(path: &[u8]) -> bool {
 /// What the C library knows about the library that holds an address.
 fn library_of(address: *const c_void) -> Option<libc::Dl_info> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: room for the answer; all zero is one.
+    // SAFETY: there is room for the answer, and all zeros are a valid value of it.
     let (found, info) = unsafe { (libc::dladdr(address, info.as_mut_ptr()), info.assume_init()) };
     (found != 0).then_some(info)
 }
@@ -87,8 +87,8 @@ fn own_library() -> Option<libc::Dl_info> {
 /// code may be part of a program.
 fn open_own(dlopen: *mut c_void, flags: c_int) -> *mut c_void {
     let Some(own) = own_library() else { return ptr::null_mut() };
-    // The C library compares the name with those of loaded libraries first, so it need not be a
-    // path that leads there still.
+    // The C library compares the name with those of the loaded libraries first. So the call succeeds
+    // even if the file has been moved or removed.
     // SAFETY: the C library's function, and its own text.
     unsafe { call(dlopen, own.dli_fname, flags | libc::RTLD_NOLOAD) }
 }

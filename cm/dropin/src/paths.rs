@@ -54,7 +54,7 @@ unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
     unsafe { libc::faccessat(libc::AT_FDCWD, instead_of(path), mode, 0) }
 }
 
-/// Where programs find what the kernel says of devices.
+/// The folder where the kernel describes devices.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     static PATH: OnceLock<CString> = OnceLock::new();

@@ -26,7 +26,7 @@ const RATES: [Rate; 23] = [
     Rate(16, None, 103_125),
     Rate(17, None, 206_250),
     Rate(18, None, 309_375),
-    // These count the bits of the code too.
+    // The figures of these rates include the overhead of the line code.
     Rate(19, Some(11), 28_125),
     Rate(20, Some(20), 53_125),
     Rate(21, Some(160), 425_000),
