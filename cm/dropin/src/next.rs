@@ -151,6 +151,11 @@ impl Next {
             return known;
         }
         let found = find(self.name);
+        if found.is_null() {
+            // The program has not asked for this name, so it must not read of it.
+            // SAFETY: takes the text of the last error, if there is one.
+            unsafe { libc::dlerror() };
+        }
         self.known.store(found, Ordering::Relaxed);
         found
     }

@@ -1,6 +1,6 @@
-//! Functions of the real libraries that need no device, so that callers get the real ones: sockets
-//! over librdmacm, and functions that libibverbs keeps for other parts of rdma-core. They are here
-//! for programs that look for them by a handle, which is this library's.
+//! Functions that need the real libraries: sockets over librdmacm, and functions that libibverbs
+//! keeps for other parts of rdma-core. They need no device, and callers get the real ones. They are
+//! here for programs that look for them by a handle, which is this library's.
 #![expect(unsafe_code, reason = "symbols with the names of C libraries")]
 
 use std::ffi::CStr;
@@ -59,7 +59,6 @@ onward! {
         ibv_copy_path_rec_from_kern
         ibv_copy_path_rec_to_kern
         ibv_copy_qp_attr_from_kern
-        ibv_read_sysfs_file
     }
     MANAGER {
         raccept rbind rclose rconnect repoll_create repoll_ctl repoll_wait rfcntl rgetpeername

@@ -3,11 +3,16 @@
 //! `/dev/null` in the two calls that UCX makes, `stat` by all its names.
 #![expect(unsafe_code, reason = "symbols with the names of the C library")]
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, OsString, c_char};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::OnceLock;
 
 use libc::c_int;
+
+use crate::border::{Errno, INVALID, number};
 
 /// The name of the device below `/dev/infiniband`.
 pub(crate) const DEV_NAME: &str = "uverbs-soft0";
@@ -65,6 +70,48 @@ extern "C" fn ibv_get_sysfs_path() -> *const c_char {
         CString::new(path).unwrap_or_default()
     })
     .as_ptr()
+}
+
+/// Reads a file of a folder into a buffer, without a newline at its end and with a zero after it.
+/// Returns its length. Nothing is written for an empty file.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_read_sysfs_file(
+    folder: *const c_char,
+    file: *const c_char,
+    buffer: *mut c_char,
+    size: usize,
+) -> c_int {
+    number(|| {
+        if folder.is_null() || file.is_null() || buffer.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: C strings, as the program vouches.
+        let parts = unsafe { [CStr::from_ptr(folder), CStr::from_ptr(file)] };
+        let path = OsString::from_vec(parts.map(CStr::to_bytes).join(&b'/'));
+        let file = File::open(path).map_err(last)?;
+        // SAFETY: the buffer has `size` bytes, as the program vouches.
+        let read = unsafe { libc::read(file.as_raw_fd(), buffer.cast(), size) };
+        let length = usize::try_from(read).map_err(|_| last(io::Error::last_os_error()))?;
+        if length == 0 {
+            return Ok(0);
+        }
+        // SAFETY: `length` bytes are written, and there is room for one more if it is less than
+        // `size`.
+        let length = unsafe {
+            match *buffer.add(length - 1).cast::<u8>() {
+                b'\n' => length - 1,
+                _ if length < size => length,
+                _ => return Err(Errno(libc::EOVERFLOW)),
+            }
+        };
+        // SAFETY: as above.
+        unsafe { *buffer.add(length) = 0 };
+        c_int::try_from(length).map_err(|_| Errno(libc::EOVERFLOW))
+    })
+}
+
+fn last(cause: io::Error) -> Errno {
+    Errno(cause.raw_os_error().unwrap_or(libc::EIO))
 }
 
 #[cfg(test)]

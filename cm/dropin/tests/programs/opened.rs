@@ -13,6 +13,7 @@ use crate::side::{Side, built, command, library};
 const START: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -218,6 +219,18 @@ fn programs_run_without_the_real_libraries() {
     }
 }
 
+/// Calls a function that needs the real library.
+const SOCKET: &str = r#"
+int main(void) {
+    int (*open)(int, int, int) = dlsym(RTLD_DEFAULT, "rsocket");
+    CHECK(!open || open(AF_INET, SOCK_STREAM, 0) != -1 || errno != EOPNOTSUPP);
+    const char *left = dlerror();
+    if (left) FAIL(left);
+    printf("nothing is left\n");
+    return 0;
+}
+"#;
+
 /// A file lies in the place of the folder that gives the drop-in the names of the real libraries.
 #[test]
 fn without_room_beside_the_library_another_folder_or_none_is_used() {
@@ -232,6 +245,9 @@ fn without_room_beside_the_library_another_folder_or_none_is_used() {
     let text = hidden_run(&opens, &[("DOORBELL_DROPIN", &copy)]);
     let warning = "warning: not installed: libibverbs.so.1, librdmacm.so.1";
     assert!(text.contains(WITHOUT) && text.contains(warning), "{text}");
+    let socket = built("socket-none", &format!("{START}{SOCKET}"), &[]).unwrap();
+    let text = hidden_run(&socket, &[("DOORBELL_DROPIN", &copy)]);
+    assert!(text.contains("nothing is left"), "{text}");
     let text = hidden_run(&linked, &[("DOORBELL_DROPIN", &copy), ("XDG_RUNTIME_DIR", &runtime)]);
     assert!(text.contains(WITHOUT) && !text.contains(warning), "{text}");
 }
@@ -389,7 +405,6 @@ int main(void) {
     SHOW("another library", dlvsym(RTLD_DEFAULT, "__libc_start_main", "GLIBC_2.34"));
     CHECK(dlclose(first) || dlclose(handle));
     SHOW("closed", dlsym(RTLD_DEFAULT, name));
-    /* Loads the real library, and sends the caller on to it. */
     const char *(*path)(const char *, const char *, char *, size_t);
     path = dlsym(RTLD_DEFAULT, "ibv_read_sysfs_file");
     char text[64] = "";
@@ -515,6 +530,21 @@ static void numbers(const char *name, int unknown, int least, int most) {
         if (a != b && b != unknown) printf("%s %d: %d, not %d\n", name, n, b, a);
     }
 }
+static void files(void) {
+    typedef int read_file(const char *, const char *, char *, size_t);
+    static const char *names[] = {"self/comm", "self/wchan", "self/cmdline", "none", "", "/stat",
+                                  "../dev/null"};
+    read_file *theirs, *ours = both("ibv_read_sysfs_file", (void **)&theirs);
+    for (int n = 0; n < 7; n++) {
+        for (int size = 0; size < 16; size++) {
+            char a[17] = "----------------", b[17] = "----------------";
+            int x = theirs("/proc", names[n], a, size), c = errno;
+            int y = ours("/proc", names[n], b, size), d = errno;
+            int differs = x != y || memcmp(a, b, sizeof a) || (n == 3 && c != d);
+            if (differs) printf("%s %d: %d %s, not %d %s\n", names[n], size, y, b, x, a);
+        }
+    }
+}
 int main(int argc, char **argv) {
     own = dlopen(argv[1], RTLD_NOW);
     real = dlopen("libibverbs.so.1", RTLD_NOW);
@@ -529,6 +559,7 @@ int main(int argc, char **argv) {
     numbers("mbps_to_ibv_rate", 0, -3, 3000000);
     char *(*theirs)(void), *(*ours)(void) = both("ibv_get_sysfs_path", (void **)&theirs);
     if (strcmp(theirs(), ours())) printf("sysfs: %s, not %s\n", ours(), theirs());
+    files();
     real = dlopen("librdmacm.so.1", RTLD_NOW);
     if (!real) FAIL(dlerror());
     texts("rdma_event_str", "UNKNOWN EVENT");
