@@ -121,7 +121,8 @@ impl Locked<'_> {
         self.left().retain(|inode| mapped.iter().any(|area| area.inode == *inode));
     }
 
-    /// All shared pages of this process. If the map cannot be read, those of ranges in their places.
+    /// All shared pages of this process. If the map cannot be read: the ranges where they were
+    /// recorded.
     fn areas(&mut self) -> Vec<Area> {
         let mut inodes = self.left().clone();
         inodes.extend(self.list().iter().map(|range| range.inode));

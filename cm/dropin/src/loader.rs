@@ -87,8 +87,8 @@ fn own_library() -> Option<libc::Dl_info> {
 /// code may be part of a program.
 fn open_own(dlopen: *mut c_void, flags: c_int) -> *mut c_void {
     let Some(own) = own_library() else { return ptr::null_mut() };
-    // The C library compares the name with those of the loaded libraries first. So the call succeeds
-    // even if the file has been moved or removed.
+    // The C library compares the name with those of the loaded libraries first. So the call
+    // succeeds even if the file has been moved or removed.
     // SAFETY: the C library's function, and its own text.
     unsafe { call(dlopen, own.dli_fname, flags | libc::RTLD_NOLOAD) }
 }

@@ -270,7 +270,7 @@ fn a_library_that_is_installed_later_is_not_hidden() {
     assert!(text.contains("path ") && text.contains("/one\n") && !text.contains("stale"), "{text}");
 }
 
-/// The folder that gives the drop-in the names of the real libraries does not count for them.
+/// With another device, `doorbell run` removes the folders of stand-ins from the search path.
 #[test]
 fn with_another_device_the_real_libraries_come_first() {
     let Some(mut command) = command(&["sh", "-c", "echo $LD_LIBRARY_PATH"]) else { return };

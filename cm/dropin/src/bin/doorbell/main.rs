@@ -50,8 +50,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Starts this program anew if its search path has stand-ins of an earlier `doorbell env`. The loader
-/// reads the path at the start only, and would take a stand-in for an installed library.
+/// Starts this program anew if its search path has stand-ins of an earlier `doorbell env`. The
+/// loader reads the path at the start only, and would take a stand-in for an installed library.
 fn search_anew() -> Result<(), String> {
     let Some(old) = env::var_os(SEARCHED) else { return Ok(()) };
     let new = without_stand_ins(&old);

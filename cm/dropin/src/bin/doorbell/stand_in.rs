@@ -1,5 +1,5 @@
-//! Folders that give the drop-in the name of a real library that is not installed. A program that is
-//! linked to the library starts nevertheless.
+//! Folders that give the drop-in the name of a real library that is not installed. A program that
+//! is linked to the library starts nevertheless.
 #![expect(unsafe_code, reason = "the C library knows whether it finds a library, and whose files")]
 
 use std::env;
@@ -13,8 +13,8 @@ use std::process;
 
 /// The real libraries, by the names that programs ask for.
 const REAL: [&CStr; 2] = [c"libibverbs.so.1", c"librdmacm.so.1"];
-/// The folder of these folders. Each has the name of one library, and only those of missing ones are
-/// searched: a library that is installed later is not hidden.
+/// The folder of these folders. Each has the name of one library, and only those of missing ones
+/// are searched: a library that is installed later is not hidden.
 const STAND_IN: &str = "doorbell-stand-in";
 /// Where programs look for libraries first.
 pub(crate) const SEARCHED: &str = "LD_LIBRARY_PATH";
