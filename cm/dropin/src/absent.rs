@@ -8,11 +8,11 @@ use libc::{c_int, c_uint};
 
 use crate::border::{ABSENT, code, pointer};
 
-fn none() -> *mut c_void {
+pub(crate) fn none() -> *mut c_void {
     pointer(|| Err(ABSENT))
 }
 
-fn refused() -> c_int {
+pub(crate) fn refused() -> c_int {
     code(|| Err(ABSENT))
 }
 

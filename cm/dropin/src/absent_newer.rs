@@ -7,15 +7,8 @@ use std::ffi::c_void;
 
 use libc::c_int;
 
-use crate::border::{ABSENT, code, number, pointer};
-
-fn none() -> *mut c_void {
-    pointer(|| Err(ABSENT))
-}
-
-fn refused() -> c_int {
-    code(|| Err(ABSENT))
-}
+use crate::absent::{none, refused};
+use crate::border::{ABSENT, number};
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_reg_mr_ex(_pd: *mut c_void, _attr: *mut c_void) -> *mut c_void {

@@ -79,6 +79,15 @@ pub fn own(at: *const u8, bytes: usize) {
     claim(at, bytes);
 }
 
+/// True if [`own`] does more than [`claim`].
+#[inline(always)]
+pub fn owns() -> bool {
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, miri))))]
+    return empty_stores::work();
+    #[cfg(not(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, miri)))))]
+    return false;
+}
+
 /// Stores with an empty mask.
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, miri))))]
 mod empty_stores {

@@ -348,6 +348,9 @@ impl Tx {
     /// has read them, and both cores have them ([`prefetch::own`]).
     #[inline(always)]
     pub(crate) fn own(&self, bytes: u32) {
+        if !prefetch::owns() {
+            return self.claim(bytes);
+        }
         let space = self.limit.saturating_sub(self.at);
         let bytes = u64::from(bytes.min(OWN_MAX) + LINE as u32).min(space);
         prefetch::own(self.data.at(self.at), bytes as usize);

@@ -537,20 +537,27 @@ fn the_peer_of_an_earlier_connection_ends_no_sends() {
     assert_eq!((sent.len(), sent[0].status), (1, Status::RetryExceeded));
 }
 
+/// A side whose second queue pair has the second side for a peer. The first one's peer, the third
+/// side, takes nothing.
+fn with_two_peers(sharing: Sharing) -> ([End; 3], SoftQp) {
+    let (mut one, mut two, mut three) = (end(CAPS, true), end(CAPS, true), end(CAPS, true));
+    let (cq, poller) = one.nic.create_cq(256, sharing).unwrap();
+    let make = || make_qp(&one.nic, &cq, one.srq.as_ref(), CAPS);
+    let (mut first, second) = (make(), make());
+    (one.qp, one.cq, one.poller) = (second, cq, poller);
+    join(&mut first, &mut three.qp, 7);
+    join(&mut one.qp, &mut two.qp, 7);
+    settle(&mut one, &mut two);
+    ([one, two, three], first)
+}
+
 /// A side with two queue pairs, each with a peer of its own. One peer takes nothing and leaves. By
 /// then the other has taken a send and has sent a message: both complete before the sends to the
 /// first fail. On a NIC, retries take time.
 #[test]
 fn what_others_have_sent_and_taken_comes_before_the_sends_to_a_peer_that_left_fail() {
     for sharing in [Sharing::Exclusive, Sharing::Shared] {
-        let (mut one, mut two, mut three) = (end(CAPS, true), end(CAPS, true), end(CAPS, true));
-        let (cq, poller) = one.nic.create_cq(256, sharing).unwrap();
-        let make = || make_qp(&one.nic, &cq, one.srq.as_ref(), CAPS);
-        let (mut first, second) = (make(), make());
-        (one.qp, one.cq, one.poller) = (second, cq, poller);
-        join(&mut first, &mut three.qp, 7);
-        join(&mut one.qp, &mut two.qp, 7);
-        settle(&mut one, &mut two);
+        let ([mut one, mut two, _three], mut first) = with_two_peers(sharing);
         for wr_id in 1..3 {
             let sge = one.sge(0, 8);
             let send = SendWr { wr_id, op: SendOp::Send, flags: SIGNALED, sge, more: &[] };
@@ -580,14 +587,7 @@ fn what_others_have_sent_and_taken_comes_before_the_sends_to_a_peer_that_left_fa
 #[test]
 fn a_stream_of_another_peer_does_not_delay_the_sends_to_a_peer_that_left() {
     for sharing in [Sharing::Exclusive, Sharing::Shared] {
-        let (mut one, mut two, mut three) = (end(CAPS, true), end(CAPS, true), end(CAPS, true));
-        let (cq, poller) = one.nic.create_cq(256, sharing).unwrap();
-        let make = || make_qp(&one.nic, &cq, one.srq.as_ref(), CAPS);
-        let (mut first, second) = (make(), make());
-        (one.qp, one.cq, one.poller) = (second, cq, poller);
-        join(&mut first, &mut three.qp, 7);
-        join(&mut one.qp, &mut two.qp, 7);
-        settle(&mut one, &mut two);
+        let ([mut one, mut two, _three], mut first) = with_two_peers(sharing);
         let sge = one.sge(0, 8);
         let send = SendWr { wr_id: 1, op: SendOp::Send, flags: SIGNALED, sge, more: &[] };
         unsafe { first.post(&[send]) }.unwrap();
