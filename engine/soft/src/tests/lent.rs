@@ -56,6 +56,19 @@ fn the_bytes_of_a_long_message_do_not_pass_the_ring() {
     assert_eq!(pass(&mut one, &mut two, first - 1), record_bytes(first as u64 - 1), "short");
 }
 
+/// A side that has lent gets the lines of its receive before it copies, some at a time, and the
+/// bytes arrive all the same.
+#[test]
+fn an_answer_arrives_whole_though_its_receive_is_filled_in_steps() {
+    let (mut one, mut two) = lenders();
+    for length in [2049, 4096, 4097, 10_000, OFFER_MAX as usize, 100_000] {
+        pass(&mut one, &mut two, length);
+        assert!(of_link(&one, |link| link.lending.lent), "{length}");
+        pass(&mut two, &mut one, length);
+        assert!(!of_link(&one, |link| link.lending.lent), "{length}");
+    }
+}
+
 /// The first message from a region that is newer than the link goes through the ring, and asks the
 /// peer to map the region. So does that from a region of which there were too many.
 #[test]
