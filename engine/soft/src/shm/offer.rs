@@ -15,8 +15,9 @@ pub(crate) struct Offer {
 }
 
 /// The most bytes of one record of this kind: longer messages are cut, so that a poll that copies
-/// them comes back soon.
-pub(crate) const OFFER_MAX: u32 = 64 << 10;
+/// them comes back soon. Half a round trip of 256 KiB that nobody reads, between near cores, takes
+/// 6.4 us in one record and 12 us in four.
+pub(crate) const OFFER_MAX: u32 = 256 << 10;
 
 impl Offer {
     /// As the operands of a record.
