@@ -324,6 +324,7 @@ impl Transport {
         let (wrs, mr_cache) = rq.prefetch.ready();
         mr_cache.renew(memory);
         let mut burst = link.rx.burst();
+        let from = burst.at();
         let (mut used, mut seen) = (0, 0);
         let mut last_qp = link.last_qp;
         while let Some(wr) = wrs.get(used)
@@ -355,6 +356,9 @@ impl Transport {
         }
         rq.prefetch.advance(used as u32);
         link.last_qp = last_qp;
+        if used > 1 {
+            burst.own_since(from);
+        }
         link.rx.end_burst(&burst);
         link.note_arrivals(used);
         if link.rx.ack_is_due() {
