@@ -181,6 +181,13 @@ impl<F: Fabric> CompletionQueue<F> {
         lock(&self.0.reader).poller.waker().wake_fds()
     }
 
+    /// How long a wait of your own on these descriptors may last, when the queue is armed and was
+    /// then polled: the device has something to do by itself then, see [`Poller::look_again`].
+    /// [`CompletionQueue::wait`] asks for it by itself.
+    pub fn look_again(&self) -> Option<Duration> {
+        lock(&self.0.reader).poller.waker().look_again()
+    }
+
     /// Sleeps until the completion that the queue was armed for has come, or `limit` is over
     /// (`None`: for ever). True if it came. It is acknowledged (`ibv_get_cq_event`,
     /// `ibv_ack_cq_events`), and the queue is no longer armed, unless it was armed again after that
@@ -205,7 +212,7 @@ impl<F: Fabric> CompletionQueue<F> {
         let fds = self.wake_fds().ok_or_else(|| {
             CmError::new(Code::NotSupported, WAIT, "nobody can be woken on this device")
         })?;
-        wait(fds, other, limit, || lock(&self.0.reader).poller.waker().woken())
+        wait(fds, other, limit, self)
     }
 
     /// Starts or stops keeping completions of that queue pair.
@@ -256,22 +263,42 @@ impl<F: Fabric> CompletionQueue<F> {
 /// What a wait asks for.
 const WAIT: &str = "wait for a completion";
 
-/// See [`CompletionQueue::wait_beside`]. `woken`: of the queue's poller.
+/// The queue that is waited for.
+trait Sleeper {
+    /// [`Poller::look_again`].
+    fn look_again(&self) -> Option<Duration>;
+    /// [`Poller::woken`].
+    fn woken(&self) -> bool;
+}
+
+impl<F: Fabric> Sleeper for CompletionQueue<F> {
+    fn look_again(&self) -> Option<Duration> {
+        CompletionQueue::look_again(self)
+    }
+
+    fn woken(&self) -> bool {
+        lock(&self.0.reader).poller.waker().woken()
+    }
+}
+
+/// See [`CompletionQueue::wait_beside`].
 fn wait(
     fds: WakeFds,
     other: Option<BorrowedFd<'_>>,
     limit: Option<Duration>,
-    woken: impl Fn() -> bool,
+    queue: &impl Sleeper,
 ) -> Result<bool, CmError> {
-    let [device, queue] = fds.all();
+    let [device, own] = fds.all();
     // The system ignores a negative number.
-    let fds = [device, queue, other.map_or(-1, |other| other.as_raw_fd())];
+    let fds = [device, own, other.map_or(-1, |other| other.as_raw_fd())];
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     let mut left = limit;
     loop {
-        let found = found_until(fds, left, end);
+        let look = queue.look_again().filter(|look| left.is_none_or(|left| *look < left));
+        let look_end = look.and_then(|look| Instant::now().checked_add(look));
+        let found = found_until(fds, look.or(left), look_end.or(end));
         let found = found.map_err(|error| CmError::from_io(WAIT, &error))?;
-        if woken() {
+        if queue.woken() {
             return Ok(true);
         }
         if found[..2].contains(&Found::Gone) {
@@ -279,7 +306,9 @@ fn wait(
             return Err(CmError::new(gone, WAIT, "the device has gone")
                 .cure("drop what was made on it, and open a device again"));
         }
-        if found == [Found::Nothing; 3] || other.is_some() {
+        // A look for the device's own sake is no reason to return.
+        let nothing = found == [Found::Nothing; 3];
+        if nothing && look.is_none() || !nothing && other.is_some() {
             return Ok(false);
         }
         left = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -295,18 +324,31 @@ mod tests {
 
     use super::*;
 
+    /// True if the completion has come.
+    struct Fixed(bool);
+
+    impl Sleeper for Fixed {
+        fn look_again(&self) -> Option<Duration> {
+            None
+        }
+
+        fn woken(&self) -> bool {
+            self.0
+        }
+    }
+
     #[test]
     fn a_wait_ends_with_an_error_when_the_device_has_gone() {
         let limit = Some(Duration::from_secs(60));
         let (device, writer) = std::io::pipe().expect("the system has descriptors");
         drop(writer);
         let gone = WakeFds { device: device.as_raw_fd(), queue: None };
-        let error = wait(gone, None, limit, || false).expect_err("nothing can come");
+        let error = wait(gone, None, limit, &Fixed(false)).expect_err("nothing can come");
         assert!(error.to_string().contains("the device has gone"), "{error}");
-        assert_eq!(wait(gone, None, limit, || true), Ok(true), "the last event comes first");
+        assert_eq!(wait(gone, None, limit, &Fixed(true)), Ok(true), "the last event comes first");
         let (alive, _writer) = std::io::pipe().expect("the system has descriptors");
         let here = WakeFds { device: alive.as_raw_fd(), queue: None };
-        let beside = wait(here, Some(device.as_fd()), limit, || false);
+        let beside = wait(here, Some(device.as_fd()), limit, &Fixed(false));
         assert_eq!(beside, Ok(false), "the end of another thing is not the device's");
     }
 }

@@ -64,7 +64,8 @@ pub fn run_sleeping<P: Provider, H: Handler<P>>(
             && !stop.load(Ordering::Acquire)
         {
             let timer = armed.next_timer().map(|at| at.saturating_sub(clock_ns()));
-            let wait = timer.map_or(limit, |left| limit.min(Duration::from_nanos(left)));
+            let timer = timer.map(Duration::from_nanos);
+            let wait = timer.into_iter().chain(armed.look_again()).fold(limit, Duration::min);
             // However the wait ends, the worker turns, and sleeps again if there is nothing.
             match armed.fds() {
                 Some(fds) => drop(readable(fds.all(), Some(wait))),

@@ -169,6 +169,12 @@ impl Epoll {
     }
 }
 
+/// A time to wait, in whole milliseconds. A time that is shorter than one is longer then, and so
+/// the wait does not end before it.
+fn millis(time: Duration) -> c_int {
+    c_int::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
+}
+
 impl Progress {
     pub(crate) fn new(device: SoftDevice) -> Result<Progress, Errno> {
         let (_, own) = device.create_cq(1, Sharing::Shared)?;
@@ -349,7 +355,10 @@ impl Progress {
         let mut before = POLLS.load(Ordering::Relaxed);
         let (mut requests, mut asked) = (self.requests.load(Ordering::SeqCst), Instant::now());
         loop {
-            if self.all.wait(-1)?.contains(&WORK) {
+            let look = self.wait_for_own().look_again();
+            let found = self.all.wait(look.map_or(-1, millis))?;
+            // Nothing was found: it is time to look for the device's own sake.
+            if found.is_empty() || found.contains(&WORK) {
                 self.wait_for_own().woken();
             }
             self.attend()?;

@@ -1,6 +1,7 @@
 //! Going to sleep without losing a wake-up.
 
 use core::fmt;
+use core::time::Duration;
 
 use super::credit_return::CreditReturns;
 use super::handler::Handler;
@@ -21,6 +22,7 @@ pub struct Busy;
 pub struct Armed<'w, P: Provider, H: Handler<P>> {
     worker: &'w mut Worker<P, H>,
     fds: Option<WakeFds>,
+    look_again: Option<Duration>,
 }
 
 impl<P: Provider, H: Handler<P>> Worker<P, H> {
@@ -29,8 +31,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// descriptors readable, and that turn finds what came before. So no wake-up is lost, whatever
     /// the caller waits with.
     ///
-    /// Wait until a descriptor of [`Armed::fds`] is readable, and no longer than until
-    /// [`Armed::next_timer`]. Then drop the value, [`Worker::advance`] the worker if it has
+    /// Wait until a descriptor of [`Armed::fds`] is readable, no longer than until
+    /// [`Armed::next_timer`], and no longer than [`Armed::look_again`]. Then drop the value, [`Worker::advance`] the worker if it has
     /// timers, and turn again. The wait may end early, for any reason. If nobody steps the
     /// worker's control plane, arm it again after 100 ms: it then looks for peers that have ended.
     ///
@@ -48,16 +50,20 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.mailbox.state.begin_rest();
         let fds = self.core.poller.wake_fds().filter(|_| self.core.poller.arm(false).is_ok());
         // Whichever way this function ends, dropping this value undoes the two calls above.
-        let armed = Armed { worker: self, fds };
+        let mut armed = Armed { worker: self, fds, look_again: None };
         let worker = &mut *armed.worker;
         // A completion from before the worker was armed wakes nobody.
         let taken = worker.turn_full();
-        let core = &worker.core;
+        let core = &mut worker.core;
         let left = core.mailbox.has_mail() || core.mailbox.state.has_work();
         // Credit comes without a completion, so a worker that waits for it stays awake.
         let waits = core.sender.accounts.stats.credit_stalls != stalls || !core.is_settled();
         let due = core.timers.next_at().is_some_and(|at| at <= core.timers.now);
-        if taken > 0 || left || waits || due { Err(Busy) } else { Ok(armed) }
+        if taken > 0 || left || waits || due {
+            return Err(Busy);
+        }
+        armed.look_again = core.poller.look_again();
+        Ok(armed)
     }
 }
 
@@ -67,6 +73,13 @@ impl<P: Provider, H: Handler<P>> Armed<'_, P, H> {
     /// completion wakes nobody.
     pub fn fds(&self) -> Option<WakeFds> {
         self.fds
+    }
+
+    /// How long the wait may last, from the time at which the worker was armed: then the device has
+    /// something to do by itself ([`Poller::look_again`]). `None`: as long as no descriptor is
+    /// readable.
+    pub fn look_again(&self) -> Option<Duration> {
+        self.look_again
     }
 
     /// When the next timer is due, on the clock of [`Worker::advance`]; `None` if none is set.

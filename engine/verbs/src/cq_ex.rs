@@ -5,6 +5,8 @@
 //! that call skips a completion and releases a lock twice. One completion a poll is right with all
 //! drivers.
 
+use std::time::Duration;
+
 use super::cq::VerbsCq;
 use super::objects::CqEx;
 use super::poll::{Started, VerbsPoller};
@@ -88,6 +90,10 @@ impl Poller for VerbsPollerEx {
 
     fn wake_fds(&self) -> Option<WakeFds> {
         self.poller.wake_fds()
+    }
+
+    fn look_again(&mut self) -> Option<Duration> {
+        self.poller.look_again()
     }
 
     fn woken(&mut self) -> bool {

@@ -92,7 +92,8 @@ async fn serve<F: Fabric>(
             armed.next_timer().map(|at| Duration::from_nanos(at.saturating_sub(clock_ns())));
         let due = control.next_deadline();
         let due = due.map(|at| at.saturating_duration_since(Instant::now()));
-        let wait = due.into_iter().chain(timer).fold(LIMIT, Duration::min);
+        let wait =
+            due.into_iter().chain(timer).chain(armed.look_again()).fold(LIMIT, Duration::min);
         tokio::select! {
             biased; // the time counts only if nothing else has come
             ready = wake.wait() => ready?,

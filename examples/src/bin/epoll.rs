@@ -88,7 +88,8 @@ fn serve<F: Fabric>(
             armed.next_timer().map(|at| Duration::from_nanos(at.saturating_sub(clock_ns())));
         let due = control.next_deadline();
         let due = due.map(|at| at.saturating_duration_since(Instant::now()));
-        let wait = due.into_iter().chain(timer).fold(LIMIT, Duration::min);
+        let wait =
+            due.into_iter().chain(timer).chain(armed.look_again()).fold(LIMIT, Duration::min);
         let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 3];
         timed_out = epoll::wait(&set, &mut events, Some(&wait))?.0.is_empty();

@@ -25,6 +25,8 @@ pub mod wrap;
 #[cfg(feature = "sim")]
 mod wrap_extension;
 
+use core::time::Duration;
+
 use doorbell_alloc::Mapping;
 
 pub use self::access::{Access, QpCaps, Sharing};
@@ -252,6 +254,16 @@ pub trait Poller {
 
     /// What to wait on; `None` if the device cannot wake anyone.
     fn wake_fds(&self) -> Option<WakeFds> {
+        None
+    }
+
+    /// How long a wait on those descriptors may last, from now on. Then the device has something to
+    /// do by itself that nobody announces, such as the end of a peer's retries for a receive that
+    /// is missing (RC-1). Ask again before each wait, after the poll that follows
+    /// [`Poller::arm`]. When the time is over, call [`Poller::woken`], arm and poll again. If the
+    /// device must look earlier than it has said, it makes a descriptor readable. `None`: as long
+    /// as no descriptor is readable.
+    fn look_again(&mut self) -> Option<Duration> {
         None
     }
 

@@ -10,6 +10,8 @@
 #![expect(unsafe_code, reason = "passes posts and other promises on")]
 #![deny(clippy::missing_trait_methods)]
 
+use core::time::Duration;
+
 use doorbell_alloc::Mapping;
 
 use super::call::{Call, Command, Look};
@@ -248,6 +250,10 @@ impl<Q: Poller, H: Hook> Poller for Reader<Q, H> {
 
     fn wake_fds(&self) -> Option<WakeFds> {
         self.inner.wake_fds()
+    }
+
+    fn look_again(&mut self) -> Option<Duration> {
+        self.inner.look_again()
     }
 
     fn woken(&mut self) -> bool {

@@ -1,6 +1,8 @@
 //! Extended completion queues of the soft device: in the shared domain, with the time at which each
 //! entry was made beside it.
 
+use core::time::Duration;
+
 use crate::error::{Code, SetupError};
 use crate::handles::device::{Soft, check_depth};
 use crate::handles::poller::{SoftCq, SoftPoller};
@@ -74,6 +76,10 @@ impl Poller for SoftPollerEx {
 
     fn wake_fds(&self) -> Option<WakeFds> {
         self.poller.wake_fds()
+    }
+
+    fn look_again(&mut self) -> Option<Duration> {
+        self.poller.look_again()
     }
 
     fn woken(&mut self) -> bool {

@@ -1,5 +1,7 @@
 //! Completion queues, as their owners hold them, and their readers.
 
+use core::time::Duration;
+
 use std_alloc::sync::Arc;
 
 use crate::device::nic::Nic;
@@ -84,6 +86,10 @@ impl Poller for SoftPoller {
     fn wake_fds(&self) -> Option<WakeFds> {
         let device = self.cq.domain.local_waker.notifier.as_ref()?.fd();
         Some(WakeFds { device, queue: self.cq.notifier.as_ref().map(Notifier::fd) })
+    }
+
+    fn look_again(&mut self) -> Option<Duration> {
+        self.reader.enter(|state| state.look_again()).flatten()
     }
 
     fn woken(&mut self) -> bool {

@@ -179,7 +179,7 @@ impl CompletionQueue {
     }
 
     /// Wakes the waiting thread.
-    fn ring(&self) {
+    pub(crate) fn ring(&self) {
         if let Some(notifier) = &self.notifier {
             notifier.ring();
         }

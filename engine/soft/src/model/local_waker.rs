@@ -43,8 +43,9 @@ impl LocalWaker {
         self.asleep.store(asleep, Ordering::SeqCst);
     }
 
-    #[cfg(test)]
+    /// For a caller inside the domain. Relaxed: the domain's last thread has set it, and whoever
+    /// clears it rings.
     pub(crate) fn is_asleep(&self) -> bool {
-        self.asleep.load(Ordering::SeqCst)
+        self.asleep.load(Ordering::Relaxed)
     }
 }

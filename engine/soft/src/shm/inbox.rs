@@ -213,6 +213,11 @@ impl Inbox {
         what_of(seen) == CLAIMED && lap_of(seen) == self.at / SLOTS
     }
 
+    /// When the wait for that sender ends: if it has not begun, it begins now.
+    pub(crate) fn end_of_patience(&self, now: u64) -> u64 {
+        self.since_ns.unwrap_or(now).saturating_add(PATIENCE_NS)
+    }
+
     /// The oldest datagram, which stays in place; `None` if there is none, or its sender is still
     /// writing it.
     pub(crate) fn first(&mut self, clock: fn() -> u64) -> Option<Stamp> {

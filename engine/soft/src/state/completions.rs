@@ -87,6 +87,11 @@ impl Completions {
         self.queues.iter().any(CompletionQueue::is_armed)
     }
 
+    /// Wakes the threads that wait for entries, although none has come.
+    pub(crate) fn ring_armed(&self) {
+        self.queues.iter().filter(|queue| queue.is_armed()).for_each(CompletionQueue::ring);
+    }
+
     /// A receive ends; its sender wanted an event (CP-6) if `solicited`.
     #[inline(always)]
     pub(crate) fn receive<S: Sink>(&mut self, cq: usize, wc: Wc, solicited: bool, sink: &mut S) {

@@ -49,12 +49,17 @@ impl Inboxes {
         self.at(self.next)
     }
 
-    /// True if the next datagram of one of them is not completely written. Nobody looks at the
-    /// inbox of a queue pair in ERR.
-    pub(crate) fn wait_for_senders(&self, qps: &QpTable) -> bool {
+    /// If the next datagram of one of them is not completely written: when the wait for its sender
+    /// ends, the earliest of all, and the present. Nobody looks at the inbox of a queue pair in
+    /// ERR.
+    pub(crate) fn end_of_patience(&self, qps: &QpTable, clock: fn() -> u64) -> Option<(u64, u64)> {
         let takes = |qp: &&QpContext| qp.state != State::Err;
         let of = |num: &u32| qps.get(*num).filter(takes)?.datagrams.as_ref();
-        self.nums.iter().filter_map(of).any(|datagrams| datagrams.inbox.waits_for_sender())
+        let waits = self.nums.iter().filter_map(of).map(|datagrams| &datagrams.inbox);
+        waits.filter(|inbox| inbox.waits_for_sender()).fold(None, |first, inbox| {
+            let (first, now) = first.unwrap_or_else(|| (u64::MAX, clock()));
+            Some((inbox.end_of_patience(now).min(first), now))
+        })
     }
 
     /// Tells the senders whether the owner sleeps.

@@ -8,6 +8,7 @@ pub(crate) mod lending;
 pub(crate) mod link;
 pub(crate) mod link_scheduler;
 pub(crate) mod link_shared;
+pub(crate) mod next_look;
 pub(crate) mod place;
 pub(crate) mod policy;
 pub(crate) mod predicted;

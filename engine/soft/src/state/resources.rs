@@ -13,6 +13,7 @@ use crate::model::pd::with_rights;
 use crate::state::completions::{Completions, LostReceives};
 use crate::state::inboxes::Inboxes;
 use crate::state::link::CLOSED;
+use crate::state::next_look::NextLook;
 use crate::state::qp::{QpContext, Reserved, State};
 use crate::state::receives::Receives;
 use crate::state::service_queue::ServiceQueue;
@@ -39,6 +40,7 @@ pub(crate) struct Resources {
     /// and a message or a look for the next poll.
     pub(crate) attended: bool,
     pub(crate) lost_receives: LostReceives,
+    pub(crate) next_look: NextLook,
 }
 
 /// What became of a record.
@@ -58,6 +60,17 @@ impl Resources {
     #[inline(always)]
     pub(crate) fn may_wait(&self, cq: usize) -> bool {
         self.attended && !self.completions.is_queue_armed(cq)
+    }
+
+    /// Something is due here at that time, and nobody announces it. A sleeper does not know that,
+    /// unless it looks by then anyway. So each is woken once, and asks how long it may sleep.
+    /// Several may sleep in the shared domain, and the first to wake clears the domain's notifier.
+    /// That of its queue is a sleeper's own.
+    pub(crate) fn look_again_at(&mut self, at: u64, now: u64) {
+        if self.next_look.bring_forward(at, now) {
+            self.local_waker.wake_from_inside();
+            self.completions.ring_armed();
+        }
     }
 
     /// Gives the peer of the queue pair what is allowed now, and takes the rest away.

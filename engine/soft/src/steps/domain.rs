@@ -24,6 +24,7 @@ use crate::state::completions::{Completions, LostReceives};
 use crate::state::domain_state::DomainState;
 use crate::state::inboxes::Inboxes;
 use crate::state::link_scheduler::Links;
+use crate::state::next_look::NextLook;
 use crate::state::predicted::PredictedReceive;
 use crate::state::qp_table::QpTable;
 use crate::state::receives::Receives;
@@ -90,6 +91,7 @@ impl Domain {
                         inboxes: Inboxes::new(),
                         attended: false,
                         lost_receives: LostReceives::default(),
+                        next_look: NextLook::default(),
                     },
                 },
             }),

@@ -566,9 +566,9 @@ impl Resources {
         let now = (self.nic.host.clock)();
         let since = *qp.rnr_since_ns.get_or_insert(now);
         let limit = qp.rnr_timer_ns.saturating_mul(u64::from(retries) + 1);
-        if now.saturating_sub(since) < limit {
-            // The limit wakes nobody: a domain that sleeps must look again.
-            self.local_waker.wake_from_inside();
+        let end = since.saturating_add(limit);
+        if now < end {
+            self.look_again_at(end, now);
             return Outcome::Waits;
         }
         let statuses = (None, Status::RnrRetryExceeded);

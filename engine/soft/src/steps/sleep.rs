@@ -3,6 +3,8 @@
 //! Before it sleeps, a domain announces that to everybody who may wake it, and looks once more at
 //! everything.
 
+use core::time::Duration;
+
 use crate::model::cq::{Arm, Queued};
 use crate::state::domain_state::DomainState;
 use crate::state::transport::Transport;
@@ -20,6 +22,7 @@ impl DomainState {
     /// published before; everything published later wakes the domain.
     pub(crate) fn fall_asleep(&mut self) {
         self.transport.res.local_waker.set(true);
+        self.transport.res.next_look.renew(self.transport.res.nic.host.clock);
         self.links.activate_all();
         for link in self.links.table.iter_mut().flatten() {
             link.shared.set_asleep(true);
@@ -36,13 +39,21 @@ impl DomainState {
             self.predicted.to.forget();
         }
         // Nobody announces that the wait for a sender is over, so this domain looks again.
-        if res.inboxes.wait_for_senders(qps) {
-            res.local_waker.wake();
+        if let Some((at, now)) = res.inboxes.end_of_patience(qps, res.nic.host.clock) {
+            res.look_again_at(at, now);
         }
         // Makes the next poll a full one, which looks at all inboxes.
         if let Some(qp) = res.inboxes.at(0).and_then(|num| qps.get_mut(num)) {
             res.service_queue.schedule(qp);
         }
+    }
+
+    /// How long a thread may sleep that has armed a queue of this domain and then looked once more.
+    /// `None`: until it is woken. While the domain is not asleep, nobody has armed a queue, or
+    /// somebody has just been woken, and asks again.
+    pub(crate) fn look_again(&self) -> Option<Duration> {
+        let res = &self.transport.res;
+        res.local_waker.is_asleep().then(|| res.next_look.left(res.nic.host.clock)).flatten()
     }
 
     /// Announces that this domain is awake.

@@ -3,6 +3,7 @@
 use super::local_rdma::{mapped_pair_of, near_with};
 use super::*;
 use crate::model::cq::{Arm, SHARED_BUDGET};
+use crate::provider::wake::Notifier;
 use crate::provider::{AddressHandle, AddressVector, Datagrams};
 use crate::state::domain_state::DomainState;
 use crate::wc::Status;
@@ -144,33 +145,149 @@ fn cp_6_a_post_that_the_peer_ends_wakes_nobody() {
     assert!(one.is_asleep());
 }
 
-/// RC-1: a message waits for a receive, and the domain that lacks one sleeps. It wakes in time to
-/// refuse the message.
+impl End {
+    /// The rest of the time for which it may sleep, in nanoseconds.
+    fn left(&mut self) -> Option<u128> {
+        self.poller.look_again().map(|left| left.as_nanos())
+    }
+
+    /// Looks as a sleeper does whose time is over, or that was woken. Returns how often it looks
+    /// until it may sleep, without an entry.
+    fn looks(&mut self) -> usize {
+        let mut looks = 0;
+        while looks == 0 || !self.is_asleep() {
+            assert!(looks < 10, "it looks again and again");
+            match self.cq.domain.sharing() {
+                Sharing::Shared => assert!(!self.attends(), "no entry has come"),
+                Sharing::Exclusive => {
+                    let fall_asleep = |state: &mut DomainState| {
+                        state.wake_up();
+                        state.fall_asleep();
+                    };
+                    unsafe { self.cq.domain.enter(fall_asleep) };
+                    assert!(self.poll().is_empty());
+                }
+            }
+            looks += 1;
+        }
+        looks
+    }
+}
+
+/// RC-1: a message waits for a receive, and the domain that lacks one sleeps. It sleeps until the
+/// retries of the peer end, and refuses the message then.
 #[test]
 fn rc_1_rnr_retries_run_out_while_the_receiver_sleeps() {
-    let (mut one, mut two) = (end(CAPS, true), shared_end(QpType::Rc));
-    join(&mut one.qp, &mut two.qp, 2);
-    two.wait_for_any();
-    one.send(1, 0, 8, SIGNALED).unwrap();
-    for _ in 0..3 {
-        assert!(!two.attends(), "no entry has come");
-        assert!(!two.is_asleep(), "it looks again");
-        pass(1000);
+    for sharing in [Sharing::Shared, Sharing::Exclusive] {
+        let (mut one, mut two) = (end(CAPS, true), end(CAPS, false));
+        if sharing == Sharing::Shared {
+            two = in_shared_domain(QpType::Rc, two);
+            two.wait_for_any();
+        }
+        join(&mut one.qp, &mut two.qp, 2);
+        assert_eq!((two.looks(), two.left()), (1, None));
+        one.send(1, 0, 8, SIGNALED).unwrap();
+        assert!(two.looks() <= 2);
+        assert_eq!(two.left(), Some(3000), "it hears how long it may sleep");
+        pass(2999);
+        assert_eq!((two.looks(), two.left()), (1, Some(1)), "it knows that");
+        pass(1);
+        two.looks();
+        assert_eq!(two.left(), None);
+        assert_eq!(one.poll()[0].status, Status::RnrRetryExceeded);
     }
-    assert!(!two.attends());
-    assert_eq!(one.poll()[0].status, Status::RnrRetryExceeded);
 
     // A message that waits without a limit wakes nobody.
     let (mut one, mut two) = (end(CAPS, true), shared_end(QpType::Rc));
     join(&mut one.qp, &mut two.qp, 7);
     one.send(1, 0, 8, SIGNALED).unwrap();
     two.wait_for_any();
+    assert_eq!(two.left(), None);
 }
 
-/// A sender ends in the middle of a datagram. The owner, which waits for it for a while, does not
-/// sleep meanwhile: nobody announces again what lies behind it.
+/// A message has waited, and has got a receive. The next one waits anew, and its time counts.
 #[test]
-fn ud_an_owner_that_waits_for_a_sender_does_not_sleep() {
+fn rc_1_a_sleeper_hears_of_each_message_that_waits() {
+    let (mut one, mut two) = (end(CAPS, true), shared_end(QpType::Rc));
+    join(&mut one.qp, &mut two.qp, 2);
+    two.wait_for_any();
+    for n in 0..6 {
+        one.send(n, 0, 8, SIGNALED).unwrap();
+        assert!(two.looks() <= 2);
+        assert!(two.left().is_some_and(|left| left <= 3000));
+        pass(2000);
+        two.recv(n, 0, 8);
+        assert!(two.is_woken(), "the receive wakes it");
+        let (sent, got) = settle(&mut one, &mut two);
+        assert_eq!((got[0].wr_id, sent[0].status), (n, Status::Success));
+        two.wait_for_any();
+    }
+    // The last time that it knew passes, and nothing is due then.
+    pass(3000);
+    assert_eq!((two.looks(), two.left()), (1, None));
+    one.send(7, 0, 8, SIGNALED).unwrap();
+    assert!(two.looks() <= 2);
+    assert_eq!(two.left(), Some(3000));
+}
+
+/// Two threads sleep in the shared domain. Whichever of them finds the message, both hear how long
+/// they may sleep: the first may go elsewhere.
+#[test]
+fn rc_1_each_of_several_sleepers_hears_of_a_message_that_waits() {
+    let rung = |nic: &Soft| {
+        let (cq, poller) = nic.create_cq(64, Sharing::Shared).unwrap();
+        (cq, poller)
+    };
+    let host = Host { notifier: || Some(counter()), ..Host::alone(clock) };
+    let nic = Soft::new("soft0", host, None);
+    let ((cq, mut poller), (_other_cq, mut other)) = (rung(&nic), rung(&nic));
+    let mut qp = make_qp_of(QpType::Rc, &nic, &cq, None, CAPS);
+    let mut one = end(CAPS, true);
+    join(&mut one.qp, &mut qp, 2);
+    for sleeper in [&mut poller, &mut other] {
+        sleeper.arm(false).unwrap();
+        assert_eq!(sleeper.poll(&mut [Wc::default()]), 0);
+        assert_eq!(sleeper.look_again(), None);
+    }
+    one.send(1, 0, 8, SIGNALED).unwrap();
+    // The first wakes, and clears the notifier of the domain before the other sees it.
+    assert!(!poller.woken());
+    let fds = other.wake_fds().unwrap();
+    assert!(rings(fds.queue.unwrap()) > 0, "the other is woken too");
+    assert!(!other.woken());
+    assert!(other.look_again().is_some_and(|left| left.as_nanos() == 3000));
+    // Each hears of it once.
+    for sleeper in [&mut poller, &mut other] {
+        assert!(!sleeper.woken());
+        let fds = sleeper.wake_fds().unwrap();
+        assert_eq!(fds.all().map(rings), [0, 0]);
+    }
+}
+
+std::thread_local! {
+    /// How often each notifier of this test was rung since it was last cleared, by its number.
+    static RINGS: core::cell::RefCell<Vec<u32>> = const { core::cell::RefCell::new(Vec::new()) };
+}
+
+fn rings(fd: i32) -> u32 {
+    RINGS.with_borrow(|rings| rings[fd as usize])
+}
+
+/// A notifier that counts.
+fn counter() -> Notifier {
+    let fd = RINGS.with_borrow_mut(|rings| {
+        rings.push(0);
+        rings.len() as i32 - 1
+    });
+    let ring = |fd| RINGS.with_borrow_mut(|rings| rings[fd as usize] += 1);
+    let clear = |fd| RINGS.with_borrow_mut(|rings| rings[fd as usize] = 0);
+    Notifier::new(fd, Arc::new(()), ring, clear)
+}
+
+/// A sender ends in the middle of a datagram. The owner waits for it for a while, and sleeps no
+/// longer than that: nobody announces again what lies behind it.
+#[test]
+fn ud_an_owner_that_waits_for_a_sender_sleeps_for_a_while() {
     let mut one = in_shared_domain(QpType::Ud, datagrams::side("soft0"));
     one.qp.control().open();
     one.wait_for_any();
@@ -180,11 +297,15 @@ fn ud_an_owner_that_waits_for_a_sender_does_not_sleep() {
         qp.datagrams.as_ref().unwrap().inbox.claim_and_leave();
     };
     one.cq.domain.enter_shared(leave).unwrap();
-    assert!(!one.attends());
-    assert!(!one.is_asleep(), "it looks again");
+    assert_eq!((one.looks(), one.left()), (2, Some(1_000_000)), "it hears how long it may sleep");
+    pass(999_999);
+    assert_eq!((one.looks(), one.left()), (1, Some(1)));
+    pass(1);
+    one.looks();
+    assert_eq!(one.left(), None, "it waits for that sender no more");
     // In ERR it takes nothing, and would look again for ever.
+    one.cq.domain.enter_shared(leave).unwrap();
     one.qp.fail();
     one.attends();
-    one.attends();
-    assert!(one.is_asleep());
+    assert_eq!((one.looks(), one.left()), (1, None));
 }

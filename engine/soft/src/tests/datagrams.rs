@@ -80,7 +80,7 @@ pub(super) fn side(name: &str) -> End {
         members,
         changes,
     };
-    let host = Host { name_file, neighbours: Some(neighbours), ..Host::alone(|| 0) };
+    let host = Host { name_file, neighbours: Some(neighbours), ..Host::alone(clock) };
     let nic = Soft::new(name, host, Some(shared(DIRECTORY_BYTES)));
     let (cq, mut poller) = nic.create_cq(256, Sharing::Exclusive).unwrap();
     let qp = ud(&nic, &cq);
