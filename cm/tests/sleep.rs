@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 use doorbell_alloc::Mapping;
 use doorbell_cm::{Backoff, Dialer, Listener, PeerState, WakeFd, clock_ns, run_sleeping};
 use doorbell_engine::worker::{
-    Config, Handler, Intake, Message, Outbox, PeerId, SharedRecv, Verdict, Worker,
+    Config, DownReason, Handler, Intake, Message, Outbox, PeerId, Retry, SharedRecv, Token,
+    Verdict, Worker,
 };
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::Provider;
+use doorbell_seam::wc::Status;
 use doorbell_soft::SoftDevice;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -43,12 +45,25 @@ struct Counts {
     /// The time at each piece of work.
     noted: Vec<u64>,
     stop: Option<&'static AtomicBool>,
+    /// Keeps what comes, until a timer.
+    keeps: bool,
+    kept: Vec<Token>,
+    down: Option<DownReason>,
 }
 
 impl<P: Provider> Handler<P> for Counts {
-    fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
         self.got += 1;
-        Verdict::Done
+        match out.keep(&message) {
+            Some(token) if self.keeps => {
+                self.kept.push(token);
+                Verdict::Keep(token)
+            }
+            _ => Verdict::Done,
+        }
+    }
+    fn on_peer_down(&mut self, _: PeerId, why: DownReason, _: &mut Outbox<'_, P>) {
+        self.down = Some(why);
     }
     fn on_peer_up(&mut self, peer: PeerId, _: &mut Outbox<'_, P>) {
         self.peer = Some(peer);
@@ -64,6 +79,7 @@ impl<P: Provider> Handler<P> for Counts {
     /// Sets the next timer, up to the last, and then stops the loop.
     fn on_timer(&mut self, key: u64, out: &mut Outbox<'_, P>) {
         self.fired.push((key, clock_ns()));
+        self.kept.drain(..).for_each(|token| assert!(out.give_back(token)));
         if key < LAST {
             assert!(out.set_timer(out.now() + STEP_NS, key + 1).is_some());
         } else if let Some(stop) = self.stop {
@@ -78,9 +94,13 @@ const LAST: u64 = 10;
 type Side = (Worker<SoftDevice, Counts>, Intake<SoftDevice>);
 
 fn side(nic: &SoftDevice) -> Side {
+    side_with(nic, &CONFIG)
+}
+
+fn side_with(nic: &SoftDevice, config: &Config) -> Side {
     let memory = |bytes| Mapping::plain(bytes).unwrap();
-    let shared = SharedRecv::new(nic, memory(CONFIG.recv_bytes()), &CONFIG).unwrap();
-    Worker::new(nic, &shared, memory(CONFIG.send_bytes()), Counts::default(), &CONFIG).unwrap()
+    let shared = SharedRecv::new(nic, memory(config.recv_bytes()), config).unwrap();
+    Worker::new(nic, &shared, memory(config.send_bytes()), Counts::default(), config).unwrap()
 }
 
 /// Waits until one of the descriptors is readable, up to `until`. True if one is.
@@ -107,8 +127,12 @@ struct Pair {
 
 /// Connects two workers on this thread, which waits on descriptors only.
 fn pair() -> Pair {
+    pair_with(&CONFIG)
+}
+
+fn pair_with(config: &Config) -> Pair {
     let nic = SoftDevice::open().unwrap();
-    let (mut one, mut two) = (side(&nic), side(&nic));
+    let (mut one, mut two) = (side_with(&nic, config), side_with(&nic, config));
     let mut listener = Listener::bind(&nic, "127.0.0.1:0".parse().unwrap()).unwrap();
     let mut dialer = Dialer::new(&nic).unwrap();
     assert!(listener.next_deadline().is_none() && dialer.next_deadline().is_none());
@@ -233,6 +257,77 @@ fn a_worker_that_wakes_knows_the_time() {
     // On a busy machine it is still about to fall asleep at times.
     let right = noted.iter().zip(&submitted).filter(|(now, at)| now >= at).count();
     assert!(right > 5, "its clock stood still: {noted:?} for {submitted:?}");
+}
+
+/// Retries for lack of a receive are 164 ms apart.
+const SLOW_RETRIES: u8 = 28;
+
+/// A message finds no receive while its receiver sleeps, because the handler keeps all blocks: for
+/// `keep`, or for good. Returns both sides afterwards, and how often the receiver turned meanwhile.
+fn starved(rnr_retry: u8, keep: Option<Duration>) -> (Pair, u64) {
+    let retry = Retry { rnr_timer: SLOW_RETRIES, rnr_retry, ..Retry::DEFAULT };
+    let config = Config { window: 0, recv_blocks: 16, refill: 4, retry, ..CONFIG };
+    let mut pair = pair_with(&config);
+    let (stop, (sender, receiver)) = (AtomicBool::new(false), (&mut pair.one.0, &mut pair.two.0));
+    let handle = receiver.handle();
+    receiver.handler_mut().keeps = true;
+    let peer = sender.handler().peer.unwrap();
+    let begin = Instant::now();
+    receiver.advance(clock_ns());
+    if let Some(keep) = keep {
+        let at = clock_ns() + keep.as_nanos() as u64;
+        assert!(receiver.outbox().set_timer(at, LAST).is_some());
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| run_sleeping(receiver, &stop, 10, LIMIT));
+        for n in 0..=config.recv_blocks {
+            while sender.outbox().send(peer, &[n as u8]).is_err() {
+                sender.turn();
+            }
+        }
+        // With a timer, the message gets its receive.
+        let is_over = |sender: &Worker<_, Counts>| match keep {
+            Some(keep) => begin.elapsed() > 2 * keep,
+            None => sender.handler().down.is_some(),
+        };
+        while !is_over(sender) {
+            assert!(begin.elapsed() < LIMIT, "the sender waits on");
+            sender.turn();
+            thread::sleep(Duration::from_millis(1));
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(handle.submit(0));
+    });
+    let turns = handle.stats().turns;
+    (pair, turns)
+}
+
+/// RC-1: a worker that sleeps without receives wakes a few times, and refuses the message when the
+/// retries of its sender end.
+#[test]
+fn a_sleeping_worker_without_receives_refuses_in_time() {
+    let begin = Instant::now();
+    let (pair, turns) = starved(2, None);
+    assert!(begin.elapsed() >= 3 * Duration::from_micros(163_840));
+    assert_eq!(pair.two.0.handler().got, 16);
+    let why = DownReason::Failed(Status::RnrRetryExceeded);
+    assert_eq!(pair.one.0.handler().down, Some(why));
+    // Each sleep takes a dozen turns. A worker that wakes itself turns some 100 000 times.
+    println!("{turns} turns in {:?}", begin.elapsed());
+    assert!(turns < 5000, "{turns} turns in {:?}", begin.elapsed());
+}
+
+/// The message waits with or without a limit. When the handler gives the blocks back at a timer,
+/// the message takes one before its retries end.
+#[test]
+fn a_sleeping_worker_takes_a_message_that_waited_when_it_posts_receives() {
+    for rnr_retry in [2, 7] {
+        let (pair, turns) = starved(rnr_retry, Some(Duration::from_millis(100)));
+        let (sender, receiver) = (pair.one.0.handler(), pair.two.0.handler());
+        assert_eq!((receiver.got, sender.down), (17, None));
+        println!("{turns} turns");
+        assert!(turns < 5000, "{turns} turns");
+    }
 }
 
 /// Steps of a dialer return at once while a peer does not answer, and the dial ends when its time
