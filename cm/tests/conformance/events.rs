@@ -1,11 +1,11 @@
-//! Wake-ups (CP-6), the limit of a shared receive queue (SRQ-14), asynchronous events (AE-1).
+//! Wake-ups (CP-6, RC-1), the limit of a shared receive queue (SRQ-14), asynchronous events (AE-1).
 #![expect(unsafe_code, reason = "poll(2) has no safe form in std")]
 
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell_cm::{CompletionQueue, Exposed, Fabric, Id, QpInit, SharedReceive};
+use doorbell_cm::{CompletionQueue, ConnParam, Exposed, Fabric, Id, QpInit, SharedReceive};
 use doorbell_seam::error::Code;
 use doorbell_seam::event::{AsyncEvent, AsyncKind, Object};
 use doorbell_seam::provider::Access;
@@ -26,6 +26,7 @@ cases! {
     cp_06_no_wake_up_is_lost
     cp_06_sends_wake_too
     cp_06_the_descriptors_of_several_queues_say_which_to_look_at
+    rc_01_a_wait_for_a_receive_lets_the_thread_sleep
     srq_14_limit_comes_once_and_is_gone
     srq_14_limit_beyond_the_depth_is_refused
     cp_05_an_overrun_is_an_event_of_the_queue
@@ -248,6 +249,44 @@ fn cp_06_the_descriptors_of_several_queues_say_which_to_look_at<F: Fabric>(bed: 
         assert!(!queues[1 - at].wait(Some(NOW)).expect("a look"), "not this one");
         assert_eq!(two.queues().next_recv(NOW).expect("it is there").bytes(), [at as u8]);
         one.queues().next_send(SOON).expect("sent").ok().expect("well");
+    }
+}
+
+/// The time for which this thread has had a core.
+fn used() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: there is room for the time.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Until the retries end, or until another thread posts a receive.
+fn rc_01_a_wait_for_a_receive_lets_the_thread_sleep<F: Fabric>(bed: &Bed<F>) {
+    // Each is 164 ms later than the one before.
+    const SLOW: u8 = 28;
+    let init = bed.small();
+    for late in [false, true] {
+        let twice = ConnParam { rnr_retry: if late { 7 } else { 2 }, ..ConnParam::default() };
+        let (mut one, mut two) = bed.pair_with(&init, &init, &ConnParam::default(), &twice);
+        two.set_rnr_timer(SLOW).expect("connected");
+        let queue = one.send_cq().expect("a queue pair").clone();
+        let (begin, used_before) = (Instant::now(), used());
+        thread::scope(|scope| {
+            send_inline(&mut one, &[1]);
+            queue.arm(false).expect("arm");
+            assert!(one.queues().next_send(NOW).is_err(), "it waits");
+            if late {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(200));
+                    two.queues().post_recv(bed.filled(1, 0)).expect("a receive");
+                });
+            }
+            assert!(wakes(&queue));
+        });
+        let (waited, used) = (begin.elapsed(), used() - used_before);
+        let status = one.queues().next_send(SOON).expect("it has ended").status;
+        assert_eq!(status, if late { Status::Success } else { Status::RnrRetryExceeded });
+        assert!(used < waited / 4, "the thread slept for {waited:?} and used {used:?}");
     }
 }
 

@@ -18,6 +18,7 @@ mod rust;
 mod side;
 mod silent;
 mod sockets;
+mod starved;
 mod threads;
 
 use pairs::{Meets, Sides, run};

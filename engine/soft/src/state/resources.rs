@@ -118,5 +118,7 @@ impl Resources {
         qp.failure.cause = cause;
         (qp.failure.poison, qp.failure.urged) = (None, false);
         self.service_queue.schedule(qp);
+        // The next poll makes the completions. This may be the last one before a sleep.
+        self.local_waker.wake_from_inside();
     }
 }

@@ -33,6 +33,12 @@ impl DomainState {
         let Transport { qps, res } = &mut self.transport;
         res.inboxes.set_asleep(qps, true);
         before_last_look(res.nic.host.barrier);
+        // A poll of several links reads the lines of peers at its end, for the next poll.
+        for link in self.links.table.iter_mut().flatten() {
+            if link.has_unacked() {
+                link.note_taken();
+            }
+        }
         // Another domain may have asked while this one was awake, and then wakes nobody.
         if res.receives.give_back() {
             // The prediction may name one of these receives.

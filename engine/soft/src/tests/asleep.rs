@@ -230,6 +230,89 @@ fn rc_1_a_sleeper_hears_of_each_message_that_waits() {
     assert_eq!(two.left(), Some(3000));
 }
 
+/// CP-6: both sides of a connection are in the shared domain. One wake-up is enough for a message
+/// that has waited for a receive: it is taken, and its send completes.
+#[test]
+fn cp_6_a_late_receive_completes_a_send_of_the_same_domain() {
+    for retries in [2, 7] {
+        let nic = Soft::new("soft0", Host::alone(clock), None);
+        let region = nic.register(mapping(1 << 12), Access::all()).unwrap();
+        let [(mut one, mut poller), (mut two, _other)] = [(); 2].map(|()| {
+            let (cq, poller) = nic.create_cq(64, Sharing::Shared).unwrap();
+            (make_qp_of(QpType::Rc, &nic, &cq, None, CAPS), poller)
+        });
+        join(&mut one, &mut two, retries);
+        let sge = Sge { addr: region.as_ptr() as u64, length: 8, lkey: region.lkey() };
+        let send = SendWr { wr_id: 1, op: SendOp::Send, flags: SIGNALED, sge, more: &[] };
+        unsafe { one.post(&[send]) }.unwrap();
+        let (domain, index) = (poller.cq.domain.clone(), poller.cq.index);
+        domain.enter_shared(|state| state.arm(index, Arm::Any));
+        assert_eq!(poller.poll(&mut [Wc::default()]), 0);
+        let attend = |state: &mut DomainState| state.attend_wake(index, SHARED_BUDGET);
+        while !domain.local_waker.is_asleep() {
+            assert_eq!(domain.enter_shared(attend), Some(false));
+        }
+        unsafe { two.post_recv(&[RecvWr { wr_id: 2, sge }]) }.unwrap();
+        let mut wakes = 0;
+        while !domain.enter_shared(attend).unwrap() {
+            wakes += 1;
+            assert!(!domain.local_waker.is_asleep(), "{wakes} wake-ups, and nobody wakes it");
+        }
+    }
+}
+
+/// CP-6: an acknowledgement has come before a thread arms. The poll that follows finds its send, on
+/// the only link or on one of two.
+#[test]
+fn cp_6_a_poll_after_arming_sees_an_acknowledgement() {
+    for (sharing, links) in [
+        (Sharing::Shared, 1),
+        (Sharing::Shared, 2),
+        (Sharing::Exclusive, 1),
+        (Sharing::Exclusive, 2),
+    ] {
+        for idle in 0..70 {
+            let (mut one, mut two) = (end(CAPS, false), end(CAPS, false));
+            if sharing == Sharing::Shared {
+                one = in_shared_domain(QpType::Rc, one);
+            }
+            join(&mut one.qp, &mut two.qp, 7);
+            let mut others = (make_qp(&one.nic, &one.cq, None, CAPS), end(CAPS, false));
+            if links == 2 {
+                join(&mut others.0, &mut others.1.qp, 7);
+            }
+            one.send(1, 0, 8, SIGNALED).unwrap();
+            for _ in 0..idle {
+                assert!(one.poll().is_empty());
+            }
+            two.recv(2, 0, 8);
+            assert_eq!((two.poll().len(), two.poll().len()), (1, 0));
+            unsafe { one.cq.domain.enter(|state| state.arm(0, Arm::Any)) };
+            assert_eq!(one.poll().len(), 1, "{sharing:?}, {links} links, {idle} polls");
+        }
+    }
+}
+
+/// CP-6: the same with a refusal. The thread finds it, or is woken.
+#[test]
+fn cp_6_a_refusal_before_a_sleep_wakes_the_thread() {
+    let (mut one, mut two) = (shared_end(QpType::Rc), end(CAPS, false));
+    join(&mut one.qp, &mut two.qp, 0);
+    let mut others = (make_qp(&one.nic, &one.cq, None, CAPS), end(CAPS, false));
+    join(&mut others.0, &mut others.1.qp, 7);
+    one.send(1, 0, 8, SIGNALED).unwrap();
+    assert!(two.poll().is_empty());
+    pass(1000);
+    assert!(two.poll().is_empty());
+    unsafe { one.cq.domain.enter(|state| state.arm(0, Arm::Any)) };
+    let mut got = one.poll();
+    if got.is_empty() {
+        assert!(one.is_woken());
+        got = one.poll();
+    }
+    assert_eq!(got[0].status, Status::RnrRetryExceeded);
+}
+
 /// Two threads sleep in the shared domain. Whichever of them finds the message, both hear how long
 /// they may sleep: the first may go elsewhere.
 #[test]
