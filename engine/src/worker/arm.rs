@@ -32,9 +32,10 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// the caller waits with.
     ///
     /// Wait until a descriptor of [`Armed::fds`] is readable, no longer than until
-    /// [`Armed::next_timer`], and no longer than [`Armed::look_again`]. Then drop the value, [`Worker::advance`] the worker if it has
-    /// timers, and turn again. The wait may end early, for any reason. If nobody steps the
-    /// worker's control plane, arm it again after 100 ms: it then looks for peers that have ended.
+    /// [`Armed::next_timer`], and no longer than [`Armed::look_again`]. Then drop the value,
+    /// [`Worker::advance`] the worker if it has timers, and turn again. The wait may end early, for
+    /// any reason. If nobody steps the worker's control plane, arm it again after 100 ms: it then
+    /// looks for peers that have ended.
     ///
     /// # Errors
     /// [`Busy`]: there is something to do, and the worker is not armed.
