@@ -14,7 +14,7 @@ use libc::c_int;
 use crate::abi::{ibv_pd, ibv_qp, ibv_recv_wr, ibv_send_wr};
 use crate::ah::Ah;
 use crate::border::{ABSENT, Errno, INVALID, object};
-use crate::qp::{Qp, qp_at};
+use crate::qp::{Qp, qp_at, takes_receives};
 use crate::requests::{Only, STEP, by_field, on_list, only_piece, pieces, to_srq};
 use crate::window;
 
@@ -237,7 +237,30 @@ pub(crate) unsafe extern "C" fn post_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: the program's queue pair and list; it keeps the buffers, by the contract of
-    // `ibv_post_recv`.
+    // `ibv_post_recv`. The receive queue is that of the queue pair as long as that takes receives.
+    unsafe {
+        if let (Ok(qp), Some(only)) = (qp_at(at), Only::of(first))
+            && let Some(receives) = &qp.own.receives
+            && receives.post_one(|| qp.own.takes_receives(), || only.receive())
+        {
+            return 0;
+        }
+        receive_any(at, first, bad)
+    }
+}
+
+/// The rest of [`post_recv`]. It is a function of its own, in tail position, so that the commonest
+/// receive saves no registers.
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+unsafe extern "C" fn receive_any(
+    at: *mut ibv_qp,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: as the caller says.
     unsafe {
         on_list(first, bad, |next| {
             let qp = &qp_at(at)?.own;
@@ -258,8 +281,7 @@ unsafe fn receive_one(qp: &Qp, list: *mut ibv_recv_wr) -> bool {
     unsafe {
         let Some(only) = Only::of(list) else { return false };
         let mut inner = qp.inner.lock();
-        !matches!(inner.state, QpState::Reset | QpState::Err)
-            && inner.qp.post_one_recv(|| only.receive())
+        takes_receives(inner.state) && inner.qp.post_one_recv(|| only.receive())
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use doorbell_fabric::{CmError, Fabric, QpAttr, QpAttrEx, QpFields, QpState};
 use doorbell_seam::provider::{Gid, Multicast, Qp as _, QpCaps, QpType};
-use doorbell_soft::{Attempt, Biased, Flushes, SharedSends, SoftDevice, SoftQp};
+use doorbell_soft::{Attempt, Biased, Flushes, SharedReceives, SharedSends, SoftDevice, SoftQp};
 use libc::c_int;
 
 use crate::abi::*;
@@ -31,6 +31,11 @@ pub(crate) struct Qp {
     pub(crate) sends: SharedSends,
     /// The state in `inner` takes sends. [`Qp::set_state`] sets both.
     takes_sends: AtomicBool,
+    /// As `sends`, until it is reset. `None`: it has no receive queue of its own.
+    pub(crate) receives: Option<SharedReceives>,
+    /// The state in `inner` takes receives, and they may go by `receives`. False while the state
+    /// changes. [`Qp::set_state`] sets it.
+    takes_receives: AtomicBool,
     pub(crate) inner: Biased<Inner>,
     pub(crate) extended: ExtendedPost,
     num: u32,
@@ -80,6 +85,11 @@ fn takes_sends(state: QpState) -> bool {
     !matches!(state, QpState::Reset | QpState::Init | QpState::Rtr)
 }
 
+/// True if receives may be posted in that state, and need nothing else.
+pub(crate) fn takes_receives(state: QpState) -> bool {
+    !matches!(state, QpState::Reset | QpState::Err)
+}
+
 impl Qp {
     /// True if sends may be posted. The device refuses those that come while this changes.
     #[inline(always)]
@@ -87,9 +97,19 @@ impl Qp {
         self.takes_sends.load(Ordering::Relaxed)
     }
 
+    /// True if receives may be posted by `receives`. Ask it while their queue is locked: a change
+    /// of the state first makes it false, and then locks the queue.
+    #[inline(always)]
+    pub(crate) fn takes_receives(&self) -> bool {
+        self.takes_receives.load(Ordering::Relaxed)
+    }
+
     fn set_state(&self, inner: &mut Inner, state: QpState) {
         inner.state = state;
         self.takes_sends.store(takes_sends(state), Ordering::Relaxed);
+        let takes = takes_receives(state)
+            && self.receives.as_ref().is_some_and(|receives| receives.are_of(&inner.qp));
+        self.takes_receives.store(takes, Ordering::Release);
     }
 
     /// Something may have failed, now or before the program changed the state. Not all that fails
@@ -122,10 +142,12 @@ impl Qp {
     ) -> Result<Option<QpState>, Errno> {
         let (from, device) = (inner.state, &self.progress.device);
         let to = fields.check(self.kind, from)?;
-        if !device.try_modify_qp(&mut inner.qp, from, fields, attempt)? {
+        self.takes_receives.store(false, Ordering::Relaxed);
+        let moved = device.try_modify_qp(&mut inner.qp, from, fields, attempt);
+        self.set_state(inner, if matches!(moved, Ok(true)) { to } else { from });
+        if !moved? {
             return Ok(None);
         }
-        self.set_state(inner, to);
         inner.set = match to {
             QpState::Reset => QpFields::default(),
             _ => fields.or(inner.set),
@@ -333,8 +355,11 @@ pub(crate) fn give(base: ibv_qp, made: Made) -> *mut ibv_qp {
         qp_base: ibv_qp { handle: num, qp_num: num, state: qp_state, ..base },
         ..zeroed()
     };
+    let receives = qp.shared_receives();
     let own = Qp {
         sends: qp.shared_sends(),
+        takes_receives: AtomicBool::new(takes_receives(state) && receives.is_some()),
+        receives,
         takes_sends: AtomicBool::new(takes_sends(state)),
         inner: Biased::new(Inner { qp, state, set, groups: Vec::new() }, threads),
         extended: ExtendedPost::new(threads),

@@ -79,7 +79,7 @@ pub use self::handles::create_qp::{SoftQpEx, SoftQpInit};
 pub use self::handles::device::Soft;
 pub use self::handles::poller::{SoftCq, SoftPoller};
 pub use self::handles::qp_control::{QpControl, Wiring};
-pub use self::handles::queue_pair::{Flushes, SharedSends, SoftQp};
+pub use self::handles::queue_pair::{Flushes, SharedReceives, SharedSends, SoftQp};
 pub use self::handles::region::{SoftRegion, SoftWindow};
 pub use self::handles::srq::SoftSrq;
 pub use self::model::biased::{Biased, Guard, Threads};

@@ -44,6 +44,19 @@ pub struct SharedSends {
     pub(crate) context: Pointer<QpContext>,
 }
 
+/// Posts receives on a queue pair with a receive queue of its own, for several threads at once: the
+/// queue is locked anyway. A queue pair that was reset has another queue.
+pub struct SharedReceives {
+    pub(crate) queue: Arc<RecvQueue>,
+}
+
+impl SharedReceives {
+    /// True if they go to the queue that the queue pair has now.
+    pub fn are_of(&self, qp: &SoftQp) -> bool {
+        Arc::ptr_eq(&self.queue, &qp.queue)
+    }
+}
+
 /// What a queue pair flushes after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flushes {
@@ -98,6 +111,11 @@ impl SoftQp {
     /// See [`SharedSends`].
     pub fn shared_sends(&self) -> SharedSends {
         SharedSends { domain: self.domain.clone(), context: self.context }
+    }
+
+    /// See [`SharedReceives`]. `None`: it has no receive queue of its own.
+    pub fn shared_receives(&self) -> Option<SharedReceives> {
+        (!self.shared_queue).then(|| SharedReceives { queue: self.queue.clone() })
     }
 
     /// The transport.

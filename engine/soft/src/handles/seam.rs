@@ -12,7 +12,7 @@ use crate::ext::raw::SoftWq;
 use crate::handles::datagram;
 use crate::handles::device::{Soft, check_depth};
 use crate::handles::poller::{SoftCq, SoftPoller};
-use crate::handles::queue_pair::{SharedSends, SoftQp};
+use crate::handles::queue_pair::{SharedReceives, SharedSends, SoftQp};
 use crate::handles::region::{SoftRegion, SoftWindow};
 use crate::handles::srq::SoftSrq;
 use crate::model::buffers::{Posted, Source};
@@ -237,6 +237,25 @@ impl SoftQp {
                 payload(sge),
             )
         }
+    }
+}
+
+impl SharedReceives {
+    /// Posts one receive, if the lock of the queue belongs to this thread, there is room, no domain
+    /// waits for it, and `is_open` is true while the queue is locked. False: nothing was done, and
+    /// the caller uses [`SoftQp::post_one_recv`] or `Qp::post_recv`. It makes no call, so the
+    /// caller need not save registers.
+    ///
+    /// # Safety
+    /// As for `Qp::post_recv`. If `is_open` is true, they are those of the queue pair
+    /// ([`SharedReceives::are_of`]).
+    #[inline(always)]
+    pub unsafe fn post_one(
+        &self,
+        is_open: impl FnOnce() -> bool,
+        wr: impl FnOnce() -> RecvWr,
+    ) -> bool {
+        self.queue.post_one_own(is_open, wr)
     }
 }
 

@@ -146,6 +146,14 @@ impl<T> Biased<T> {
         }
     }
 
+    /// The same for the owner alone, without a call. `None`: the lock does not belong to this
+    /// thread.
+    #[inline(always)]
+    pub fn lock_own(&self) -> Option<Guard<'_, T>> {
+        let inside = self.enter(this_thread())?;
+        Some(Guard { held: inside, of: self, alone: PhantomData })
+    }
+
     /// The owner's way in: its flag. `None`: it is not the owner's lock, or not any more.
     #[inline(always)]
     fn enter(&self, me: u64) -> Option<&AtomicBool> {

@@ -111,6 +111,19 @@ impl Ring {
         len + self.claimed < self.depth || len < self.depth && len + self.ahead() < self.depth
     }
 
+    /// The same without a loop. False: perhaps there is room; several domains use the queue.
+    #[inline(always)]
+    fn has_room_at_once(&self) -> bool {
+        let len = self.len();
+        if len + self.claimed < self.depth {
+            return true;
+        }
+        match self.claims.as_slice() {
+            [Some(claim)] => len < self.depth && len + claim.unused() < self.depth,
+            _ => false,
+        }
+    }
+
     /// Adds one receive, for which there is room.
     #[inline(always)]
     fn add(&mut self, wr: impl FnOnce() -> RecvWr) -> bool {
@@ -244,6 +257,19 @@ impl RecvQueue {
     #[inline(always)]
     pub(crate) fn post_one(&self, wr: impl FnOnce() -> RecvWr) -> bool {
         self.add_one(&mut self.ring.lock(), wr)
+    }
+
+    /// As [`RecvQueue::post_one`], if the lock of the queue belongs to this thread, and under that
+    /// lock `is_open` is true. It makes no call.
+    #[inline(always)]
+    pub(crate) fn post_one_own(
+        &self,
+        is_open: impl FnOnce() -> bool,
+        wr: impl FnOnce() -> RecvWr,
+    ) -> bool {
+        let Some(mut ring) = self.ring.lock_own() else { return false };
+        let takes = is_open() && !ring.starved && !self.is_flushed();
+        takes && ring.has_room_at_once() && ring.add(wr)
     }
 
     #[inline(always)]
