@@ -13,7 +13,7 @@ use libc::c_int;
 
 use crate::abi::{ibv_pd, ibv_qp, ibv_recv_wr, ibv_send_wr};
 use crate::ah::Ah;
-use crate::border::{ABSENT, Errno, INVALID, object};
+use crate::border::{ABSENT, Errno, INVALID, Object, object, quick_code};
 use crate::qp::{Qp, qp_at, takes_receives};
 use crate::requests::{Only, STEP, by_field, on_list, only_piece, pieces, to_srq};
 use crate::window;
@@ -134,6 +134,40 @@ pub(crate) unsafe extern "C" fn post_send(
     // SAFETY: the program's queue pair and list; it keeps the buffers, by the contract of
     // `ibv_post_send`.
     unsafe {
+        if let Ok(qp) = qp_at(at)
+            && qp.own.takes_sends()
+            && let Some(plain) = Plain::of(&qp.own, first)
+            && qp.own.sends.post_short(|| plain.send())
+        {
+            return if qp.own.may_attend_post() { attend_post(qp) } else { 0 };
+        }
+        send_any(at, first, bad)
+    }
+}
+
+/// The rest of [`post_send`] after a post, if something may be left to do.
+#[cold]
+#[inline(never)]
+extern "C" fn attend_post(qp: &Object<Qp>) -> c_int {
+    quick_code(|| {
+        qp.own.after_post();
+        Ok(())
+    })
+}
+
+/// The rest of [`post_send`]. It is a function of its own, in tail position, so that the commonest
+/// send keeps nothing over a call.
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+unsafe extern "C" fn send_any(
+    at: *mut ibv_qp,
+    first: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe {
         on_list(first, bad, |next| {
             let qp = &qp_at(at)?.own;
             if !qp.takes_sends() {
@@ -239,7 +273,8 @@ pub(crate) unsafe extern "C" fn post_recv(
     // SAFETY: the program's queue pair and list; it keeps the buffers, by the contract of
     // `ibv_post_recv`. The receive queue is that of the queue pair as long as that takes receives.
     unsafe {
-        if let (Ok(qp), Some(only)) = (qp_at(at), Only::of(first))
+        if let Ok(qp) = qp_at(at)
+            && let Some(only) = Only::of(first)
             && let Some(receives) = &qp.own.receives
             && receives.post_one(|| qp.own.takes_receives(), || only.receive())
         {

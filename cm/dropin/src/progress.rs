@@ -252,11 +252,17 @@ impl Progress {
         self.armed.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// True if the program may wait for a completion queue.
+    #[inline(always)]
+    pub(crate) fn may_wait(&self) -> bool {
+        self.armed.load(Ordering::SeqCst) > 0
+    }
+
     /// The program has posted something. Its completion may come without a peer, who would wake
     /// this process: if the program waits for it, it must be made now. True if it may be there.
     /// Where the program polls too, a poll makes it, or the thread when it takes over.
     pub(crate) fn posted(&self) -> bool {
-        let waits = self.armed.load(Ordering::SeqCst) > 0;
+        let waits = self.may_wait();
         // SeqCst: whoever reads the old value has posted before the thread does its work.
         let waits = waits && !self.driven.load(Ordering::SeqCst);
         if waits {

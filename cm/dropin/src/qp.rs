@@ -159,6 +159,12 @@ impl Qp {
         Ok(Some(to))
     }
 
+    /// False: after a post, [`Qp::after_post`] has nothing to do.
+    #[inline(always)]
+    pub(crate) fn may_attend_post(&self) -> bool {
+        self.lost.load(Ordering::Relaxed) || self.progress.may_wait()
+    }
+
     /// Sends were posted.
     #[inline(always)]
     pub(crate) fn after_post(&self) {

@@ -260,6 +260,19 @@ impl SharedReceives {
 }
 
 impl SharedSends {
+    /// Posts one request, if it leaves at once and is short, and the lock of the domain belongs to
+    /// this thread. False: nothing was done, and the caller uses [`SharedSends::post_one`]. It
+    /// makes no call before the message is published, so nothing is kept over one.
+    ///
+    /// # Safety
+    /// As for [`SharedSends::post_one`].
+    #[inline(always)]
+    pub unsafe fn post_short<'a>(&self, wr: impl FnOnce() -> SendWr<'a>) -> bool {
+        let Some(mut state) = self.domain.own() else { return false };
+        // SAFETY: as in `post_one`.
+        unsafe { state.post_short(self.context.get_alone(), Posted::one(&wr())) }
+    }
+
     /// Posts one request. If it does not leave at once, `wr` makes it again: so one that leaves at
     /// once stays in registers.
     ///

@@ -119,7 +119,7 @@ impl Ring {
             return true;
         }
         match self.claims.as_slice() {
-            [Some(claim)] => len < self.depth && len + claim.unused() < self.depth,
+            [Some(claim)] => len + claim.unused() < self.depth,
             _ => false,
         }
     }

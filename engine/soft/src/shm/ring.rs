@@ -417,6 +417,34 @@ impl Tx {
         self.end_slot(end, ack);
     }
 
+    /// The same for a record that the first line of the slot holds. [`Tx::wake_peer`] must follow.
+    #[inline(always)]
+    pub(crate) fn publish_short_in_slot(
+        &mut self,
+        head: Head,
+        payload: Source<'_>,
+        space: Space,
+        ack: u64,
+    ) {
+        let (start, length, Space { end }) = (self.at, head.length as usize, space);
+        if payload.length() != head.length || length > SLOT_FIRST_BYTES {
+            return never();
+        }
+        self.at = end;
+        // SAFETY: as in `publish_in_slot`.
+        unsafe {
+            let to = begin_record(self.data, start, head.header, head.record.into());
+            copy::copy_dual(to, payload.as_ptr(), length, || self.begin_slot(head.header, end));
+        }
+        self.put_slot_tail(end, ack);
+    }
+
+    /// Wakes the peer if it sleeps. What it must see is published.
+    #[inline(always)]
+    pub(crate) fn wake_peer(&self) {
+        self.peer_waker.check();
+    }
+
     /// As [`Tx::publish_in_slot`], with a payload of the length in `header`, for which there is
     /// space.
     #[cfg(any(test, feature = "std", feature = "sim"))]
@@ -579,9 +607,14 @@ impl Tx {
     /// Publishes the record in the slot.
     #[inline(always)]
     fn end_slot(&mut self, end: u64, ack: u64) {
+        self.put_slot_tail(end, ack);
+        self.peer_waker.check();
+    }
+
+    #[inline(always)]
+    fn put_slot_tail(&mut self, end: u64, ack: u64) {
         (self.published, self.last_in_slot) = (end, end as u32);
         self.dir.slot_tail().store(tail_word(end, ack), Ordering::Release);
-        self.peer_waker.check();
     }
 
     /// What is unpublished, if it is one plain message.

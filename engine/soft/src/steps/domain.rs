@@ -231,6 +231,17 @@ impl Domain {
         Some(Shared { domain: self, _guard: guard })
     }
 
+    /// The same without a call, if the lock belongs to this thread and no command is pending. The
+    /// lock of an exclusive domain never does.
+    #[inline(always)]
+    pub(crate) fn own(&self) -> Option<Shared<'_>> {
+        let guard = self.lock.lock_own()?;
+        if self.attention.load(Ordering::Acquire) {
+            return None;
+        }
+        Some(Shared { domain: self, _guard: guard })
+    }
+
     /// `enter` for a caller that is known to be alone.
     ///
     /// # Safety

@@ -6,7 +6,8 @@ use crate::model::memory::Memory;
 use crate::model::send_queue::{Sent, SqEntry};
 use crate::shm::head::Head;
 use crate::shm::layout::{
-    FRAGMENT, Header, PUBLISH_EVERY, RecordFlags, SLOT_RECORD_MAX, SLOT_SHORT, SLOT_SHORT_RECORD,
+    FRAGMENT, Header, PUBLISH_EVERY, RecordFlags, SLOT_FIRST_BYTES, SLOT_RECORD_MAX, SLOT_SHORT,
+    SLOT_SHORT_RECORD,
 };
 use crate::shm::ring::{CLAIM_MIN, OWN_MESSAGE_MAX, Space};
 use crate::state::completion::send_wc;
@@ -55,6 +56,16 @@ impl DomainState {
         qp.state == State::Rts
             && match self.links.get_mut(qp.link) {
                 Some(link) => post_at_once(link, &self.transport.res.nic.memory, qp, wr),
+                None => false,
+            }
+    }
+
+    /// As [`DomainState::post_at_once`], for a message that the first line of the slot holds.
+    #[inline(always)]
+    pub(crate) fn post_short(&mut self, qp: &mut QpContext, wr: &Posted<'_>) -> bool {
+        qp.state == State::Rts
+            && match self.links.get_mut(qp.link) {
+                Some(link) => post_short(link, &self.transport.res.nic.memory, qp, wr),
                 None => false,
             }
     }
@@ -273,6 +284,29 @@ fn post_at_once(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Poste
         false => link.tx.publish_in_ring(plain, payload, space, ack),
     }
     enter(link, qp, wr, (plain.header(), plain.header().length()), link.tx.at);
+    true
+}
+
+/// As [`post_at_once`], for a message that the first line of the slot holds, if there is space by
+/// the limit as last read. It makes no call before the message is published.
+#[inline(always)]
+fn post_short(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Posted<'_>) -> bool {
+    let is_short = wr.sge.length as usize <= SLOT_FIRST_BYTES && wr.op == SendOp::Send;
+    if !is_short || !fast_path_ok(link, qp) || link.tx.unpublished() > 0 {
+        return false;
+    }
+    if !link.contention.allows_slot() {
+        return false;
+    }
+    let (Some(plain), payload) = (plain(memory, qp, wr), wr.first()) else { return false };
+    if !has_slot(link, qp, &plain) {
+        return false;
+    }
+    let Some(space) = link.tx.space(plain.record()) else { return false };
+    let ack = link.ack();
+    link.tx.publish_short_in_slot(plain, payload, space, ack);
+    enter(link, qp, wr, (plain.header(), plain.header().length()), link.tx.at);
+    link.tx.wake_peer();
     true
 }
 
