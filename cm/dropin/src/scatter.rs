@@ -122,11 +122,17 @@ impl Scatter {
         waiting.1.values().filter(|receive| receive.owner == Owner::Srq(srq)).count()
     }
 
+    /// True if there are such receives.
+    #[inline(always)]
+    pub(crate) fn has_some(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
     /// The number by which the program knows the request of a completion. If that is such a
     /// receive, its bytes are spread; `filled` says how many there are, or `None` after an error.
     #[inline]
     pub(crate) fn end(&self, wr_id: u64, filled: Option<u32>) -> u64 {
-        let is_one = self.count.load(Ordering::Acquire) > 0 && wr_id >= FIRST;
+        let is_one = self.has_some() && wr_id >= FIRST;
         if is_one { self.spread(wr_id, filled) } else { wr_id }
     }
 

@@ -154,10 +154,24 @@ impl SoftCq {
     /// queue.
     #[inline(always)]
     pub fn poll_one_shared(&self) -> Polled {
-        match self.domain.shared() {
-            Some(mut state) => state.poll_one_shared(self.index),
-            None => Polled::Nothing,
+        let Some(mut state) = self.domain.shared() else { return Polled::Nothing };
+        let polled = state.poll_one_shared(self.index);
+        if let Polled::One(_) = polled {
+            self.domain.note_left(state.predicted.left_queue());
         }
+        polled
+    }
+
+    /// The receive that [`SoftCq::poll_one_shared`] of this or another queue has left for this one,
+    /// if it is short, nothing else is to be done, and the lock of the domain belongs to this
+    /// thread. `None`: nothing was done. It makes no call, so the caller need not save registers.
+    #[inline(always)]
+    pub fn poll_left_at_once(&self) -> Option<Wc> {
+        if !self.domain.has_left_for(self.index) {
+            return None;
+        }
+        self.domain.note_left(None);
+        self.domain.own()?.poll_left_at_once(self.index)
     }
 
     /// After [`SoftCq::poll_one_shared`] has returned the end of a send: the receive of the answer

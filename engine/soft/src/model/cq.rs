@@ -322,6 +322,14 @@ impl CompletionQueue {
         if is_plain && self.armed.is_none() { self.depth as usize } else { 0 }
     }
 
+    /// True if no entry waits, and one may go straight to a poll, by [`CompletionQueue::passes`].
+    /// An extended queue answers false.
+    #[inline(always)]
+    pub(crate) fn passes_plain(&self) -> bool {
+        let is_plain = self.health == Health::Good && self.armed.is_none() && self.depth > 0;
+        is_plain && self.is_empty()
+    }
+
     #[cold]
     #[inline(never)]
     fn is_extended_without_times(&self) -> bool {

@@ -168,6 +168,13 @@ impl Rx {
         word == self.seen[0]
     }
 
+    /// The sender's word in the slot, if it is new, and no record has come in the ring alone.
+    #[inline(always)]
+    pub(crate) fn new_in_slot(&self) -> Option<u64> {
+        let [word, written] = self.words();
+        (written == self.seen[1] && !self.has_seen(word)).then_some(word)
+    }
+
     /// True if something has come. It prefetches the other lines of the slot.
     #[inline(always)]
     pub(crate) fn has_news(&self) -> bool {

@@ -65,6 +65,12 @@ impl Completions {
         self.queues.get(index).is_some_and(|queue| queue.is_empty() && queue.passes() > 0)
     }
 
+    /// The same without a look at what an extended queue keeps.
+    #[inline(always)]
+    pub(crate) fn passes_plain(&self, index: usize) -> bool {
+        self.queues.get(index).is_some_and(CompletionQueue::passes_plain)
+    }
+
     /// All of them, by index.
     pub(crate) fn all(&mut self) -> &mut [CompletionQueue] {
         &mut self.queues

@@ -12,7 +12,7 @@
 use crate::model::memory::Lasting;
 use crate::model::recvq::Prefetch;
 use crate::prefetch;
-use crate::shm::layout::{Header, LINE, RecordFlags, SLOT_SHORT};
+use crate::shm::layout::{Header, LINE, RecordFlags, SLOT_FIRST_BYTES, SLOT_SHORT};
 use crate::shm::reader::{RingRecord, SlotRecord};
 use crate::state::completion::recv_wc;
 use crate::state::link::Link;
@@ -146,11 +146,49 @@ impl PredictedReceive {
         if self.recv_cq == cq { self.left.take() } else { None }
     }
 
+    /// The queue for which a message is left.
+    #[inline(always)]
+    pub(crate) fn left_queue(&self) -> Option<usize> {
+        self.left.map(|_| self.recv_cq)
+    }
+
+    /// As [`PredictedReceive::receive`], for the message that the last poll has left for that
+    /// queue, if it is short and another receive is prefetched behind its own. It makes no call.
+    #[inline(always)]
+    pub(crate) fn receive_left(
+        &mut self,
+        link: &mut Link,
+        cq: usize,
+        res: &mut Resources,
+    ) -> Option<u32> {
+        let record = self.left.filter(|_| self.recv_cq == cq)?;
+        let length = record.header.length();
+        // SAFETY: as in `used`.
+        let prefetch = unsafe { self.prefetch?.get(&mut res.receives) };
+        if length as usize > SLOT_FIRST_BYTES || prefetch.len() < 2 {
+            return None;
+        }
+        if !link.rx.take_from_slot(record, self.to.get(&res.nic.memory)?) {
+            return None;
+        }
+        self.left = None;
+        self.used(link, record.header, res);
+        link.ping_pong = true;
+        Some(length)
+    }
+
     /// The message in the slot, which begins with `word`, if it is the predicted one and its peer
     /// has read everything.
     #[inline(always)]
     pub(crate) fn find(&self, link: &Link, word: u64) -> Option<SlotRecord> {
         link.rx.predicted_in_slot(word, self.like, link.tx.published())
+    }
+
+    /// The same after a look that has found something, in the slot or in the ring.
+    #[inline(always)]
+    pub(crate) fn find_news(&self, link: &Link) -> Option<SlotRecord> {
+        let word = link.rx.new_in_slot()?;
+        self.find(link, word)
     }
 
     /// Takes the message that [`PredictedReceive::find`] has found. Returns its length;

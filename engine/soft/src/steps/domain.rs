@@ -32,7 +32,7 @@ use crate::state::resources::Resources;
 use crate::state::service_queue::ServiceQueue;
 use crate::state::transport::Transport;
 use crate::steps::command::Command;
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// The commands that wait for a domain. The control plane reserves room for the data plane's
 /// commands too. So those need no allocation, and the command that ends an object always fits.
@@ -52,8 +52,14 @@ pub(crate) struct Domain {
     attention: Arc<AtomicBool>,
     pub(crate) local_waker: Arc<LocalWaker>,
     commands: Mutex<Commands>,
+    /// The queue for which the last poll has left a message, [`NO_QUEUE`] if it has left none. Only
+    /// a hint: it may be old.
+    left: AtomicU64,
     state: UnsafeCell<DomainState>,
 }
+
+/// The index of no completion queue.
+const NO_QUEUE: u64 = u64::MAX;
 
 // SAFETY: `state` is reached only through `enter`, whose contract allows one thread at a time;
 // the raw pointers in it are owned boxes. Everything else is atomic or a concurrent queue.
@@ -74,6 +80,7 @@ impl Domain {
             attention: attention.clone(),
             local_waker: local_waker.clone(),
             commands: Mutex::new(Commands { list: VecDeque::new(), owned: 0 }),
+            left: AtomicU64::new(NO_QUEUE),
             state: UnsafeCell::new(DomainState {
                 links: Links::new(64),
                 predicted: PredictedReceive::nothing(),
@@ -240,6 +247,18 @@ impl Domain {
             return None;
         }
         Some(Shared { domain: self, _guard: guard })
+    }
+
+    /// A poll has left a message for that queue, or none. Relaxed: it is a hint.
+    #[inline(always)]
+    pub(crate) fn note_left(&self, queue: Option<usize>) {
+        self.left.store(queue.map_or(NO_QUEUE, |index| index as u64), Ordering::Relaxed);
+    }
+
+    /// True if a poll has left a message for that queue, as far as is known.
+    #[inline(always)]
+    pub(crate) fn has_left_for(&self, queue: usize) -> bool {
+        self.left.load(Ordering::Relaxed) == queue as u64
     }
 
     /// `enter` for a caller that is known to be alone.

@@ -25,7 +25,6 @@ use crate::provider::Polled;
 use crate::shm::layout::Header;
 use crate::shm::reader::SlotRecord;
 use crate::state::domain_state::DomainState;
-use crate::state::signaled::Signaled;
 use crate::steps::poll::LOOK_IDLE;
 use crate::wc::Wc;
 
@@ -95,6 +94,22 @@ impl DomainState {
         self.take_left(index, left)
     }
 
+    /// As [`DomainState::poll_left_shared`], for a short message behind which nothing else is to be
+    /// done. It makes no call, so its caller need not save registers. `None`: nothing was done.
+    #[inline(always)]
+    pub(crate) fn poll_left_at_once(&mut self, index: usize) -> Option<Wc> {
+        let (link, res) = (self.links.only()?, &mut self.transport.res);
+        let published = link.tx.published();
+        // Otherwise see `end_thorough`.
+        let waits = res.attended && link.reply.arrives_again(published);
+        if !waits || !res.completions.passes_plain(index) {
+            return None;
+        }
+        let length = self.predicted.receive_left(link, index, res)?;
+        link.reply.note_again(published);
+        Some(self.predicted.wc(length))
+    }
+
     /// True if all that a poll of that queue may find comes over the only busy link. A poll that
     /// looks at a part of the others is enough, if there are others.
     #[inline(always)]
@@ -118,11 +133,20 @@ impl DomainState {
         if !self.predicted.is_known() && !self.predict_late() {
             return None;
         }
-        let record = self.find_predicted()?;
-        let is_for_it = self.predicted.recv_cq == index;
-        if let Some(send) = self.links.only()?.signaled.first() {
+        // One look for the link: this is the way of each message of a ping-pong.
+        let link = self.links.only()?;
+        let record = self.predicted.find_news(link)?;
+        let recv_cq = self.predicted.recv_cq;
+        let is_for_it = recv_cq == index;
+        if let Some(send) = link.signaled.first() {
             if !is_for_it || self.transport.send_cq_of(send) == Some(index) {
-                return self.end_send_before(record, send, index);
+                if !self.transport.res.may_wait(recv_cq) {
+                    return None;
+                }
+                let wc = self.transport.end_only_send(link, send, index)?;
+                link.reply.peer_replies = true;
+                self.predicted.leave(record);
+                return Some(wc);
             }
             if !self.end_send_elsewhere(record) {
                 return None;
@@ -162,21 +186,6 @@ impl DomainState {
         }
         self.predicted.predict(link, &mut self.transport);
         self.predicted.is_known()
-    }
-
-    /// Ends that send, the only one that waits, and leaves the message that acknowledges it to the
-    /// next poll. As on a NIC, a send ends before the receive of its answer.
-    #[inline(always)]
-    fn end_send_before(&mut self, record: SlotRecord, send: Signaled, index: usize) -> Option<Wc> {
-        let recv_cq = self.predicted.recv_cq;
-        if !self.transport.res.may_wait(recv_cq) {
-            return None;
-        }
-        let link = self.links.only()?;
-        let wc = self.transport.end_only_send(link, send, index)?;
-        link.reply.peer_replies = true;
-        self.predicted.leave(record);
-        Some(wc)
     }
 
     /// Takes the predicted message that the last poll has left, for the queue that is polled.

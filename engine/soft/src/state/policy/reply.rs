@@ -38,6 +38,19 @@ impl ReplyPolicy {
         self.answered > ANSWERED
     }
 
+    /// True if [`ReplyPolicy::note_arrival`] would return true, as it has before. Then it only notes
+    /// what was published.
+    #[inline(always)]
+    pub(crate) fn arrives_again(&self, published: u64) -> bool {
+        self.published != published && self.answered > ANSWERED
+    }
+
+    /// The rest of [`ReplyPolicy::note_arrival`] after [`ReplyPolicy::arrives_again`].
+    #[inline(always)]
+    pub(crate) fn note_again(&mut self, published: u64) {
+        self.published = published;
+    }
+
     /// An acknowledgement of the peer has come alone, and a poll has looked at nothing else.
     #[inline(always)]
     pub(crate) fn note_ack_alone(&mut self) {
