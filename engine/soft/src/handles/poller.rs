@@ -127,7 +127,10 @@ impl SoftPoller {
     /// the next poll, and an acknowledgement to the reply that is likely to follow. If nobody has
     /// armed its queue, it looks at some of the quiet links only.
     pub fn promise_polls(&mut self, on: bool) {
-        self.cq.domain.enter_shared(|state| state.transport.res.attended = on);
+        self.cq.domain.enter_shared(|state| {
+            state.ready.forget();
+            state.transport.res.attended = on;
+        });
     }
 
     fn poll_shared(&mut self, out: &mut [Wc]) -> usize {

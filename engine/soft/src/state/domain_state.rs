@@ -2,6 +2,7 @@
 
 use crate::state::link_scheduler::Links;
 use crate::state::predicted::PredictedReceive;
+use crate::state::ready::Ready;
 use crate::state::transport::Transport;
 
 /// What a domain holds: its links, and what serves them. Only the thread that is inside the domain
@@ -20,4 +21,6 @@ pub(crate) struct DomainState {
     pub(crate) predicted: PredictedReceive,
     pub(crate) transport: Transport,
     pub(crate) links: Links,
+    /// What holds for the predicted message, in the shared domain.
+    pub(crate) ready: Ready,
 }

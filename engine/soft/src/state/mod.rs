@@ -15,6 +15,7 @@ pub(crate) mod predicted;
 pub(crate) mod qp;
 pub(crate) mod qp_table;
 pub(crate) mod quiet;
+pub(crate) mod ready;
 pub(crate) mod receives;
 pub(crate) mod resources;
 pub(crate) mod responses;

@@ -153,7 +153,7 @@ impl PredictedReceive {
     }
 
     /// As [`PredictedReceive::receive`], for the message that the last poll has left for that
-    /// queue, if it is short and another receive is prefetched behind its own. It makes no call.
+    /// queue, if it is short. It makes no call.
     #[inline(always)]
     pub(crate) fn receive_left(
         &mut self,
@@ -163,9 +163,7 @@ impl PredictedReceive {
     ) -> Option<u32> {
         let record = self.left.filter(|_| self.recv_cq == cq)?;
         let length = record.header.length();
-        // SAFETY: as in `used`.
-        let prefetch = unsafe { self.prefetch?.get(&mut res.receives) };
-        if length as usize > SLOT_FIRST_BYTES || prefetch.len() < 2 {
+        if length as usize > SLOT_FIRST_BYTES {
             return None;
         }
         if !link.rx.take_from_slot(record, self.to.get(&res.nic.memory)?) {

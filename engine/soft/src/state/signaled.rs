@@ -41,6 +41,11 @@ impl SignaledQueue {
     pub(crate) fn has_one(&self) -> bool {
         self.tail.wrapping_sub(self.head) == 1
     }
+    /// The number of requests that were ever pushed, which wraps.
+    #[inline(always)]
+    pub(crate) fn tail(&self) -> u32 {
+        self.tail
+    }
     #[inline(always)]
     pub(crate) fn has_room(&self) -> bool {
         self.tail.wrapping_sub(self.head) < SIGNALED_MAX

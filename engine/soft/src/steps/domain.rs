@@ -27,6 +27,7 @@ use crate::state::link_scheduler::Links;
 use crate::state::next_look::NextLook;
 use crate::state::predicted::PredictedReceive;
 use crate::state::qp_table::QpTable;
+use crate::state::ready::Ready;
 use crate::state::receives::Receives;
 use crate::state::resources::Resources;
 use crate::state::service_queue::ServiceQueue;
@@ -84,6 +85,7 @@ impl Domain {
             state: UnsafeCell::new(DomainState {
                 links: Links::new(64),
                 predicted: PredictedReceive::nothing(),
+                ready: Ready::nothing(),
                 transport: Transport {
                     qps: QpTable::new(),
                     res: Resources {
@@ -129,6 +131,7 @@ impl Domain {
     /// with its one queue.
     pub(crate) fn remove_cq(&self, index: usize) {
         self.enter_shared(|state| {
+            state.ready.forget();
             if let Some(place) = state.transport.res.completions.get_mut(index) {
                 *place = CompletionQueue::gone();
             }
@@ -139,6 +142,7 @@ impl Domain {
     /// of an exclusive domain has no entries.
     pub(crate) fn resize_cq(&self, index: usize, depth: u32) -> Result<(), u32> {
         let done = self.enter_shared(|state| {
+            state.ready.forget();
             let cq = state.transport.res.completions.get_mut(index);
             cq.map_or(Ok(()), |cq| cq.resize(depth))
         });

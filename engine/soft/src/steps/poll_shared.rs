@@ -70,11 +70,14 @@ impl DomainState {
             if others && self.find_in_background() {
                 return Polled::More;
             }
-            came = self.spin_after_reply();
+            came = self.spin_after_reply(DomainState::make_ready);
         }
         let Some(link) = self.links.only() else { return Polled::More };
         link.empty_polls = link.empty_polls.wrapping_add(1);
         if came || link.has_news() {
+            if let Some(wc) = self.end_ready(index) {
+                return Polled::One(wc);
+            }
             return self.take_predicted_shared(index).map_or(Polled::More, Polled::One);
         }
         if link.empty_polls.is_multiple_of(LOOK_IDLE) {
@@ -82,8 +85,32 @@ impl DomainState {
         }
         if link.empty_polls % LOOK_IDLE == 2 && !self.predicted.is_known() {
             self.predicted.prepare(link, &mut self.transport);
+            self.make_ready();
         }
         if others && self.find_in_background() { Polled::More } else { Polled::Nothing }
+    }
+
+    /// See [`Ready`](crate::state::ready::Ready).
+    fn make_ready(&mut self) {
+        match self.links.only() {
+            Some(link) => self.ready.renew(&self.predicted, link, &mut self.transport),
+            None => self.ready.forget(),
+        }
+    }
+
+    /// Ends the send that was made ready for that, if the predicted message has come, and leaves
+    /// the message to the next poll. As on a NIC, a send ends before the receive of its answer.
+    #[inline(always)]
+    fn end_ready(&mut self, index: usize) -> Option<Wc> {
+        if !self.predicted.is_known() {
+            return None;
+        }
+        let link = self.links.only()?;
+        let record = self.predicted.find_news(link)?;
+        let wc = self.ready.end_send(link, index, &mut self.transport.qps)?;
+        link.reply.peer_replies = true;
+        self.predicted.leave(record);
+        Some(wc)
     }
 
     /// Takes the message that the last poll of that queue has left, if it has left one: the answer
@@ -95,14 +122,13 @@ impl DomainState {
     }
 
     /// As [`DomainState::poll_left_shared`], for a short message behind which nothing else is to be
-    /// done. It makes no call, so its caller need not save registers. `None`: nothing was done.
+    /// done, as was found out before it came. It makes no call, so its caller need not save registers. `None`: nothing was done.
     #[inline(always)]
     pub(crate) fn poll_left_at_once(&mut self, index: usize) -> Option<Wc> {
         let (link, res) = (self.links.only()?, &mut self.transport.res);
         let published = link.tx.published();
         // Otherwise see `end_thorough`.
-        let waits = res.attended && link.reply.arrives_again(published);
-        if !waits || !res.completions.passes_plain(index) {
+        if !self.ready.receive || !link.reply.arrives_again(published) {
             return None;
         }
         let length = self.predicted.receive_left(link, index, res)?;
@@ -146,6 +172,7 @@ impl DomainState {
                 let wc = self.transport.end_only_send(link, send, index)?;
                 link.reply.peer_replies = true;
                 self.predicted.leave(record);
+                self.ready.forget();
                 return Some(wc);
             }
             if !self.end_send_elsewhere(record) {
@@ -166,6 +193,7 @@ impl DomainState {
         // It acknowledges everything.
         link.rx.hear(record);
         link.reply.peer_replies = true;
+        self.ready.forget();
         self.transport.complete(link, &mut Queued::within(SHARED_BUDGET));
         self.attend_overruns();
         self.predicted.is_known()
@@ -185,6 +213,7 @@ impl DomainState {
             return false;
         }
         self.predicted.predict(link, &mut self.transport);
+        self.ready.forget();
         self.predicted.is_known()
     }
 
@@ -302,6 +331,7 @@ impl DomainState {
             link.reply.peer_replies = true;
             self.transport.complete(link, sink);
             if sink.taken() > 0 && !sink.passes(recv_cq) && self.transport.res.may_wait(recv_cq) {
+                self.ready.forget();
                 return self.predicted.leave(record);
             }
         }

@@ -75,6 +75,7 @@ impl DomainState {
 
     /// Arms a queue of the shared domain.
     pub(crate) fn arm(&mut self, index: usize, arm: Arm) {
+        self.ready.forget();
         if let Some(cq) = self.transport.res.completions.get_mut(index) {
             cq.arm(arm);
         }

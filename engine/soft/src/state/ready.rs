@@ -1,0 +1,92 @@
+//! What a poll of the shared domain finds out while it waits for the predicted message, and what is
+//! then still true when that comes: how the send that it acknowledges ends, and that its completion
+//! may go straight to a poll.
+#![expect(unsafe_code, reason = "uses an object of the domain by its pointer")]
+
+use crate::state::completion::send_wc;
+use crate::state::link::Link;
+use crate::state::place::Pointer;
+use crate::state::predicted::PredictedReceive;
+use crate::state::qp::{QpContext, State};
+use crate::state::qp_table::QpTable;
+use crate::state::transport::Transport;
+use crate::wc::Wc;
+
+/// The index of no completion queue.
+const NO_QUEUE: usize = usize::MAX;
+
+/// See above. It counts only as long as a message is predicted. Each poll of the shared domain that
+/// predicts one renews or forgets it, and so does what arms or changes a completion queue, or takes
+/// back the promise of a poll.
+pub(crate) struct Ready {
+    /// The completion queue in which the only send that waits on the link ends: it is empty, and an
+    /// entry may go straight to its poll. The receive of the predicted message may wait.
+    /// [`NO_QUEUE`]: nothing is known.
+    send_cq: usize,
+    /// The end of the queue of signalled sends, with that one.
+    tail: u32,
+    /// The completion queue of the receive is empty as well, and an entry may go straight to its
+    /// poll. Another receive is prefetched.
+    pub(crate) receive: bool,
+    qp: Option<Pointer<QpContext>>,
+    /// The requests of its queue pair that then have completed.
+    upto: u32,
+    wc: Wc,
+}
+
+impl Ready {
+    pub(crate) fn nothing() -> Ready {
+        let (send_cq, wc) = (NO_QUEUE, Wc::default());
+        Ready { send_cq, tail: 0, receive: false, qp: None, upto: 0, wc }
+    }
+
+    /// Something has changed: nothing is known.
+    #[inline(always)]
+    pub(crate) fn forget(&mut self) {
+        (self.send_cq, self.receive) = (NO_QUEUE, false);
+    }
+
+    /// Finds out what is true now, for the message that was just predicted on that link.
+    pub(crate) fn renew(
+        &mut self,
+        predicted: &PredictedReceive,
+        link: &Link,
+        transport: &mut Transport,
+    ) {
+        self.forget();
+        if !predicted.is_known() || !transport.res.may_wait(predicted.recv_cq) {
+            return;
+        }
+        let Some(send) = link.signaled.first().filter(|_| link.signaled.has_one()) else { return };
+        let Some(qp) = transport.qps.get_mut(send.qp) else { return };
+        let completions = &transport.res.completions;
+        if qp.state != State::Rts || !completions.passes_plain(qp.send_cq) {
+            return;
+        }
+        let rq = transport.res.receives.get_mut(link.rq);
+        self.receive = transport.res.completions.passes_plain(predicted.recv_cq)
+            && rq.is_some_and(|rq| rq.prefetch.len() > 1);
+        (self.send_cq, self.tail) = (qp.send_cq, link.signaled.tail());
+        self.upto = send.index.wrapping_add(1);
+        self.wc = send_wc(qp.num, *qp.sq.entry(send.index));
+        self.qp = Some(Pointer::to(qp));
+    }
+
+    /// Ends that send for a poll of that queue: the peer has taken it. `None`, and nothing was
+    /// done: it is not known, or not the only one any more.
+    #[inline(always)]
+    pub(crate) fn end_send(&mut self, link: &mut Link, cq: usize, qps: &mut QpTable) -> Option<Wc> {
+        if self.send_cq != cq || link.signaled.tail() != self.tail || !link.signaled.has_one() {
+            return None;
+        }
+        // SAFETY: the queue pair is in the table. Commands alone take one out, and after them
+        // nothing is predicted.
+        let qp = unsafe { self.qp?.get(qps) };
+        if qp.state != State::Rts {
+            return None;
+        }
+        link.signaled.pop();
+        (qp.sq.completed, qp.sq.retired) = (self.upto, self.upto);
+        Some(self.wc)
+    }
+}
