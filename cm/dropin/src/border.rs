@@ -202,10 +202,7 @@ impl<T: Noun> Object<T> {
 /// The program has the object from [`Object::give`], and does not destroy it meanwhile.
 pub(crate) unsafe fn object<'a, T: Noun>(at: *mut T::C) -> Result<&'a Object<T>, Errno> {
     let at = at.cast::<Object<T>>();
-    if at.is_null() {
-        return Err(INVALID);
-    }
-    if !at.is_aligned() {
+    if at.is_null() || !at.is_aligned() {
         return Err(INVALID);
     }
     // SAFETY: the program says that it is one of ours.

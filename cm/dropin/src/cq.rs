@@ -353,6 +353,18 @@ pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut i
     unsafe {
         let Ok(cq) = cq_at(at) else { return poll_nothing() };
         count_poll();
+        if cq.own.cq.has_left() { poll_left(cq, most, to) } else { poll_any(cq, most, to) }
+    }
+}
+
+/// A poll of a queue for which the last one has left a receive.
+///
+/// # Safety
+/// As for [`poll_cq`].
+#[inline(never)]
+unsafe extern "C" fn poll_left(cq: &Object<Cq>, most: c_int, to: *mut ibv_wc) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe {
         if most > 0
             && !to.is_null()
             && !cq.own.progress.scatter.has_some()
@@ -373,8 +385,8 @@ extern "C" fn poll_nothing() -> c_int {
     quick_number(|| Err(INVALID))
 }
 
-/// The rest of [`poll_cq`]. It is a function of its own, in tail position, so that a poll that takes
-/// what the last one has left saves no registers.
+/// Any other poll. It and [`poll_left`] are functions of their own, in tail position, so that each
+/// saves the registers that it uses.
 ///
 /// # Safety
 /// As there.

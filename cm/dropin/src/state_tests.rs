@@ -228,6 +228,21 @@ fn a_reset_forgets_the_receives_before_it_alone() {
     }
 }
 
+/// The same for a thread that has posted so often that its receives go straight to the queue.
+#[test]
+fn receives_of_a_thread_that_posts_often_go_to_the_new_queue_after_a_reset() {
+    let own = Own::new();
+    for _ in 0..2 {
+        (1..4).for_each(|state| own.modify(state));
+        for _ in 0..200 {
+            assert_eq!((own.receive(1), own.send(1)), (FINE, FINE));
+            assert_eq!(own.completions(2), [(0, 0), (100, 0)]);
+        }
+        own.modify(0);
+        assert_eq!(own.receive(1), INVALID, "RESET");
+    }
+}
+
 /// Sends a message that is its own number, by the extended post.
 fn send_extended(qp: usize, number: u64) {
     let ex = qp as *mut ibv_qp_ex;

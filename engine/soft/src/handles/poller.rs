@@ -165,14 +165,17 @@ impl SoftCq {
         polled
     }
 
-    /// The receive that [`SoftCq::poll_one_shared`] of this or another queue has left for this one,
-    /// if it is short, nothing else is to be done, and the lock of the domain belongs to this
-    /// thread. `None`: nothing was done. It makes no call, so the caller need not save registers.
+    /// True if [`SoftCq::poll_one_shared`] of any queue has left a receive for this one, as far as
+    /// is known without the lock.
+    #[inline(always)]
+    pub fn has_left(&self) -> bool {
+        self.domain.has_left_for(self.index)
+    }
+
+    /// That receive, if nothing else is to be done, and the lock of the domain belongs to this
+    /// thread. `None`: nothing was done; another poll finds the receive.
     #[inline(always)]
     pub fn poll_left_at_once(&self) -> Option<Wc> {
-        if !self.domain.has_left_for(self.index) {
-            return None;
-        }
         self.domain.note_left(None);
         self.domain.own()?.poll_left_at_once(self.index)
     }

@@ -111,17 +111,14 @@ impl Ring {
         len + self.claimed < self.depth || len < self.depth && len + self.ahead() < self.depth
     }
 
-    /// The same without a loop. False: perhaps there is room; several domains use the queue.
+    /// The same without a loop. False: perhaps there is room, if several domains use the queue.
     #[inline(always)]
     fn has_room_at_once(&self) -> bool {
-        let len = self.len();
-        if len + self.claimed < self.depth {
-            return true;
-        }
-        match self.claims.as_slice() {
-            [Some(claim)] => len + claim.unused() < self.depth,
-            _ => false,
-        }
+        let ahead = match self.claims.as_slice() {
+            [Some(claim)] => claim.unused(),
+            _ => self.claimed,
+        };
+        self.len() + ahead < self.depth
     }
 
     /// Adds one receive, for which there is room.

@@ -417,7 +417,7 @@ impl Tx {
         self.end_slot(end, ack);
     }
 
-    /// The same for a record that the first line of the slot holds. [`Tx::wake_peer`] must follow.
+    /// The same, but [`Tx::wake_peer`] must follow.
     #[inline(always)]
     pub(crate) fn publish_short_in_slot(
         &mut self,
@@ -427,13 +427,16 @@ impl Tx {
         ack: u64,
     ) {
         let (start, length, Space { end }) = (self.at, head.length as usize, space);
-        if payload.length() != head.length || length > SLOT_FIRST_BYTES {
+        if payload.length() != head.length {
             return never();
         }
         self.at = end;
         // SAFETY: as in `publish_in_slot`.
         unsafe {
             let to = begin_record(self.data, start, head.header, head.record.into());
+            if length > SLOT_FIRST_BYTES {
+                return self.publish_long_in_slot(to, head.header, payload.as_ptr(), ack);
+            }
             copy::copy_dual(to, payload.as_ptr(), length, || self.begin_slot(head.header, end));
         }
         self.put_slot_tail(end, ack);

@@ -23,14 +23,20 @@ pub(crate) fn error_wc(wr_id: u64, qp_num: u32, status: Status) -> Wc {
 /// The completion of a send that has succeeded.
 #[inline(always)]
 pub(crate) fn send_wc(qp_num: u32, entry: SqEntry) -> Wc {
+    sent_wc(entry.wr_id, qp_num, entry.length, entry.sent.opcode())
+}
+
+/// The same by what is in it.
+#[inline(always)]
+pub(crate) fn sent_wc(wr_id: u64, qp_num: u32, byte_len: u32, opcode: WcOpcode) -> Wc {
     Wc {
-        wr_id: entry.wr_id,
+        wr_id,
         qp_num,
-        byte_len: entry.length,
+        byte_len,
         imm: 0,
         vendor_err: 0,
         status: Status::Success,
-        opcode: entry.sent.opcode(),
+        opcode,
         flags: WcFlags::empty(),
         src_qp: 0,
     }

@@ -12,7 +12,7 @@
 use crate::model::memory::Lasting;
 use crate::model::recvq::Prefetch;
 use crate::prefetch;
-use crate::shm::layout::{Header, LINE, RecordFlags, SLOT_FIRST_BYTES, SLOT_SHORT};
+use crate::shm::layout::{Header, LINE, RecordFlags, SLOT_SHORT};
 use crate::shm::reader::{RingRecord, SlotRecord};
 use crate::state::completion::recv_wc;
 use crate::state::link::Link;
@@ -153,7 +153,7 @@ impl PredictedReceive {
     }
 
     /// As [`PredictedReceive::receive`], for the message that the last poll has left for that
-    /// queue, if it is short. It makes no call.
+    /// queue.
     #[inline(always)]
     pub(crate) fn receive_left(
         &mut self,
@@ -162,17 +162,13 @@ impl PredictedReceive {
         res: &mut Resources,
     ) -> Option<u32> {
         let record = self.left.filter(|_| self.recv_cq == cq)?;
-        let length = record.header.length();
-        if length as usize > SLOT_FIRST_BYTES {
-            return None;
-        }
         if !link.rx.take_from_slot(record, self.to.get(&res.nic.memory)?) {
             return None;
         }
         self.left = None;
         self.used(link, record.header, res);
         link.ping_pong = true;
-        Some(length)
+        Some(record.header.length())
     }
 
     /// The message in the slot, which begins with `word`, if it is the predicted one and its peer

@@ -3,14 +3,15 @@
 //! may go straight to a poll.
 #![expect(unsafe_code, reason = "uses an object of the domain by its pointer")]
 
-use crate::state::completion::send_wc;
+use crate::model::send_queue::SqEntry;
+use crate::state::completion::sent_wc;
 use crate::state::link::Link;
 use crate::state::place::Pointer;
 use crate::state::predicted::PredictedReceive;
 use crate::state::qp::{QpContext, State};
 use crate::state::qp_table::QpTable;
 use crate::state::transport::Transport;
-use crate::wc::Wc;
+use crate::wc::{Wc, WcOpcode};
 
 /// The index of no completion queue.
 const NO_QUEUE: usize = usize::MAX;
@@ -29,15 +30,29 @@ pub(crate) struct Ready {
     /// poll. Another receive is prefetched.
     pub(crate) receive: bool,
     qp: Option<Pointer<QpContext>>,
+    num: u32,
     /// The requests of its queue pair that then have completed.
     upto: u32,
-    wc: Wc,
+    // The rest of its completion. Fields that are always the same are not stored: a poll would load
+    // each of them.
+    length: u32,
+    opcode: WcOpcode,
+    wr_id: u64,
 }
 
 impl Ready {
     pub(crate) fn nothing() -> Ready {
-        let (send_cq, wc) = (NO_QUEUE, Wc::default());
-        Ready { send_cq, tail: 0, receive: false, qp: None, upto: 0, wc }
+        Ready {
+            send_cq: NO_QUEUE,
+            tail: 0,
+            receive: false,
+            qp: None,
+            num: 0,
+            upto: 0,
+            length: 0,
+            opcode: WcOpcode::Send,
+            wr_id: 0,
+        }
     }
 
     /// Something has changed: nothing is known.
@@ -67,8 +82,9 @@ impl Ready {
         self.receive = transport.res.completions.passes_plain(predicted.recv_cq)
             && rq.is_some_and(|rq| rq.prefetch.len() > 1);
         (self.send_cq, self.tail) = (qp.send_cq, link.signaled.tail());
-        self.upto = send.index.wrapping_add(1);
-        self.wc = send_wc(qp.num, *qp.sq.entry(send.index));
+        let SqEntry { wr_id, sent, length, .. } = *qp.sq.entry(send.index);
+        (self.num, self.upto) = (qp.num, send.index.wrapping_add(1));
+        (self.wr_id, self.length, self.opcode) = (wr_id, length, sent.opcode());
         self.qp = Some(Pointer::to(qp));
     }
 
@@ -87,6 +103,6 @@ impl Ready {
         }
         link.signaled.pop();
         (qp.sq.completed, qp.sq.retired) = (self.upto, self.upto);
-        Some(self.wc)
+        Some(sent_wc(self.wr_id, self.num, self.length, self.opcode))
     }
 }

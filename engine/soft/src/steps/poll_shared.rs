@@ -8,6 +8,10 @@
 //! [`DomainState::poll_more_shared`], which begins with entries that are there, and with the end of
 //! a send whose acknowledgement has come alone.
 //!
+//! While a poll waits it also finds out how the send that the message acknowledges ends
+//! ([`crate::state::ready`]). Then the poll that finds the message and the one that takes it look
+//! less up: in `ib_send_lat`, 107 and 146 instructions in place of 168 and 186.
+//!
 //! Beside quiet links and inboxes a poll is short only if somebody polls soon in any case, and
 //! nobody has armed the queue: it looks at some of them, as in a domain of one thread
 //! ([`crate::steps::poll`]). UCX has such links. Over the drop-in, half a round trip of its 8 bytes
@@ -121,8 +125,8 @@ impl DomainState {
         self.take_left(index, left)
     }
 
-    /// As [`DomainState::poll_left_shared`], for a short message behind which nothing else is to be
-    /// done, as was found out before it came. It makes no call, so its caller need not save registers. `None`: nothing was done.
+    /// As [`DomainState::poll_left_shared`], for a message behind which nothing else is to be done,
+    /// as was found out before it came. `None`: nothing was done.
     #[inline(always)]
     pub(crate) fn poll_left_at_once(&mut self, index: usize) -> Option<Wc> {
         let (link, res) = (self.links.only()?, &mut self.transport.res);

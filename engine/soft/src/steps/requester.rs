@@ -6,8 +6,7 @@ use crate::model::memory::Memory;
 use crate::model::send_queue::{Sent, SqEntry};
 use crate::shm::head::Head;
 use crate::shm::layout::{
-    FRAGMENT, Header, PUBLISH_EVERY, RecordFlags, SLOT_FIRST_BYTES, SLOT_RECORD_MAX, SLOT_SHORT,
-    SLOT_SHORT_RECORD,
+    FRAGMENT, Header, PUBLISH_EVERY, RecordFlags, SLOT_RECORD_MAX, SLOT_SHORT, SLOT_SHORT_RECORD,
 };
 use crate::shm::ring::{CLAIM_MIN, OWN_MESSAGE_MAX, Space};
 use crate::state::completion::send_wc;
@@ -60,7 +59,7 @@ impl DomainState {
             }
     }
 
-    /// As [`DomainState::post_at_once`], for a message that the first line of the slot holds.
+    /// As [`DomainState::post_at_once`], for a message that goes by the slot as a short one.
     #[inline(always)]
     pub(crate) fn post_short(&mut self, qp: &mut QpContext, wr: &Posted<'_>) -> bool {
         qp.state == State::Rts
@@ -287,15 +286,13 @@ fn post_at_once(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Poste
     true
 }
 
-/// As [`post_at_once`], for a message that the first line of the slot holds, if there is space by
-/// the limit as last read. It makes no call before the message is published.
+/// As [`post_at_once`], for a message that goes by the slot as a short one, if there is space by
+/// the limit as last read. If the first line holds it, nothing is kept over a call before it is
+/// published.
 #[inline(always)]
 fn post_short(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Posted<'_>) -> bool {
-    let is_short = wr.sge.length as usize <= SLOT_FIRST_BYTES && wr.op == SendOp::Send;
+    let is_short = wr.sge.length as usize <= SLOT_SHORT && wr.op == SendOp::Send;
     if !is_short || !fast_path_ok(link, qp) || link.tx.unpublished() > 0 {
-        return false;
-    }
-    if !link.contention.allows_slot() {
         return false;
     }
     let (Some(plain), payload) = (plain(memory, qp, wr), wr.first()) else { return false };
@@ -303,7 +300,10 @@ fn post_short(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Posted<
         return false;
     }
     let Some(space) = link.tx.space(plain.record()) else { return false };
-    let ack = link.ack();
+    if !link.uses_slot(plain.record()) {
+        return false;
+    }
+    let ack = link.fast_path_ack();
     link.tx.publish_short_in_slot(plain, payload, space, ack);
     enter(link, qp, wr, (plain.header(), plain.header().length()), link.tx.at);
     link.tx.wake_peer();

@@ -660,3 +660,71 @@ fn entries_of_a_queue_without_times_pass() {
         }
     }
 }
+
+/// A program that has answered so many messages that its polls know, while they wait, what holds
+/// when the next one comes; and the peer, which has not answered yet.
+fn ready() -> (Program, End) {
+    let (mut one, mut two) = attended();
+    for n in 0..40 {
+        if n > 10 && one.state(|state| state.ready.receive) {
+            return (one, two);
+        }
+        two.send(5, 0, 8, SendFlags::INLINE | SendFlags::SIGNALED).unwrap();
+        assert_eq!(one.sent(), [(7, Status::Success)]);
+        assert_eq!(one.end.poll().len(), 1);
+        one.end.recv(n, 8192, 4096);
+        ask(&mut one, &mut two, 7);
+        // The question, and the end of the answer before it.
+        assert_eq!(two.poll().len(), 2);
+        one.wait();
+    }
+    panic!("its polls have found out nothing");
+}
+
+/// The receive that a short poll takes after the end of the send.
+fn taken_at_once(one: &Program, queue: usize) -> Option<u32> {
+    one.state(|state| state.poll_left_at_once(queue)).map(|wc| wc.byte_len)
+}
+
+/// A poll that waits finds out what the next two need: that of the sends and that of the receives.
+#[test]
+fn what_a_poll_found_out_lets_the_receive_be_taken_at_once() {
+    for length in [0, 8, 32, 33, 64, 1024] {
+        let (mut one, mut two) = ready();
+        assert_eq!(taken_at_once(&one, RECEIVES), None, "nothing has come");
+        two.send(5, 0, length, SendFlags::empty()).unwrap();
+        assert_eq!(one.sent(), [(7, Status::Success)]);
+        assert_eq!(taken_at_once(&one, SENDS), None, "it ends in the other queue");
+        assert_eq!(taken_at_once(&one, RECEIVES), Some(length as u32));
+        assert_eq!(taken_at_once(&one, RECEIVES), None, "it comes once");
+        assert_eq!((one.end.poll().len(), one.sent()), (0, vec![]));
+    }
+}
+
+/// Whatever changes that in between leaves the receive to a poll that looks again (CP-6).
+#[test]
+fn what_a_poll_found_out_is_forgotten_when_it_changes() {
+    let arm: fn(&mut Program) = |one| one.state(|state| state.arm(RECEIVES, Arm::Any));
+    let take_back: fn(&mut Program) = |one| one.sends.promise_polls(false);
+    for change in [arm, take_back] {
+        let (mut one, mut two) = ready();
+        two.send(5, 0, 8, SendFlags::INLINE).unwrap();
+        assert_eq!(one.sent(), [(7, Status::Success)]);
+        change(&mut one);
+        assert_eq!(taken_at_once(&one, RECEIVES), None);
+        assert_eq!(one.end.poll().len(), 1);
+    }
+}
+
+/// A second send that waits is not ended before the first.
+#[test]
+fn what_a_poll_found_out_does_not_hold_for_another_send() {
+    let (mut one, mut two) = ready();
+    one.end.send(8, 0, 8, SendFlags::INLINE | SendFlags::SIGNALED).unwrap();
+    two.recv(0, 0, 4096);
+    assert_eq!(two.poll().len(), 1);
+    two.send(5, 0, 8, SendFlags::INLINE).unwrap();
+    let sent: Vec<_> = (0..8).flat_map(|_| one.sent()).collect();
+    assert_eq!(sent, [(7, Status::Success), (8, Status::Success)]);
+    assert_eq!(one.end.poll().len(), 1);
+}

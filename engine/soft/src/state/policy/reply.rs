@@ -38,8 +38,8 @@ impl ReplyPolicy {
         self.answered > ANSWERED
     }
 
-    /// True if [`ReplyPolicy::note_arrival`] would return true, as it has before. Then it only notes
-    /// what was published.
+    /// True if [`ReplyPolicy::note_arrival`] would return true, as it has before. Then it only
+    /// notes what was published.
     #[inline(always)]
     pub(crate) fn arrives_again(&self, published: u64) -> bool {
         self.published != published && self.answered > ANSWERED
