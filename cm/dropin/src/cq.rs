@@ -34,7 +34,7 @@ pub(crate) struct Cq {
     pub(crate) poller: Mutex<Reader>,
     /// What an extended poll has found.
     pub(crate) current: Current,
-    /// Polls in a row that found nothing.
+    /// Polls in a row that found nothing, since the program's last event.
     empty: AtomicU32,
     progress: &'static Progress,
     id: u64,
@@ -100,6 +100,13 @@ impl Cq {
         }
     }
 
+    /// True if the program's last poll found nothing, and no event has come since. An entry that is
+    /// there has come with the work that a poll of another queue did, so the program does not know
+    /// of it. A NIC would make an event of it, if it had come after the program asked for one.
+    fn is_unaware(&self) -> bool {
+        self.empty.load(Ordering::Relaxed) > 0
+    }
+
     /// A notifier has rung: gives the program its event, if the awaited entry has come.
     fn wake(&self, at: *mut ibv_cq) {
         let mut poller = lock(&self.poller);
@@ -110,6 +117,8 @@ impl Cq {
         if !self.cq.is_armed() && self.armed.swap(false, Ordering::SeqCst) {
             self.progress.disarm();
         }
+        // The program knows that it must poll.
+        self.empty.store(0, Ordering::Relaxed);
         // SAFETY: alive, as the caller knows; its channel outlives it.
         unsafe {
             if let Ok(channel) = object::<Channel>((*at).channel) {
@@ -289,7 +298,7 @@ unsafe extern "C" fn ibv_resize_cq(at: *mut ibv_cq, cqe: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn ibv_get_cq_event(
+pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
@@ -313,7 +322,7 @@ unsafe extern "C-unwind" fn ibv_get_cq_event(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_ack_cq_events(at: *mut ibv_cq, count: c_uint) {
+pub(crate) unsafe extern "C" fn ibv_ack_cq_events(at: *mut ibv_cq, count: c_uint) {
     number(|| {
         // SAFETY: the program's queue.
         let cq = unsafe { cq_at(at) }?;
@@ -339,6 +348,9 @@ pub(crate) unsafe extern "C" fn req_notify_cq(at: *mut ibv_cq, solicited: c_int)
             cq.own.progress.arm();
         }
         poller.arm(solicited != 0)?;
+        if cq.own.is_unaware() {
+            cq.own.cq.count_waiting();
+        }
         // What came before this call and was not looked at counts as coming now.
         poller.poll(&mut []);
         drop(poller);

@@ -133,10 +133,10 @@ fn device_attr(caps: &Caps) -> ibv_device_attr {
     const MEM_WINDOW_TYPE_2B: c_uint = 1 << 24;
     const MANAGED_FLOW_STEERING: c_uint = 1 << 29;
     let guid = ibv_get_device_guid(ptr::null_mut());
+    // Never 2 (IBV_ATOMIC_GLOB), which promises more: UCX does no atomics then.
     let atomics = match caps.atomics {
         Atomics::None => 0,
-        Atomics::Hca => 1,
-        Atomics::Global => 2,
+        Atomics::Hca | Atomics::Global => 1,
     };
     let reads = limit(caps.rd_atomic_max.into());
     ibv_device_attr {

@@ -13,7 +13,10 @@ use std::time::{Duration, Instant};
 use crate::abi::*;
 use crate::abi_context::ibv_qp_init_attr_ex;
 use crate::context::device;
-use crate::cq::{ibv_create_cq, poll_cq};
+use crate::cq::{
+    cq_at, ibv_ack_cq_events, ibv_create_comp_channel, ibv_create_cq, ibv_get_cq_event, poll_cq,
+    req_notify_cq,
+};
 use crate::create_ex::create_qp_ex;
 use crate::device::{ibv_get_device_list, ibv_query_gid};
 use crate::memory::{ibv_alloc_pd, ibv_reg_mr};
@@ -28,6 +31,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 struct Own {
     qp: *mut ibv_qp,
     cq: *mut ibv_cq,
+    /// The same, or one with a channel.
+    recv_cq: *mut ibv_cq,
     /// Or NULL.
     srq: *mut ibv_srq,
     piece: ibv_sge,
@@ -37,15 +42,22 @@ struct Own {
 impl Own {
     /// In RESET.
     fn new() -> Own {
-        Own::of(false)
+        Own::of(false, false)
     }
 
-    /// In RESET, with a shared receive queue or without.
-    fn of(has_srq: bool) -> Own {
+    /// In RESET, with a shared receive queue or without; with a queue for the completions of
+    /// receives that has a channel, or without.
+    fn of(has_srq: bool, has_channel: bool) -> Own {
         unsafe {
             let context = ibv_open_device(*ibv_get_device_list(null_mut()));
             let pd = ibv_alloc_pd(context);
             let cq = ibv_create_cq(context, 64, null_mut(), null_mut(), 0);
+            let mut recv_cq = cq;
+            if has_channel {
+                let channel = ibv_create_comp_channel(context);
+                recv_cq = ibv_create_cq(context, 64, null_mut(), channel, 0);
+                assert!(!recv_cq.is_null());
+            }
             let mut cap = ibv_qp_cap { max_send_wr: 4, max_recv_wr: 4, ..ibv_qp_cap::default() };
             cap.max_recv_sge = 2;
             let mut attr: ibv_qp_init_attr_ex = zeroed();
@@ -55,7 +67,7 @@ impl Own {
                 attr.srq = ibv_create_srq(pd, &raw mut init);
                 assert!(!attr.srq.is_null());
             }
-            (attr.send_cq, attr.recv_cq, attr.cap, attr.qp_type) = (cq, cq, cap, 2);
+            (attr.send_cq, attr.recv_cq, attr.cap, attr.qp_type) = (cq, recv_cq, cap, 2);
             // With an extended post, of SENDs.
             (attr.pd, attr.comp_mask, attr.send_ops_flags) = (pd, 1 | 1 << 6, 1 << 2);
             let qp = create_qp_ex(context, &raw mut attr);
@@ -67,7 +79,7 @@ impl Own {
             assert_eq!(ibv_query_gid(context, 1, 0, &raw mut gid), 0);
             let mut to = ibv_ah_attr { is_global: 1, port_num: 1, ..ibv_ah_attr::default() };
             to.grh.dgid.raw = gid.raw;
-            Own { qp, cq, srq: attr.srq, piece, to }
+            Own { qp, cq, recv_cq, srq: attr.srq, piece, to }
         }
     }
 
@@ -318,7 +330,7 @@ fn an_extended_post_that_was_given_up_is_forgotten() {
 #[test]
 fn a_destroyed_queue_pair_completes_nothing_more() {
     for (has_srq, flushes) in [(false, false), (false, true), (true, false)] {
-        let own = Own::of(has_srq);
+        let own = Own::of(has_srq, false);
         (1..4).for_each(|state| own.modify(state));
         own.receive_pieces(7);
         own.receive_pieces(8);
@@ -341,7 +353,7 @@ fn a_destroyed_queue_pair_completes_nothing_more() {
 #[test]
 fn a_receive_that_a_queue_pair_takes_along_is_freed() {
     for resets in [false, true] {
-        let own = Own::of(true);
+        let own = Own::of(true, false);
         (1..4).for_each(|state| own.modify(state));
         own.receive_pieces(7);
         own.receive_pieces(8);
@@ -465,4 +477,35 @@ fn rtr_waits_with_nothing_locked() {
         own.modify(0);
         assert_eq!(step.join().unwrap(), libc::EINVAL);
     });
+}
+
+/// A poll of the queue of sends does the work of both. A program that has polled the queue of
+/// receives just before, and asks for its event just after, as UCX does, would sleep beside its
+/// message.
+#[test]
+fn an_entry_that_a_poll_of_another_queue_brings_makes_an_event() {
+    let own = Own::of(false, true);
+    (1..4).for_each(|state| own.modify(state));
+    let mut wc = ibv_wc::default();
+    let mut receives = || unsafe { poll_cq(own.recv_cq, 1, &raw mut wc) };
+    let is_armed = || unsafe { cq_at(own.recv_cq) }.unwrap().own.cq.is_armed();
+    let arm = |solicited| assert_eq!(unsafe { req_notify_cq(own.recv_cq, solicited) }, 0);
+    let channel = unsafe { (*own.recv_cq).channel };
+    assert_eq!((own.receive(1), own.receive(2), receives()), (FINE, FINE, 0));
+    assert_eq!((own.send(1), own.completions(1)), (FINE, vec![(0, 0)]));
+    arm(1);
+    assert!(is_armed(), "the message is not solicited");
+    arm(0);
+    assert!(!is_armed(), "the message counts");
+    let (mut cq, mut context) = (null_mut(), null_mut());
+    assert_eq!(unsafe { ibv_get_cq_event(channel, &raw mut cq, &raw mut context) }, 0);
+    unsafe { ibv_ack_cq_events(cq, 1) };
+    // The program knows of the message, and polls when it has asked for the next event.
+    arm(0);
+    assert!(is_armed(), "a message makes one event");
+    assert_eq!((receives(), receives()), (1, 0));
+    assert_eq!((own.send(1), own.completions(1)), (FINE, vec![(0, 0)]));
+    assert_eq!(unsafe { ibv_get_cq_event(channel, &raw mut cq, &raw mut context) }, 0);
+    unsafe { ibv_ack_cq_events(cq, 1) };
+    assert_eq!((cq, receives()), (own.recv_cq, 1));
 }

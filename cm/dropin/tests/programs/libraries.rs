@@ -13,11 +13,21 @@ fn ucx_runs_over_rc_and_ud() {
     if !has("ucx_perftest") {
         return;
     }
-    for (transport, test) in
-        [("rc_v", "tag_lat"), ("rc_v", "tag_bw"), ("rc_v", "ucp_put_lat"), ("ud_v", "tag_lat")]
-    {
+    let runs: &[(&str, &str, &[&str])] = &[
+        ("rc_v", "tag_lat", &[]),
+        ("rc_v", "tag_bw", &[]),
+        ("rc_v", "ucp_put_lat", &[]),
+        ("ud_v", "tag_lat", &[]),
+        // The program sleeps until an event comes.
+        ("rc_v", "tag_lat", &["-E", "sleep"]),
+        ("ud_v", "tag_bw", &["-E", "sleep"]),
+        // By the device: UCP would do without.
+        ("rc_v", "fadd", &["-x", "rc_verbs", "-d", "soft0:1"]),
+        ("rc_v", "cswap", &["-x", "rc_verbs", "-d", "soft0:1"]),
+    ];
+    for (transport, test, more) in runs {
         let transport = format!("UCX_TLS={transport},self");
-        let program = ["ucx_perftest", "-p", PORT, "-t", test, "-n", "300"];
+        let program = [&["ucx_perftest", "-p", PORT, "-t", test, "-n", "300"], *more].concat();
         let server = [&UCX[..], &[transport.as_str()], &program].concat();
         let client = [server.as_slice(), &[HERE]].concat();
         let sides = Sides::new(&server, &client, Meets::Tcp);

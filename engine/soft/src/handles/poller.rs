@@ -146,6 +146,17 @@ impl SoftCq {
         self.domain.enter_shared(is_armed).unwrap_or(false)
     }
 
+    /// In an armed queue of the shared domain, the entries that wait count as coming now: the
+    /// thread that armed it cannot know of them, because a poll of another queue has put them
+    /// there.
+    pub fn count_waiting(&self) {
+        self.domain.enter_shared(|state| {
+            if let Some(cq) = state.transport.res.completions.get_mut(self.index) {
+                cq.count_waiting();
+            }
+        });
+    }
+
     #[inline(never)]
     fn poll_shared(&self, out: &mut [Wc]) -> usize {
         let index = self.index;

@@ -163,6 +163,19 @@ impl CompletionQueue {
         self.armed.is_some()
     }
 
+    /// The entries that wait in an armed queue count as coming now.
+    pub(crate) fn count_waiting(&mut self) {
+        if self.armed.is_none() || self.is_empty() {
+            return;
+        }
+        let mask = self.ring.len() - 1;
+        let waiting = (0..self.tail.wrapping_sub(self.head))
+            .filter_map(|at| self.ring.get(self.head.wrapping_add(at) as usize & mask));
+        let special =
+            waiting.into_iter().any(|(wc, retire)| retire.solicited || !wc.status.is_ok());
+        self.wake(special);
+    }
+
     /// Returns true once for each awaited entry that came.
     pub(crate) fn take_fired(&mut self) -> bool {
         let Some(left) = self.fired.checked_sub(1) else { return false };
