@@ -25,10 +25,10 @@ use crate::wr::Remote;
 /// The longest message, in bytes.
 pub const LENGTH_MAX: u32 = 1 << 30;
 
-/// Bytes read with one request. On soft, posting it copies them, so other peers wait that long: some
-/// 11 us between near cores. Behind each copy the worker's own lines have left the nearest cache. So
-/// a stream of 1 MiB both ways reaches 0.96 of memcpy with these chunks, and 0.93 with chunks of 256
-/// KiB (medians of five rounds in turn); chunks of 1 MiB gain nothing more.
+/// Bytes read with one request. On soft, posting it copies them, and other peers wait that long:
+/// some 11 us between near cores. Behind each copy the worker's own lines have left the nearest
+/// cache. So a stream of 1 MiB both ways reaches 0.96 of memcpy with these chunks, and 0.93 with
+/// chunks of 256 KiB (medians of five rounds in turn); chunks of 1 MiB gain nothing more.
 const CHUNK: u32 = 512 << 10;
 
 /// Requests in flight for one message: while one is carried out, the next are on their way.
