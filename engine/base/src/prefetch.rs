@@ -88,6 +88,46 @@ pub fn owns() -> bool {
     return false;
 }
 
+/// Drops the lines of `bytes` bytes, one every 64 bytes from `at` on, from the caches of all cores.
+/// What was written there goes to memory. On a processor where [`owns`] is false it does nothing.
+///
+/// # Safety
+/// The bytes are readable.
+#[inline]
+pub unsafe fn flush(at: *const u8, bytes: usize) {
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, miri))))]
+    if empty_stores::work() {
+        for ahead in (0..bytes).step_by(LINE) {
+            // SAFETY: the processor has the instruction, which needs a readable byte, and the
+            // caller vouches for that. It changes no byte.
+            unsafe {
+                let at = at.wrapping_add(ahead);
+                core::arch::asm!("clflushopt [{}]", in(reg) at, options(nostack, preserves_flags));
+            }
+        }
+    }
+    #[cfg(not(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, miri)))))]
+    let _ = (at, bytes);
+}
+
+/// The processor's clock, when all loads before are done, and before any behind begins. 0 on a
+/// processor where [`owns`] is false.
+#[inline]
+pub fn ticks() -> u64 {
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, miri))))]
+    if empty_stores::work() {
+        use core::arch::x86_64::{_mm_lfence, _rdtsc};
+        // SAFETY: every processor of this kind has the instructions. They touch no memory.
+        return unsafe {
+            _mm_lfence();
+            let ticks = _rdtsc();
+            _mm_lfence();
+            ticks
+        };
+    }
+    0
+}
+
 /// Stores with an empty mask.
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, miri))))]
 mod empty_stores {
@@ -134,15 +174,18 @@ mod empty_stores {
         vendor.as_flattened() == b"AuthenticAMD"
     }
 
-    /// True if the processor has the instructions, and the system keeps their registers.
+    /// True if the processor has the instructions and `clflushopt`, and the system keeps their
+    /// registers.
     fn has_avx512vl() -> bool {
         const OSXSAVE: u32 = 1 << 27;
         const AVX512F_AND_VL: u32 = 1 << 16 | 1 << 31;
+        const CLFLUSHOPT: u32 = 1 << 23;
+        const ALL: u32 = AVX512F_AND_VL | CLFLUSHOPT;
         // XMM, YMM, the masks, and both parts of ZMM.
         const KEPT: u64 = 0b1110_0110;
         cpuid(0).eax >= 7
             && cpuid(1).ecx & OSXSAVE != 0
-            && cpuid(7).ebx & AVX512F_AND_VL == AVX512F_AND_VL
+            && cpuid(7).ebx & ALL == ALL
             // SAFETY: the system has turned XSAVE on.
             && unsafe { kept() } & KEPT == KEPT
     }
@@ -198,5 +241,15 @@ mod tests {
         own(core::ptr::null(), 4 * LINE);
         own(core::ptr::without_provenance(usize::MAX - 100), 2 * LINE);
         assert_eq!(core::hint::black_box(CONSTANT), [7; 64]);
+    }
+
+    #[test]
+    fn a_flush_changes_no_byte() {
+        let bytes: [u8; 300] = core::array::from_fn(|n| n as u8);
+        for skip in [0, 1, 63] {
+            // SAFETY: they are readable.
+            unsafe { flush(bytes[skip..].as_ptr(), bytes.len() - skip) };
+        }
+        assert!(core::hint::black_box(bytes).iter().enumerate().all(|(n, b)| *b == n as u8));
     }
 }

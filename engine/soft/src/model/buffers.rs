@@ -23,7 +23,9 @@ use arrayvec::ArrayVec;
 use std_alloc::boxed::Box;
 
 use crate::model::limits::SEND_SGE_MAX;
+use crate::prefetch;
 use crate::room::Room;
+use crate::sync::reads;
 use crate::wr::{Segmentation, SendFlags, SendOp, SendWr, Sge};
 
 /// Bytes that may be read. Others may write them meanwhile: they are only ever copied.
@@ -74,6 +76,24 @@ impl<'a> Source<'a> {
         let skip = skip.min(self.length);
         let at = self.at.wrapping_add(skip as usize);
         Source { at, length: length.min(self.length - skip), ..self }
+    }
+
+    /// How many ticks of the processor's clock the load of the last byte takes; 0 if there is none,
+    /// or no such clock.
+    pub(crate) fn ticks_of_last(self) -> u64 {
+        let Some(last) = self.length.checked_sub(1) else { return 0 };
+        let start = prefetch::ticks();
+        reads(self.at.wrapping_add(last as usize), 1);
+        // SAFETY: the byte is readable.
+        unsafe { self.at.add(last as usize).read_volatile() };
+        prefetch::ticks() - start
+    }
+
+    /// Drops the lines of the bytes from the caches of all cores; what was written there goes to
+    /// memory.
+    pub(crate) fn flush(self) {
+        // SAFETY: the bytes are readable.
+        unsafe { prefetch::flush(self.at, self.length as usize) }
     }
 }
 

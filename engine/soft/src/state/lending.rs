@@ -9,6 +9,7 @@ use arrayvec::ArrayVec;
 
 use crate::room::Room;
 use crate::shm::layout::{KEYS, LinkHeader, Side};
+use crate::state::policy::copying::Distance;
 use crate::sync::Ordering;
 
 /// One side's part.
@@ -20,6 +21,8 @@ pub(crate) struct Lending {
     /// This side has lent since it last copied what the peer lends. So the peer's core probably has
     /// the lines of this side's receives too: programs answer from the memory of the question.
     pub(crate) lent: bool,
+    /// Whether the peer's core is far.
+    pub(crate) distance: Distance,
     /// The regions of this side that the peer was asked to map.
     asked: ArrayVec<u32, KEYS>,
     /// How many regions of the peer this side has told of.
@@ -31,7 +34,8 @@ impl Lending {
         // The regions that were mapped when the link was made.
         let is_told = |n: &usize| header.mapped(side, *n).load(Ordering::Relaxed) != 0;
         let told = (0..KEYS).take_while(is_told).count();
-        Lending { header, side, last: 0, lent: false, asked: ArrayVec::new(), told }
+        let (lent, distance) = (false, Distance::default());
+        Lending { header, side, last: 0, lent, distance, asked: ArrayVec::new(), told }
     }
 
     /// True if the peer reads the region of that key.

@@ -6,28 +6,14 @@ use crate::shm::layout::{Header, KIND_LENT, KIND_TO_SRQ, LINE, SRQ_OPERANDS};
 use crate::shm::offer::Offer;
 use crate::shm::remote_map::NotLent;
 use crate::state::link::Link;
+use crate::state::policy::copying::{Copying, OWN_MIN};
 
 /// A poll that has copied as many bytes for one link leaves the rest to the next poll, because the
 /// other links wait meanwhile. The last record may take it to almost twice as many.
 pub(crate) const PULL_MAX: u32 = 256 << 10;
 
-/// The shortest and the longest lent message for which this side gets the lines of a receive for
-/// itself before it writes there ([`prefetch::own`]). The peer's core has them too, if the program
-/// has sent a message from there.
-///
-/// It gets those of the next receive while it waits, as many as a message of the same length fills,
-/// and those of a message's receive before it copies. Between far cores, half a round trip of 4 KiB
-/// then takes 1270 ns in place of 1870, of 16 KiB 3.6 us in place of 6.2, and of 64 KiB 17 in place
-/// of 22. Between near ones 4 KiB takes 411 in place of 470 and 16 KiB 950 in place of 1100, but 64
-/// KiB takes 3300 in place of 2970. Nothing here tells near from far, and far ones gain more.
-/// (The sender gets the lines that it writes, too: `engine::worker`. Without that it was 2260 ns,
-/// 7.6 and 28 us far, and 520, 1120 and 2800 ns near.)
-///
-/// Longer messages gain nothing: the peer's core no longer has most of the lines.
-const OWN_MIN: u32 = 2049;
-const OWN_MAX: u32 = 128 << 10;
-
-/// The most bytes that it gets while it waits, and that it gets at once before it copies as many.
+/// The most bytes of the next receive whose lines this side gets while it waits, and the most that
+/// it gets at once before it copies as many.
 const OWN_IDLE: u32 = 16 << 10;
 const OWN_STEP: u32 = 4 << 10;
 
@@ -103,10 +89,15 @@ pub(crate) fn pull(
 ) -> Result<(), NotLent> {
     let map = link.remote_map.as_ref().ok_or(NotLent::Nowhere)?;
     let lent = map.borrow(peer, offer)?;
-    if core::mem::take(&mut link.lending.lent) && (OWN_MIN..=OWN_MAX).contains(&offer.length) {
-        own_and_copy(to, lent.bytes);
-    } else {
-        to.copy(lent.bytes);
+    let is_far = link.lending.distance.is_far(lent.bytes);
+    let answers = core::mem::take(&mut link.lending.lent);
+    match Copying::of(offer.length, answers, is_far) {
+        Copying::Plain => to.copy(lent.bytes),
+        Copying::Own => own_and_copy(to, lent.bytes),
+        Copying::Flush => {
+            to.copy(lent.bytes);
+            lent.bytes.flush();
+        }
     }
     lent.check()
 }
