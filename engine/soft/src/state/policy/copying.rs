@@ -32,9 +32,9 @@ const OWN_MAX: u32 = 128 << 10;
 const FLUSH_MIN: u32 = 4 << 10;
 const FLUSH_ANSWERED_MIN: u32 = 32 << 10;
 
-/// If the load of a line that the sender has written takes this many ticks of the processor's clock,
-/// or more, its core is far. Between near cores it takes some 150, and from memory 250; between far
-/// ones 390 or more.
+/// If the load of a line that the sender has written takes this many ticks of the processor's
+/// clock, or more, its core is far. Between near cores it takes some 150, and from memory 250;
+/// between far ones 390 or more.
 const FAR_TICKS: u64 = 345;
 
 /// One long message in that many is looked at, if the looks before agree.
