@@ -55,11 +55,13 @@ impl DomainState {
     }
 
     /// How long a thread may sleep that has armed a queue of this domain and then looked once more.
-    /// `None`: until it is woken. While the domain is not asleep, nobody has armed a queue, or
-    /// somebody has just been woken, and asks again.
+    /// `None`: until it is woken. If the domain is awake, another thread may make the look for
+    /// which it was woken, and then nobody wakes this one. So a time to come counts in that case
+    /// too. A time that has passed does not: that look renews it, or nobody has armed a queue.
     pub(crate) fn look_again(&self) -> Option<Duration> {
         let res = &self.transport.res;
-        res.local_waker.is_asleep().then(|| res.next_look.left(res.nic.host.clock)).flatten()
+        let left = res.next_look.left(res.nic.host.clock)?;
+        (res.local_waker.is_asleep() || !left.is_zero()).then_some(left)
     }
 
     /// Announces that this domain is awake.

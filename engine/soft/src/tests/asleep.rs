@@ -347,6 +347,37 @@ fn rc_1_each_of_several_sleepers_hears_of_a_message_that_waits() {
     }
 }
 
+/// A thread asks between a wake-up and the look that follows. Another thread makes that look, so
+/// nobody wakes the first: it must have heard how long it may sleep.
+#[test]
+fn rc_1_a_thread_that_asks_before_a_look_of_another_hears_how_long_it_may_sleep() {
+    let host = Host { notifier: || Some(counter()), ..Host::alone(clock) };
+    let nic = Soft::new("soft0", host, None);
+    let [(cq, mut poller), (_other_cq, mut other)] =
+        [(); 2].map(|()| nic.create_cq(64, Sharing::Shared).unwrap());
+    let mut qp = make_qp_of(QpType::Rc, &nic, &cq, None, CAPS);
+    let mut one = end(CAPS, true);
+    join(&mut one.qp, &mut qp, 2);
+    one.send(1, 0, 8, SIGNALED).unwrap();
+    for sleeper in [&mut poller, &mut other] {
+        sleeper.arm(false).unwrap();
+        assert_eq!(sleeper.poll(&mut [Wc::default()]), 0);
+    }
+    assert!(!poller.woken() && !other.woken());
+    pass(1000);
+    cq.domain.local_waker.wake();
+    let left = other.look_again();
+    assert!(!poller.woken());
+    assert_eq!(other.wake_fds().unwrap().all().map(rings), [0, 0], "nobody wakes it");
+    assert_eq!(left.map(|left| left.as_nanos()), Some(2000));
+    // A time that has passed is old: the next look renews it.
+    pass(2000);
+    cq.domain.local_waker.wake();
+    assert_eq!(other.look_again(), None);
+    assert!(!poller.woken(), "its queue pair has failed, without a receive");
+    assert_eq!(one.poll()[0].status, Status::RnrRetryExceeded);
+}
+
 std::thread_local! {
     /// How often each notifier of this test was rung since it was last cleared, by its number.
     static RINGS: core::cell::RefCell<Vec<u32>> = const { core::cell::RefCell::new(Vec::new()) };
