@@ -19,8 +19,9 @@ use crate::FileName;
 
 /// First word of each message: the name of the protocol.
 const MAGIC: u32 = 0x4442_434d;
-/// Changes with every change of a message or of the layout of a link or a table.
-const VERSION: u16 = 11;
+/// Changes with every change of a message, of the layout of a link or a table, or of what a record
+/// may hold.
+const VERSION: u16 = 12;
 
 /// The longest message, in bytes.
 pub(super) const MESSAGE_MAX: usize = 256;
