@@ -37,7 +37,6 @@ const UNSEEN: &[(&str, &str)] = &[
     ("inbox.rs drop", "a sender that sees that the owner is gone does nothing"),
     ("inbox.rs owner", "as `is_for`, for the simulation"),
     ("poll.rs spin_after_reply", "affects speed alone"),
-    ("local_waker.rs is_asleep", "for the tests"),
 ];
 
 #[test]

@@ -247,7 +247,8 @@ impl Domain {
     #[inline(always)]
     pub(crate) fn own(&self) -> Option<Shared<'_>> {
         let guard = self.lock.lock_own()?;
-        if self.attention.load(Ordering::Acquire) {
+        // Relaxed: behind the flag, nothing is read here.
+        if self.attention.load(Ordering::Relaxed) {
             return None;
         }
         Some(Shared { domain: self, _guard: guard })
