@@ -240,9 +240,10 @@ fn a_reset_forgets_the_receives_before_it_alone() {
     }
 }
 
-/// The same for a thread that has posted so often that its receives go straight to the queue.
+/// A thread has posted so often that its receives go straight to the queue. They meet the same
+/// rules, and after a reset they go to the new queue.
 #[test]
-fn receives_of_a_thread_that_posts_often_go_to_the_new_queue_after_a_reset() {
+fn each_state_takes_what_it_may_of_a_thread_that_posts_often() {
     let own = Own::new();
     for _ in 0..2 {
         (1..4).for_each(|state| own.modify(state));
@@ -250,6 +251,13 @@ fn receives_of_a_thread_that_posts_often_go_to_the_new_queue_after_a_reset() {
             assert_eq!((own.receive(1), own.send(1)), (FINE, FINE));
             assert_eq!(own.completions(2), [(0, 0), (100, 0)]);
         }
+        for _ in 0..4 {
+            assert_eq!(own.receive(1), FINE);
+        }
+        assert_eq!(own.receive(1), (FULL, Some(0)));
+        own.modify(6);
+        assert_eq!(own.completions(4), [(100, FLUSHED); 4]);
+        assert_eq!((own.receive(1), own.completions(1)), (FINE, vec![(100, FLUSHED)]), "ERR");
         own.modify(0);
         assert_eq!(own.receive(1), INVALID, "RESET");
     }
