@@ -169,10 +169,9 @@ impl CompletionQueue {
             return;
         }
         let mask = self.ring.len() - 1;
-        let waiting = (0..self.tail.wrapping_sub(self.head))
+        let mut waiting = (0..self.tail.wrapping_sub(self.head))
             .filter_map(|at| self.ring.get(self.head.wrapping_add(at) as usize & mask));
-        let special =
-            waiting.into_iter().any(|(wc, retire)| retire.solicited || !wc.status.is_ok());
+        let special = waiting.any(|(wc, retire)| retire.solicited || !wc.status.is_ok());
         self.wake(special);
     }
 

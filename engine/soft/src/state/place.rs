@@ -7,7 +7,8 @@
 //! - *The object is there.* Each pointer goes before its object does. A queue pair with a
 //!   reservation is a user of the link, which stays until its last user is gone. Links and receive
 //!   queues come and go by commands alone, and after commands the only busy link and the predicted
-//!   prefetch are looked up again. A queue pair ends with its handle.
+//!   prefetch are looked up again. A queue pair ends with its handle, by a command too; what a poll
+//!   has found out about one ([`crate::state::ready`]) counts until the next command.
 //! - *Nobody else uses it.* All use is inside the domain, where one thread does one thing at a
 //!   time, and a step looks up nothing that it was given. [`Pointer::get`] borrows what stands for
 //!   the right to be there; no type shows that it is the right of this object's domain, so it is
