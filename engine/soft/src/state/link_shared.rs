@@ -139,6 +139,7 @@ impl LinkShared {
 
     /// Tells the peer how often this side sends again what finds no receive, on a link of one queue
     /// pair: `rnr_retry` of `ibv_modify_qp`, so 7 is for ever (RC-1).
+    #[cfg(feature = "std")]
     pub(crate) fn say_rnr_retry(&self, retries: u8) {
         // Relaxed: the publication of the first message comes after it.
         let word = u32::from(retries.min(7)) + 1;
