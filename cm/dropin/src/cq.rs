@@ -92,12 +92,16 @@ impl Cq {
     }
 
     /// A poll was in vain. After many of them, lets others have the core: the peer may wait for it.
-    pub(crate) fn found_nothing(&self) {
+    /// True if it did. The poll must look again then: what it has seen may be old by now, and the
+    /// program may know of something later, such as the end of the connection.
+    pub(crate) fn found_nothing(&self) -> bool {
         let empty = self.empty.load(Ordering::Relaxed);
         self.empty.store(empty.wrapping_add(1), Ordering::Relaxed);
-        if empty >= PATIENCE && empty.is_multiple_of(YIELD_EVERY) {
+        let rests = empty >= PATIENCE && empty.is_multiple_of(YIELD_EVERY);
+        if rests {
             std::thread::yield_now();
         }
+        rests
     }
 
     /// True if the program's last poll found nothing, and no event has come since. An entry that is
@@ -422,12 +426,11 @@ unsafe extern "C" fn poll_any(cq: &Object<Cq>, most: c_int, to: *mut ibv_wc) -> 
 #[inline(always)]
 unsafe fn poll_one(cq: &Cq, to: *mut ibv_wc) -> Result<c_int, Errno> {
     match cq.cq.poll_one_shared() {
-        Polled::Nothing => {
-            cq.found_nothing();
-            Ok(0)
-        }
+        Polled::Nothing if !cq.found_nothing() => Ok(0),
         // SAFETY: as the caller says.
         Polled::One(wc) => unsafe { put(to, completion(cq.found(wc))) }.map(|()| 1),
+        // SAFETY: as the caller says.
+        Polled::Nothing => unsafe { take_late(cq, 1, to) },
         // SAFETY: as the caller says.
         Polled::More => unsafe { take_some::<1>(cq, 1, to) },
     }
@@ -444,10 +447,9 @@ unsafe fn poll_several(cq: &Cq, most: usize, to: *mut ibv_wc) -> Result<c_int, E
         return Ok(0);
     }
     match cq.cq.poll_one_shared() {
-        Polled::Nothing => {
-            cq.found_nothing();
-            Ok(0)
-        }
+        Polled::Nothing if !cq.found_nothing() => Ok(0),
+        // SAFETY: as the caller says.
+        Polled::Nothing => unsafe { take_late(cq, most, to) },
         Polled::One(wc) => {
             let is_send = wc.opcode != WcOpcode::Recv;
             // SAFETY: as the caller says, for one of several.
@@ -472,6 +474,33 @@ unsafe fn take_some<const AT_ONCE: usize>(
     most: usize,
     to: *mut ibv_wc,
 ) -> Result<c_int, Errno> {
+    // SAFETY: as the caller says.
+    match unsafe { take_up_to::<AT_ONCE>(cq, most, to) } {
+        // SAFETY: as the caller says.
+        Ok(0) if cq.found_nothing() => unsafe { take_late(cq, most, to) },
+        done => done,
+    }
+}
+
+/// Takes up to `most` completions that have come while others had the core.
+///
+/// # Safety
+/// There is room for them.
+#[cold]
+#[inline(never)]
+unsafe fn take_late(cq: &Cq, most: usize, to: *mut ibv_wc) -> Result<c_int, Errno> {
+    // SAFETY: as the caller says.
+    unsafe { take_up_to::<STEP>(cq, most, to) }
+}
+
+/// # Safety
+/// There is room for up to `most` completions.
+#[inline(always)]
+unsafe fn take_up_to<const AT_ONCE: usize>(
+    cq: &Cq,
+    most: usize,
+    to: *mut ibv_wc,
+) -> Result<c_int, Errno> {
     let mut found = [Wc::default(); AT_ONCE];
     let mut done = 0;
     while done < most {
@@ -485,9 +514,6 @@ unsafe fn take_some<const AT_ONCE: usize>(
         if count < wanted {
             break;
         }
-    }
-    if done == 0 {
-        cq.found_nothing();
     }
     Ok(done as c_int)
 }

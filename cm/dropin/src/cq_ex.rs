@@ -103,11 +103,11 @@ fn set_functions(cq: &mut ibv_cq_ex, fields: WcFields) {
 /// It is the program's queue.
 unsafe fn take_next(cq: &Cq, at: *mut ibv_cq_ex) -> Option<WcEx> {
     count_poll();
-    let next = lock(&cq.poller).next();
-    let Some(mut wc) = next else {
-        cq.found_nothing();
-        return None;
-    };
+    let mut next = lock(&cq.poller).next();
+    if next.is_none() && cq.found_nothing() {
+        next = lock(&cq.poller).next();
+    }
+    let mut wc = next?;
     wc.wr_id = cq.found(wc.plain()).wr_id;
     // SAFETY: as the caller says; the program writes neither.
     unsafe { ((*at).status, (*at).wr_id) = (wc.status as c_int, wc.wr_id) };

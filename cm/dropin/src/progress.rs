@@ -13,7 +13,7 @@ use std::convert::Infallible;
 use std::hash::Hash;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once};
+use std::sync::{Arc, Mutex, MutexGuard, Once, mpsc};
 use std::time::{Duration, Instant};
 
 use doorbell_seam::event::{AsyncEvent, Object as Subject};
@@ -57,6 +57,10 @@ const BUSY_GO_ON: usize = 20;
 const WAKE_EVERY: usize = 64;
 /// Pauses between two looks while it goes on: each look takes the device from the program.
 const PAUSES: usize = 32;
+
+/// How long the program waits for the thread to begin. It takes microseconds. Only a thread that
+/// waits for something that the program holds, such as the lock of the loader, would take longer.
+const BEGIN_LIMIT: Duration = Duration::from_secs(1);
 
 /// Keys of descriptors; others are numbers of completion queues.
 const RARE: u64 = u64::MAX;
@@ -503,17 +507,28 @@ pub(crate) fn start(progress: &'static Progress) {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
         }
         let thread = std::thread::Builder::new().name("doorbell".into());
-        // Without it, programs that poll still work.
-        let _ = thread.spawn(|| progress.run());
+        let (begins, begun) = mpsc::sync_channel(1);
+        let thread = thread.spawn(move || {
+            // The first use of the allocator maps memory for this thread.
+            drop(std::hint::black_box(Box::new(0_u64)));
+            let _ = begins.send(());
+            progress.run();
+        });
         // SAFETY: as above.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, &raw mut all) };
+        // libfabric and UCX write jumps over the first instructions of `munmap` and its like. A
+        // thread that is in such a function then goes on in the middle of a jump. They do so after
+        // they have opened the device, so the thread must have its memory by then. Without the
+        // thread, programs that poll still work.
+        if thread.is_ok() {
+            let _ = begun.recv_timeout(BEGIN_LIMIT);
+        }
     });
 }
 
 #[cfg(test)]
 mod tests {
     use std::ptr::null_mut;
-    use std::sync::mpsc;
 
     use super::*;
     use crate::abi::*;
