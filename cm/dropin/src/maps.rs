@@ -40,6 +40,18 @@ pub(crate) fn areas(start: usize, end: usize) -> Option<Vec<Area>> {
     find(&read()?, start, end)
 }
 
+/// True if part of that memory cannot be written. False if the map cannot be read.
+pub(crate) fn is_read_only(start: usize, end: usize) -> bool {
+    read().is_some_and(|map| has_read_only(&map, start, end))
+}
+
+fn has_read_only(map: &str, start: usize, end: usize) -> bool {
+    let is_writable =
+        |line: &&str| line.split_ascii_whitespace().nth(1).is_none_or(|text| text.contains('w'));
+    let lines = map.lines().filter(|line| !is_writable(line));
+    lines.filter_map(parse).any(|area| area.end > start && area.start < end)
+}
+
 /// All readable areas of those files among the memfds of [`crate::shared`], by address. Peers' are
 /// named alike. `None` if the map cannot be read: they may be mapped then.
 pub(crate) fn areas_of(inodes: &[u64]) -> Option<Vec<Area>> {
@@ -103,6 +115,15 @@ mod tests {
         assert_eq!(ends(0x2000, 0x5001), None);
         assert_eq!(ends(0, 0x2000), None);
         assert_eq!(ends(0x8000, 0xa000), None);
+    }
+
+    #[test]
+    fn memory_is_read_only_if_a_part_of_it_is() {
+        for (start, end, expected) in
+            [(0x1000, 0x4000, false), (0x7000, 0x8000, false), (0x7fff, 0x8001, true)]
+        {
+            assert_eq!(has_read_only(MAP, start, end), expected, "{start:x} to {end:x}");
+        }
     }
 
     #[test]

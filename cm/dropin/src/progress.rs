@@ -516,10 +516,10 @@ pub(crate) fn start(progress: &'static Progress) {
         });
         // SAFETY: as above.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, &raw mut all) };
-        // libfabric and UCX write jumps over the first instructions of `munmap` and its like. A
-        // thread that is in such a function then goes on in the middle of a jump. They do so after
-        // they have opened the device, so the thread must have its memory by then. Without the
-        // thread, programs that poll still work.
+        // libfabric writes jumps over the first instructions of `munmap` and its like. A thread in
+        // such a function then goes on in the middle of a jump. libfabric does so after it has
+        // opened the device, so the thread must have its memory by then. Without the thread,
+        // programs that poll still work.
         if thread.is_ok() {
             let _ = begun.recv_timeout(BEGIN_LIMIT);
         }

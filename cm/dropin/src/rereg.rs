@@ -9,7 +9,7 @@ use libc::c_int;
 use crate::abi::{ibv_mr, ibv_pd};
 use crate::attr::access_of;
 use crate::border::{Errno, INVALID, lock, number, object, set_errno};
-use crate::memory::{Mr, Pd, program_memory};
+use crate::memory::{Mr, Pd, check_writable, program_memory};
 
 /// `enum ibv_rereg_mr_flags`.
 const TRANSLATION: c_int = 1;
@@ -56,7 +56,16 @@ unsafe fn change(at: *mut ibv_mr, to: &Change) -> Result<(), Failed> {
             true => Some(access_of(access.cast_unsigned())?),
             false => None,
         };
-        let memory = if has(TRANSLATION) { Some(program_memory(addr, length)?) } else { None };
+        let after = match access {
+            Some(access) => access,
+            None => lock(&mr.own.region).as_ref().ok_or(INVALID)?.access(),
+        };
+        let memory = if has(TRANSLATION) {
+            Some(program_memory(addr, length, after)?)
+        } else {
+            check_writable((*at).addr as usize, (*at).length, after)?;
+            None
+        };
         let mut place = lock(&mr.own.region);
         if let (ACCESS, Some(access), Some(region)) = (flags, access, place.as_mut()) {
             return region.change_access(access).map_err(|error| Errno::from(error).into());
@@ -94,7 +103,7 @@ fn keep<R>(failed: ReregFailed<R>, place: &mut Option<R>) -> Failed {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_rereg_mr(
+pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     at: *mut ibv_mr,
     flags: c_int,
     pd: *mut ibv_pd,

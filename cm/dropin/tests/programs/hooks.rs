@@ -3,8 +3,8 @@
 use crate::pairs::run;
 use crate::side::built;
 
-/// libfabric and UCX write jumps over the first instructions of `munmap` and its like, after they
-/// have opened the device. In this program threads begin late. It opens the device, and looks what
+/// libfabric writes jumps over the first instructions of `munmap` and its like, after it has opened
+/// the device. In this program threads begin late. It opens the device, and looks what
 /// memory is mapped then and later. It maps none itself.
 const MAPS: &str = r#"
 #define _GNU_SOURCE

@@ -36,6 +36,12 @@ fn ucx_runs_over_rc_and_ud() {
     }
 }
 
+/// What `fi_pingpong` prints of its last message, after its figures, if that is lost. With
+/// endpoints of kind `rdm`, libfabric asks for completions, then for events. If the last completion
+/// and the end of the connection come in between, it destroys the queue pair before it asks for
+/// completions again. The completion goes with the queue pair, as with the drivers of many NICs.
+const FLUSHED: &str = "cq_readerr: Work Request Flushed Error";
+
 #[test]
 fn libfabric_runs_over_each_kind_of_endpoint() {
     for kind in ["msg", "dgram", "rdm"] {
@@ -43,7 +49,8 @@ fn libfabric_runs_over_each_kind_of_endpoint() {
         let server = [&base[..], &["-B", PORT]].concat();
         let client = [&base[..], &["-P", PORT, HERE]].concat();
         let sides = Sides::new(&server, &client, Meets::Tcp);
-        let Some(text) = sides.run_client() else { continue };
+        let texts = if kind == "rdm" { sides.run_again_if(["\n4k", FLUSHED]) } else { sides.run() };
+        let Some([_, text]) = texts else { continue };
         assert!(text.lines().any(|line| line.starts_with("4k")), "{kind}: {text}");
     }
 }

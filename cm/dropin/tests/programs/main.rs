@@ -30,7 +30,7 @@ fn the_device_is_listed_and_describes_itself() {
     let Some(text) = run(&["ibv_devices"]) else { return };
     assert!(text.contains("soft0"), "{text}");
     let Some(text) = run(&["ibv_devinfo", "-v"]) else { return };
-    for line in ["hca_id:\tsoft0", "PORT_ACTIVE", "link_layer:\t\tEthernet", "ATOMIC_GLOB"] {
+    for line in ["hca_id:\tsoft0", "PORT_ACTIVE", "link_layer:\t\tEthernet", "ATOMIC_HCA"] {
         assert!(text.contains(line), "no {line} in {text}");
     }
 }
