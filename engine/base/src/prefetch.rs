@@ -156,7 +156,7 @@ mod empty_stores {
     #[cold]
     #[inline(never)]
     fn look() -> bool {
-        let work = is_amd() && has_avx512vl();
+        let work = is_amd() && has_instructions();
         WORK.store(if work { YES } else { NO }, Ordering::Relaxed);
         work
     }
@@ -176,11 +176,12 @@ mod empty_stores {
 
     /// True if the processor has the instructions and `clflushopt`, and the system keeps their
     /// registers.
-    fn has_avx512vl() -> bool {
+    fn has_instructions() -> bool {
         const OSXSAVE: u32 = 1 << 27;
-        const AVX512F_AND_VL: u32 = 1 << 16 | 1 << 31;
+        const AVX512F: u32 = 1 << 16;
+        const AVX512VL: u32 = 1 << 31;
         const CLFLUSHOPT: u32 = 1 << 23;
-        const ALL: u32 = AVX512F_AND_VL | CLFLUSHOPT;
+        const ALL: u32 = AVX512F | AVX512VL | CLFLUSHOPT;
         // XMM, YMM, the masks, and both parts of ZMM.
         const KEPT: u64 = 0b1110_0110;
         cpuid(0).eax >= 7

@@ -1,7 +1,7 @@
 //! Programs that put functions of their own in the place of those of the C library.
 
 use crate::pairs::run;
-use crate::side::built;
+use crate::side::{CONNECTS, built};
 
 /// libfabric writes jumps over the first instructions of `munmap` and its like, after it has opened
 /// the device. In this program threads begin late. It opens the device, and looks what
@@ -58,11 +58,6 @@ fn the_thread_maps_nothing_once_the_device_is_there() {
 /// While a poll that has found nothing lets others have the core, a message arrives. That poll
 /// returns it: the program may have other news by then, and take the message for lost.
 const YIELDS: &str = r#"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <infiniband/verbs.h>
-#define CHECK(x) do { if (x) { perror(#x); exit(1); } } while (0)
 static struct ibv_qp *qp;
 static struct ibv_mr *region;
 static char bytes[64] = "hello";
@@ -77,24 +72,6 @@ int sched_yield(void) {
     }
     return 0;
 }
-static void connects(struct ibv_context *context, struct ibv_pd *pd, struct ibv_cq *cq) {
-    struct ibv_qp_init_attr init = {.cap = {4, 4, 1, 1, 0}, .qp_type = IBV_QPT_RC};
-    struct ibv_qp_attr attr = {.path_mtu = IBV_MTU_1024, .port_num = 1, .max_rd_atomic = 1};
-    init.send_cq = init.recv_cq = cq;
-    CHECK(!(qp = ibv_create_qp(pd, &init)));
-    CHECK(ibv_query_gid(context, 1, 0, &attr.ah_attr.grh.dgid));
-    attr.ah_attr.is_global = attr.ah_attr.port_num = attr.max_dest_rd_atomic = 1;
-    attr.dest_qp_num = qp->qp_num;
-    attr.qp_state = IBV_QPS_INIT;
-    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-        IBV_QP_ACCESS_FLAGS));
-    attr.qp_state = IBV_QPS_RTR;
-    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-        IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-    attr.qp_state = IBV_QPS_RTS;
-    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-        IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
-}
 int main(int argc, char **argv) {
     struct ibv_context *context = ibv_open_device(*ibv_get_device_list(NULL));
     struct ibv_pd *pd = ibv_alloc_pd(context);
@@ -104,11 +81,14 @@ int main(int argc, char **argv) {
     struct ibv_wc done[4];
     struct ibv_sge room = {(uintptr_t)bytes, sizeof bytes, 0};
     struct ibv_recv_wr receive = {.sg_list = &room, .num_sge = 1}, *late;
+    struct ibv_qp_init_attr init = {.cap = {4, 4, 1, 1, 0}, .qp_type = IBV_QPT_RC};
     int most = atoi(argv[1]), found = 0;
     CHECK(!context || !pd || !extended);
     CHECK(!(region = ibv_reg_mr(pd, bytes, sizeof bytes, IBV_ACCESS_LOCAL_WRITE)));
     room.lkey = region->lkey;
-    connects(context, pd, ibv_cq_ex_to_cq(extended));
+    init.send_cq = init.recv_cq = ibv_cq_ex_to_cq(extended);
+    CHECK(!(qp = ibv_create_qp(pd, &init)));
+    connects(qp, qp, 7);
     CHECK(ibv_post_recv(qp, &receive, &late));
     waits = 1;
     while (waits) {
@@ -125,7 +105,10 @@ int main(int argc, char **argv) {
 
 #[test]
 fn a_poll_looks_again_after_others_had_the_core() {
-    let Some(program) = built("yields", YIELDS, &["-libverbs", "-rdynamic"]) else { return };
+    let Some(program) = built("yields", &[CONNECTS, YIELDS].concat(), &["-libverbs", "-rdynamic"])
+    else {
+        return;
+    };
     // One by one, several at once, and by the functions of an extended queue.
     for most in ["1", "4", "0"] {
         let Some(text) = run(&[program.to_str().unwrap(), most]) else { return };

@@ -61,6 +61,32 @@ pub(crate) fn built(name: &str, source: &str, links: &[&str]) -> Option<PathBuf>
     Some(program)
 }
 
+/// The begin of a program in C: `CHECK`, and a function that connects a queue pair to another one
+/// of this device, perhaps to itself. Retries for a receive that is missing are 164 ms apart.
+pub(crate) const CONNECTS: &str = r#"
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <infiniband/verbs.h>
+#define CHECK(x) do { if (x) { printf("line %d: %s: %m\n", __LINE__, #x); exit(1); } } while (0)
+static void connects(struct ibv_qp *qp, struct ibv_qp *peer, int retries) {
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+        IBV_QP_ACCESS_FLAGS));
+    attr.qp_state = IBV_QPS_RTR, attr.path_mtu = IBV_MTU_1024, attr.dest_qp_num = peer->qp_num;
+    attr.min_rnr_timer = 28, attr.rnr_retry = retries, attr.retry_cnt = 7, attr.timeout = 14;
+    attr.max_rd_atomic = attr.max_dest_rd_atomic = 1;
+    attr.ah_attr = (struct ibv_ah_attr){.is_global = 1, .port_num = 1};
+    CHECK(ibv_query_gid(qp->context, 1, 0, &attr.ah_attr.grh.dgid));
+    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+        IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+    attr.qp_state = IBV_QPS_RTS;
+    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+        IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
+}
+"#;
+
 /// A process, and the threads that read what it prints.
 pub(crate) struct Side {
     child: Mutex<Child>,

@@ -1,33 +1,14 @@
 //! Programs that sleep while a message waits for a receive.
 
 use crate::pairs::run;
-use crate::side::built;
+use crate::side::{CONNECTS, built};
 
 /// Two queue pairs; one sends to the other, which has no receive. `starved limit`: until its
-/// retries end. `starved late`: until there is a receive. Retries are 164 ms apart.
+/// retries end. `starved late`: until there is a receive.
 const STARVED: &str = r#"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include <infiniband/verbs.h>
-#define CHECK(x) do { if (x) { printf("line %d: %s: %m\n", __LINE__, #x); exit(1); } } while (0)
 static char bytes[64];
-static union ibv_gid gid;
-static void connects(struct ibv_qp *qp, struct ibv_qp *peer, int retries) {
-    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
-    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-                                   IBV_QP_ACCESS_FLAGS));
-    attr.qp_state = IBV_QPS_RTR, attr.path_mtu = IBV_MTU_1024, attr.dest_qp_num = peer->qp_num;
-    attr.min_rnr_timer = 28, attr.rnr_retry = retries, attr.retry_cnt = 7, attr.timeout = 14;
-    attr.ah_attr = (struct ibv_ah_attr){.is_global = 1, .port_num = 1, .grh.dgid = gid};
-    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-        IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-    attr.qp_state = IBV_QPS_RTS;
-    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                                   IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
-}
 static double now(int of) {
     struct timespec time;
     CHECK(clock_gettime(of, &time));
@@ -52,7 +33,6 @@ int main(int argc, char **argv) {
     struct ibv_comp_channel *channels[2];
     struct ibv_cq *cqs[2];
     struct ibv_qp *qps[2];
-    CHECK(ibv_query_gid(context, 1, 0, &gid));
     for (int n = 0; n < 2; n++) {
         channels[n] = ibv_create_comp_channel(context);
         cqs[n] = ibv_create_cq(context, 4, NULL, channels[n], 0);
@@ -84,7 +64,9 @@ int main(int argc, char **argv) {
 /// The thread of the drop-in sleeps until there is something to do.
 #[test]
 fn a_program_sleeps_while_a_message_waits_for_a_receive() {
-    let Some(starved) = built("starved", STARVED, &["-libverbs"]) else { return };
+    let Some(starved) = built("starved", &[CONNECTS, STARVED].concat(), &["-libverbs"]) else {
+        return;
+    };
     let starved = starved.to_str().expect("a path");
     let Some(text) = run(&[starved, "limit"]) else { return };
     assert_eq!(text, "RNR retry counter exceeded\nasleep\n");

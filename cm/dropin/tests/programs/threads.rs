@@ -2,23 +2,18 @@
 //! libraries of rdma-core.
 
 use crate::pairs::{HERE, Meets, PORT, free_port, run, started, turn, with_port};
-use crate::side::{Side, built, library};
+use crate::side::{CONNECTS, Side, built, library};
 
 /// `threads acks`, `channel`, `cancel` or `path`.
 const THREADS: &str = r#"
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 #include <rdma/rdma_cma.h>
-#define CHECK(x) do { if (x) { perror(#x); exit(1); } } while (0)
 static struct rdma_event_channel *channel;
 static struct rdma_cm_event *event;
 static struct ibv_comp_channel *completions;
@@ -214,7 +209,8 @@ static void told(int times) {
 static void path(void) {
     struct rdma_cm_id *id = resolved();
     struct ibv_qp_init_attr init = {.cap = {4, 4, 1, 1, 0}, .qp_type = IBV_QPT_RC};
-    struct ibv_qp_attr attr = {.path_mtu = IBV_MTU_1024, .port_num = 1, .max_rd_atomic = 1};
+    struct ibv_qp_attr attr = {.port_num = 1};
+    struct ibv_ah_attr to = {.is_global = 1, .port_num = 1};
     struct ibv_pd *pd;
     struct ibv_cq *cq;
     next();
@@ -224,25 +220,15 @@ static void path(void) {
     CHECK(!(region = ibv_reg_mr(pd, bytes, sizeof bytes, IBV_ACCESS_LOCAL_WRITE)));
     init.send_cq = init.recv_cq = cq;
     CHECK(!(qp = ibv_create_qp(pd, &init)));
-    CHECK(ibv_query_gid(id->verbs, 1, 0, &attr.ah_attr.grh.dgid));
-    attr.ah_attr.is_global = attr.ah_attr.port_num = attr.max_dest_rd_atomic = 1;
-    attr.dest_qp_num = qp->qp_num;
-    attr.qp_state = IBV_QPS_INIT;
-    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-        IBV_QP_ACCESS_FLAGS));
-    attr.qp_state = IBV_QPS_RTR;
-    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-        IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-    attr.qp_state = IBV_QPS_RTS;
-    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-        IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
+    connects(qp, qp, 0);
     posted(100);
     told(100);
     for (int n = 0; n < 100; n++)
         message(0);
     told(100);
     /* The first datagram to a queue pair opens files. */
-    CHECK(!(address = ibv_create_ah(pd, &attr.ah_attr)));
+    CHECK(ibv_query_gid(id->verbs, 1, 0, &to.grh.dgid));
+    CHECK(!(address = ibv_create_ah(pd, &to)));
     init.qp_type = IBV_QPT_UD;
     CHECK(!(qp = ibv_create_qp(pd, &init)));
     attr.qp_state = IBV_QPS_INIT;
@@ -271,7 +257,8 @@ int main(int argc, char **argv) {
 
 /// What the program prints in that mode.
 fn threads(mode: &str) -> Option<String> {
-    let program = built(&format!("threads-{mode}"), THREADS, &["-lrdmacm", "-libverbs"])?;
+    let source = [CONNECTS, THREADS].concat();
+    let program = built(&format!("threads-{mode}"), &source, &["-lrdmacm", "-libverbs"])?;
     run(&[program.to_str().unwrap(), mode])
 }
 

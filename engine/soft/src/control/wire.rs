@@ -19,8 +19,8 @@ use crate::FileName;
 
 /// First word of each message: the name of the protocol.
 const MAGIC: u32 = 0x4442_434d;
-/// Changes with every change of a message, of the layout of a link or a table, or of what a record
-/// may hold.
+/// Both sides must have the same. Raise it when a message changes, the layout of a link or a table,
+/// or what a record may hold.
 const VERSION: u16 = 12;
 
 /// The longest message, in bytes.

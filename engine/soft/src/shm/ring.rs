@@ -397,6 +397,30 @@ impl Tx {
         space: Space,
         ack: u64,
     ) {
+        self.put_in_slot::<true>(head, payload, space, ack);
+    }
+
+    /// The same, but [`Tx::wake_peer`] must follow.
+    #[inline(always)]
+    pub(crate) fn publish_in_slot_only(
+        &mut self,
+        head: Head,
+        payload: Source<'_>,
+        space: Space,
+        ack: u64,
+    ) {
+        self.put_in_slot::<false>(head, payload, space, ack);
+    }
+
+    /// Both. Without `WAKES` a record that fits the first line wakes nobody.
+    #[inline(always)]
+    fn put_in_slot<const WAKES: bool>(
+        &mut self,
+        head: Head,
+        payload: Source<'_>,
+        space: Space,
+        ack: u64,
+    ) {
         let Head { header, record, length, .. } = head;
         if payload.length() != length {
             return never();
@@ -414,32 +438,10 @@ impl Tx {
             }
             copy::copy_dual(to, payload.as_ptr(), length, || self.begin_slot(header, end));
         }
-        self.end_slot(end, ack);
-    }
-
-    /// The same, but [`Tx::wake_peer`] must follow.
-    #[inline(always)]
-    pub(crate) fn publish_short_in_slot(
-        &mut self,
-        head: Head,
-        payload: Source<'_>,
-        space: Space,
-        ack: u64,
-    ) {
-        let (start, length, Space { end }) = (self.at, head.length as usize, space);
-        if payload.length() != head.length {
-            return never();
+        match WAKES {
+            true => self.end_slot(end, ack),
+            false => self.put_slot_tail(end, ack),
         }
-        self.at = end;
-        // SAFETY: as in `publish_in_slot`.
-        unsafe {
-            let to = begin_record(self.data, start, head.header, head.record.into());
-            if length > SLOT_FIRST_BYTES {
-                return self.publish_long_in_slot(to, head.header, payload.as_ptr(), ack);
-            }
-            copy::copy_dual(to, payload.as_ptr(), length, || self.begin_slot(head.header, end));
-        }
-        self.put_slot_tail(end, ack);
     }
 
     /// Wakes the peer if it sleeps. What it must see is published.

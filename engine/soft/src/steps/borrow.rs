@@ -2,28 +2,18 @@
 
 use crate::model::buffers::{Source, Target};
 use crate::prefetch;
-use crate::shm::layout::{Header, KIND_LENT, KIND_TO_SRQ, LINE, SRQ_OPERANDS};
+use crate::shm::layout::{Header, KIND_LENT, KIND_TO_SRQ, SRQ_OPERANDS};
 use crate::shm::offer::Offer;
 use crate::shm::remote_map::NotLent;
 use crate::state::link::Link;
-use crate::state::policy::copying::{Copying, OWN_MIN};
+use crate::state::policy::copying::Copying;
 
 /// A poll that has copied as many bytes for one link leaves the rest to the next poll, because the
 /// other links wait meanwhile. The last record may take it to almost twice as many.
 pub(crate) const PULL_MAX: u32 = 256 << 10;
 
-/// The most bytes of the next receive whose lines this side gets while it waits, and the most that
-/// it gets at once before it copies as many.
-const OWN_IDLE: u32 = 16 << 10;
+/// The most bytes whose lines this side gets at once before it copies as many.
 const OWN_STEP: u32 = 4 << 10;
-
-/// How many lines behind the first of the next receive to get after a lent message of that length.
-pub(crate) fn lines_to_own(length: u32) -> usize {
-    match length < OWN_MIN {
-        true => 0,
-        false => (length.min(OWN_IDLE) as usize - 1) / LINE,
-    }
-}
 
 /// The bytes of a message, or of a piece of one, that a record brings.
 #[derive(Clone, Copy)]

@@ -20,6 +20,7 @@ use crate::shm::refusals::Refusal;
 use crate::shm::remote_map::NotLent;
 use crate::state::completion::recv_wc;
 use crate::state::link::{CLOSED, Link};
+use crate::state::policy::copying;
 use crate::state::qp::{Assembly, QpContext, Refusing, State};
 use crate::state::resources::{Outcome, Resources};
 use crate::state::transport::Transport;
@@ -304,7 +305,7 @@ impl Transport {
         let recv_cq = self.qps.open_on(header.qp(), link.index)?;
         let peer = self.qps.get_mut(header.qp())?.peer;
         borrow::pull(link, peer, offer, to).ok()?;
-        link.lent_lines = borrow::lines_to_own(length);
+        link.lent_lines = copying::lines_to_own(length);
         link.rx.take_lone(lone);
         if header.flags().contains(RecordFlags::ACK_REQ) {
             link.rx.ask();

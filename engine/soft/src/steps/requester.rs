@@ -304,7 +304,7 @@ fn post_short(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Posted<
         return false;
     }
     let ack = link.fast_path_ack();
-    link.tx.publish_short_in_slot(plain, payload, space, ack);
+    link.tx.publish_in_slot_only(plain, payload, space, ack);
     enter(link, qp, wr, (plain.header(), plain.header().length()), link.tx.at);
     link.tx.wake_peer();
     true

@@ -13,6 +13,7 @@ use crate::provider::Polled;
 use crate::shm::layout::{LENT_OPERANDS, SLOT_PAYLOAD_MAX, record_bytes};
 use crate::shm::offer::{OFFER_MAX, Offer};
 use crate::shm::remote_map::{LENT_AHEAD_MAX, NotLent};
+use crate::state::policy::copying::Distance;
 use crate::wc::Status;
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
@@ -66,6 +67,18 @@ fn an_answer_arrives_whole_though_its_receive_is_filled_in_steps() {
         assert!(of_link(&one, |link| link.lending.lent), "{length}");
         pass(&mut two, &mut one, length);
         assert!(!of_link(&one, |link| link.lending.lent), "{length}");
+    }
+}
+
+/// A message from a far core, whose lines this side flushes, arrives whole as well; and so does the
+/// next one from the same memory.
+#[test]
+fn a_message_arrives_whole_though_its_lines_are_flushed() {
+    let (mut one, mut two) = lenders();
+    for length in [4096, 4097, 100_000, OFFER_MAX as usize, 1 << 20] {
+        of_link(&two, |link| link.lending.distance = Distance::far());
+        pass(&mut one, &mut two, length);
+        pass(&mut one, &mut two, length - 1);
     }
 }
 

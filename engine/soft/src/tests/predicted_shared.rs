@@ -661,8 +661,8 @@ fn entries_of_a_queue_without_times_pass() {
     }
 }
 
-/// A program that has answered so many messages that its polls know, while they wait, what holds
-/// when the next one comes; and the peer, which has not answered yet.
+/// A program and its peer. The program has answered messages until its polls found out, while they
+/// waited, what they need when the next one comes. The peer has not answered yet.
 fn ready() -> (Program, End) {
     let (mut one, mut two) = attended();
     for n in 0..40 {

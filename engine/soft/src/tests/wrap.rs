@@ -13,8 +13,8 @@ pub(super) fn sent(end: &End) -> u64 {
 }
 
 /// Something of the only link of that side.
-pub(super) fn of_link<T>(end: &End, get: impl FnOnce(&Link) -> T) -> T {
-    unsafe { end.poller.cq.domain.enter(|state| get(state.links.table[0].as_ref().unwrap())) }
+pub(super) fn of_link<T>(end: &End, get: impl FnOnce(&mut Link) -> T) -> T {
+    unsafe { end.poller.cq.domain.enter(|state| get(state.links.table[0].as_mut().unwrap())) }
 }
 
 /// A message that is taken, and acknowledged.

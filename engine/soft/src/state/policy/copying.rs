@@ -5,6 +5,7 @@
 
 use crate::model::buffers::Source;
 use crate::prefetch;
+use crate::shm::layout::LINE;
 
 /// The shortest and the longest lent message for which this side gets the lines of a receive for
 /// itself before it writes there ([`prefetch::own`]). The peer's core has them too, if the program
@@ -19,8 +20,11 @@ use crate::prefetch;
 /// near.)
 ///
 /// Longer messages gain nothing: the peer's core no longer has most of the lines.
-pub(crate) const OWN_MIN: u32 = 2049;
+const OWN_MIN: u32 = 2049;
 const OWN_MAX: u32 = 128 << 10;
+
+/// The most bytes of the next receive whose lines this side gets while it waits.
+const OWN_IDLE: u32 = 16 << 10;
 
 /// From this length on, this side looks whether the sender's core is far, and then flushes the
 /// sender's lines behind the copy: the sender gets them back from memory, several at a time. A
@@ -68,6 +72,14 @@ impl Copying {
     }
 }
 
+/// How many lines behind the first of the next receive to get after a lent message of that length.
+pub(crate) fn lines_to_own(length: u32) -> usize {
+    match length < OWN_MIN {
+        true => 0,
+        false => (length.min(OWN_IDLE) as usize - 1) / LINE,
+    }
+}
+
 /// Whether the sender's core is far, as far as the loads of its lines tell.
 #[derive(Default)]
 pub(crate) struct Distance {
@@ -84,11 +96,22 @@ impl Distance {
         if bytes.length() < FLUSH_MIN || !prefetch::owns() {
             return false;
         }
-        self.passed += 1;
-        if self.balance.abs() < SURE || self.passed >= LOOK_EVERY {
+        if self.is_look_due() {
             self.note(bytes.ticks_of_last());
         }
         self.balance > 0
+    }
+
+    /// True if this message is to be looked at.
+    fn is_look_due(&mut self) -> bool {
+        self.passed += 1;
+        self.balance.abs() < SURE || self.passed >= LOOK_EVERY
+    }
+
+    /// Looks that agree have said that it is far.
+    #[cfg(test)]
+    pub(crate) fn far() -> Distance {
+        Distance { balance: SURE, passed: 0 }
     }
 
     /// Counts a look that took as many ticks.
@@ -137,21 +160,20 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "the processor's clock")]
-    fn a_sure_answer_is_looked_up_seldom() {
-        if !prefetch::owns() {
-            return;
-        }
-        let bytes = [0; FLUSH_MIN as usize];
+    fn looks_that_agree_make_the_next_ones_rare() {
         let mut distance = Distance::default();
-        let mut looks = 0;
-        for _ in 0..4 * LOOK_EVERY {
-            distance.balance = distance.balance.signum() * SURE;
-            let before = distance.passed;
-            distance.is_far(Source::of(&bytes));
-            looks += u32::from(distance.passed <= before);
+        for ticks in [150; SURE as usize] {
+            assert!(distance.is_look_due(), "not yet sure");
+            distance.note(ticks);
         }
-        assert!((1..=5).contains(&looks), "{looks} looks");
-        assert!(!distance.is_far(Source::of(&bytes[1..])), "too short to look at");
+        for _ in 0..3 {
+            assert!((1..LOOK_EVERY).all(|_| !distance.is_look_due()));
+            assert!(distance.is_look_due());
+            distance.note(150);
+        }
+        distance.note(450);
+        assert!(distance.is_look_due(), "the last one did not agree");
+        let short = [0; FLUSH_MIN as usize - 1];
+        assert!(!Distance::far().is_far(Source::of(&short)), "too short for a flush");
     }
 }
