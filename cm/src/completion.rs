@@ -114,15 +114,12 @@ impl<P: Provider> Completion<P> {
     /// Returns the completion itself if it succeeded.
     ///
     /// # Errors
-    /// `Errno(EIO)` with the status.
+    /// `Errno(EIO)` with the status, its meaning and what to do.
     pub fn ok(self) -> Result<Completion<P>, CmError> {
         if self.status.is_ok() {
             return Ok(self);
         }
-        let answer = format!(
-            "it ended with {:?} (status {}, vendor error {})",
-            self.status, self.status as u8, self.vendor_err
-        );
+        let answer = format!("{} (vendor error {})", self.status, self.vendor_err);
         Err(CmError::new(Code::Errno(5), "carry out a posted request", answer))
     }
 }

@@ -1,5 +1,7 @@
 //! Work completions: what a poll returns. 32 bytes, plain data.
 
+use core::fmt;
+
 use bitflags::bitflags;
 
 /// How a request ended (`enum ibv_wc_status`, numbers as there).
@@ -72,6 +74,72 @@ impl Status {
     #[inline]
     pub fn is_ok(self) -> bool {
         self == Status::Success
+    }
+
+    /// What it means, and what to do about it.
+    fn meaning(self) -> &'static str {
+        match self {
+            Status::Success => "the request succeeded",
+            Status::LocalLength => {
+                "the message is longer than the receive, or than the device allows; post longer \
+                 receives, or send less at a time"
+            }
+            Status::LocalQpOperation => {
+                "the queue pair could not carry it out; compare the request with the capacities \
+                 of the queue pair"
+            }
+            Status::LocalProtection => {
+                "a local key, bound or right was wrong; register the memory for this use, and \
+                 keep it registered until the completion"
+            }
+            Status::Flushed => {
+                "the queue pair was in error before the request ran; look for the first request \
+                 that failed, or for the end of the connection"
+            }
+            Status::MwBind => {
+                "the memory window could not be bound; register its region with Access::MW_BIND"
+            }
+            Status::BadResponse => {
+                "the peer's response made no sense; compare the devices and versions of both sides"
+            }
+            Status::LocalAccess => {
+                "a local access failed while the request ran; keep the memory registered until \
+                 the completion"
+            }
+            Status::RemoteInvalidRequest => {
+                "the peer found it invalid; compare its length with the peer's receive, and its \
+                 READs and atomics in flight with what the peer serves"
+            }
+            Status::RemoteAccess => {
+                "the key, bounds or rights at the peer did not allow it; let the peer tell again \
+                 which memory it exposes"
+            }
+            Status::RemoteOperation => {
+                "the peer could not carry it out; look for the error at the peer"
+            }
+            Status::RetryExceeded => {
+                "the peer did not acknowledge it, over all retries; see whether its program \
+                 still runs and the network works"
+            }
+            Status::RnrRetryExceeded => {
+                "the peer had no receive posted, over all retries; let it post more receives, or \
+                 raise rnr_retry"
+            }
+            Status::RemoteAborted => "the peer aborted it; look for the error at the peer",
+            Status::Fatal => "the device failed; open it again",
+            Status::ResponseTimeout => {
+                "the peer's response took too long; see whether its program still runs and the \
+                 network works"
+            }
+            Status::General => "the device gives no reason; look up its vendor error",
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    /// Name, number, meaning and cure.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?} (status {}): {}", *self as u8, self.meaning())
     }
 }
 
@@ -179,3 +247,28 @@ impl Wc {
 
 const _: () = assert!(size_of::<Wc>() == 32, "two completions fill a cache line");
 const _: () = assert!(Status::Success as u8 == 0, "`is_plain_receive` says so");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::format;
+    use std::vec::Vec;
+
+    /// The text of a status begins with the name and number that a C program knows. Each failure
+    /// has a text of its own, which ends with what to do.
+    #[test]
+    fn a_status_is_printed_with_its_number_and_a_cure() {
+        let text = format!("{}", Status::RetryExceeded);
+        assert!(
+            text.starts_with("RetryExceeded (status 12): the peer did not acknowledge"),
+            "{text}"
+        );
+        let known = (1..=21).map(Status::from_raw).filter(|status| *status != Status::General);
+        let mut texts: Vec<_> = known.chain([Status::General]).map(Status::meaning).collect();
+        assert_eq!(texts.len(), 16);
+        assert!(texts.iter().all(|text| text.contains("; ")), "{texts:?}");
+        texts.sort_unstable();
+        texts.dedup();
+        assert_eq!(texts.len(), 16);
+    }
+}

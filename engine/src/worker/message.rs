@@ -146,8 +146,9 @@ pub enum DownReason {
     /// requests are under way by then, the failure of one of them may be seen first: `Failed`.
     #[error("the peer closed it, or its process or worker ended")]
     Disconnected,
-    /// A request failed with this status.
-    #[error("a request to the peer failed: {0:?}")]
+    /// A request failed with this status. [`Status::RetryExceeded`] is a peer that does not answer:
+    /// its process has died, or the network is broken.
+    #[error("a request to the peer failed: {0}")]
     Failed(Status),
     /// The handler's reply was longer than the peer's blocks: see
     /// [`PeerInfo::message_max`](super::PeerInfo::message_max). It was not sent, and this side

@@ -1,8 +1,9 @@
 //! The seam: the only place that knows a NIC exists. A NIC, a fault injector or a trace is an
 //! implementation of [`Provider`], never an `if` in the worker.
 //!
-//! Three hot verbs, all on slices: [`Poller::poll`], [`Srq::post`], [`Qp::post`]. One slice, one
-//! doorbell. An empty poll is 0, not an error.
+//! The data path is three calls on slices: [`Poller::poll`], [`Srq::post`], [`Qp::post`]. One slice
+//! is one doorbell, and an empty poll is 0, not an error. [`Poller::poll_one`], [`Qp::post_inline`]
+//! and [`Qp::post_inline_list`] are shorter ways that a device may offer for the same.
 
 mod access;
 #[cfg(feature = "sim")]
