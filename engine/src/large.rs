@@ -138,14 +138,14 @@ enum Transfer {
 
 /// A slot for a transfer.
 #[derive(Clone)]
-struct Place {
+struct Slot {
     generation: u16,
     transfer: Transfer,
 }
 
 /// Large messages of one worker, in transit in either direction.
 pub struct Large {
-    places: Vec<Place>,
+    slots: Vec<Slot>,
     tokens: u64,
     /// The last turn in which READs were posted, and how many.
     posted: (u64, u32),
@@ -160,8 +160,8 @@ impl Large {
     /// [`Config::requests`](crate::worker::Config::requests), 64 by default, allows no more.
     pub fn new(most: u32, tokens: u64) -> Large {
         Large {
-            places: vec![
-                Place { generation: 0, transfer: Transfer::Free };
+            slots: vec![
+                Slot { generation: 0, transfer: Transfer::Free };
                 most.min(1 << 16) as usize
             ],
             tokens,
@@ -170,14 +170,14 @@ impl Large {
         }
     }
 
-    fn free(&mut self) -> Result<(usize, &mut Place), SendError> {
-        let mut places = self.places.iter_mut().enumerate();
-        let free = places.find(|(_, place)| matches!(place.transfer, Transfer::Free));
+    fn free(&mut self) -> Result<(usize, &mut Slot), SendError> {
+        let mut slots = self.slots.iter_mut().enumerate();
+        let free = slots.find(|(_, slot)| matches!(slot.transfer, Transfer::Free));
         free.ok_or(SendError::TooMany)
     }
 
     fn transfer(&mut self, index: usize) -> Option<&mut Transfer> {
-        self.places.get_mut(index).map(|place| &mut place.transfer)
+        self.slots.get_mut(index).map(|slot| &mut slot.transfer)
     }
 
     /// Offers a piece of memory that was registered for remote reads. `tag` goes to the peer; `key`
@@ -205,8 +205,8 @@ impl Large {
             return Err(SendError::NoRights);
         }
         let at = memory.remote();
-        let (index, place) = self.free()?;
-        let number = number(place.generation, index);
+        let (index, slot) = self.free()?;
+        let number = number(slot.generation, index);
         let mut bytes = [0; OFFER_BYTES];
         bytes[..4].copy_from_slice(&OFFER.to_le_bytes());
         bytes[4..8].copy_from_slice(&number.to_le_bytes());
@@ -215,7 +215,7 @@ impl Large {
         bytes[20..28].copy_from_slice(&tag.to_le_bytes());
         bytes[28..].copy_from_slice(&piece.length.to_le_bytes());
         out.send(peer, &bytes)?;
-        place.transfer = Transfer::Out { peer, key };
+        slot.transfer = Transfer::Out { peer, key };
         Ok(())
     }
 
@@ -258,8 +258,8 @@ impl Large {
         }
         // Of a peer that is gone no event would come to end the transfer.
         out.accepts(offer.peer)?;
-        let (index, place) = self.free()?;
-        place.transfer =
+        let (index, slot) = self.free()?;
+        slot.transfer =
             Transfer::In { offer, key, to, got: 0, asked: 0, in_flight: 0, failed: None };
         self.ask(out, index);
         Ok(())
@@ -297,7 +297,7 @@ impl Large {
         let arrived = self.finish(out, index);
         // Other messages may wait only for a turn that allows more. They come first, so that a long
         // message does not keep them waiting.
-        for other in (index + 1..self.places.len()).chain(0..=index) {
+        for other in (index + 1..self.slots.len()).chain(0..=index) {
             if self.posted == (out.turn(), IN_TURN) {
                 break;
             }
@@ -313,7 +313,7 @@ impl Large {
     pub fn progress<P: Provider>(&mut self, out: &mut Outbox<'_, P>) -> Option<Arrived> {
         // Idle turns follow each other without a number of their own.
         self.posted.1 = 0;
-        for index in 0..self.places.len() {
+        for index in 0..self.slots.len() {
             self.ask(out, index);
             if let Some(arrived) = self.finish(out, index) {
                 return Some(arrived);
@@ -333,27 +333,27 @@ impl Large {
             }
             _ => None,
         };
-        let is_lost = |place: &Place| lost(&place.transfer).is_some();
-        let index = search::resume(&self.places, &mut self.next, is_lost)?;
-        let place = self.places.get_mut(index)?;
-        let lost = lost(&place.transfer)?;
-        *place = Place { generation: place.generation.wrapping_add(1), transfer: Transfer::Free };
+        let is_lost = |slot: &Slot| lost(&slot.transfer).is_some();
+        let index = search::resume(&self.slots, &mut self.next, is_lost)?;
+        let slot = self.slots.get_mut(index)?;
+        let lost = lost(&slot.transfer)?;
+        *slot = Slot { generation: slot.generation.wrapping_add(1), transfer: Transfer::Free };
         Some(lost)
     }
 
     /// Number of messages in transit.
     pub fn pending(&self) -> usize {
-        self.places.iter().filter(|place| !matches!(place.transfer, Transfer::Free)).count()
+        self.slots.iter().filter(|slot| !matches!(slot.transfer, Transfer::Free)).count()
     }
 
     /// Requests in flight, of all messages.
     #[cfg(test)]
     pub(crate) fn in_flight(&self) -> u32 {
-        let of = |place: &Place| match place.transfer {
+        let of = |slot: &Slot| match slot.transfer {
             Transfer::In { in_flight, .. } => in_flight,
             _ => 0,
         };
-        self.places.iter().map(of).sum()
+        self.slots.iter().map(of).sum()
     }
 
     /// Asks for the next bytes, as far as there is room for requests and this turn allows more. If
@@ -364,7 +364,7 @@ impl Large {
             self.posted = (out.turn(), 0);
         }
         let posted = &mut self.posted.1;
-        let transfer = self.places.get_mut(index).map(|place| &mut place.transfer);
+        let transfer = self.slots.get_mut(index).map(|slot| &mut slot.transfer);
         let Some(Transfer::In { offer, to, asked, in_flight, failed, .. }) = transfer else {
             return;
         };
@@ -420,13 +420,13 @@ impl Large {
 
     fn end_out(&mut self, from: PeerId, said: u32) -> Option<u64> {
         let index = said as u16 as usize;
-        let place = self.places.get_mut(index)?;
-        match place.transfer {
+        let slot = self.slots.get_mut(index)?;
+        match slot.transfer {
             Transfer::Out { peer, key }
-                if peer == from && number(place.generation, index) == said =>
+                if peer == from && number(slot.generation, index) == said =>
             {
-                let generation = place.generation.wrapping_add(1);
-                *place = Place { generation, transfer: Transfer::Free };
+                let generation = slot.generation.wrapping_add(1);
+                *slot = Slot { generation, transfer: Transfer::Free };
                 Some(key)
             }
             _ => None,

@@ -58,7 +58,7 @@ pub enum Incoming<'m> {
 
 /// One slot for a call.
 #[derive(Clone, Copy)]
-struct Place {
+struct Slot {
     /// The number of the call here, or of the next one: the lower bits are the slot's index, and
     /// the others count its calls.
     number: u32,
@@ -76,7 +76,7 @@ struct Call {
 
 /// Unanswered calls of one worker.
 pub struct Calls {
-    places: Vec<Place>,
+    slots: Vec<Slot>,
     /// The bits of a number that are an index.
     mask: u32,
     /// The slot that has been free for longest comes first.
@@ -97,7 +97,7 @@ impl Calls {
     pub fn new(most: u32, bytes: usize, timers: u64) -> Calls {
         let most = most.min(1 << 16);
         Calls {
-            places: (0..most).map(|number| Place { number, call: None }).collect(),
+            slots: (0..most).map(|number| Slot { number, call: None }).collect(),
             mask: most.next_power_of_two() - 1,
             free: (0..most).map(|index| index as u16).collect(),
             stage: vec![0; HEADER + bytes].into_boxed_slice(),
@@ -137,10 +137,10 @@ impl Calls {
         deadline: Option<u64>,
     ) -> Result<CallId, SendError> {
         let index = *self.free.front().ok_or(SendError::TooMany)?;
-        let Some(place) = self.places.get_mut(usize::from(index)) else {
+        let Some(slot) = self.slots.get_mut(usize::from(index)) else {
             return Err(SendError::TooMany);
         };
-        let number = place.number;
+        let number = slot.number;
         let all = HEADER + payload.len();
         let Some(stage) = self.stage.get_mut(..all) else { return Err(SendError::TooLong) };
         write_header(stage, number, CALL);
@@ -156,7 +156,7 @@ impl Calls {
             timer.map(|timer| out.cancel_timer(timer));
             return Err(error);
         }
-        place.call = Some(Call { peer, key, timer, began: out.now() });
+        slot.call = Some(Call { peer, key, timer, began: out.now() });
         self.free.pop_front();
         Ok(CallId(number))
     }
@@ -190,7 +190,7 @@ impl Calls {
     /// was; that call has ended. `None`: the timer belongs to no call.
     pub fn expired(&mut self, timer: u64) -> Option<u64> {
         let index = usize::try_from(timer.checked_sub(self.timers)?).ok()?;
-        let number = self.places.get(index)?.number;
+        let number = self.slots.get(index)?.number;
         self.end(CallId(number), None).map(|call| call.key)
     }
 
@@ -205,27 +205,27 @@ impl Calls {
     /// Ends one more call to a peer that is gone and returns its key; `None` after the last. Call
     /// it in [`crate::worker::Handler::on_peer_down`].
     pub fn lost<P: Provider>(&mut self, out: &mut Outbox<'_, P>, peer: PeerId) -> Option<u64> {
-        let of = |place: &Place| place.call.is_some_and(|call| call.peer == peer);
-        let index = search::resume(&self.places, &mut self.next, of)?;
-        let number = self.places.get(index)?.number;
+        let of = |slot: &Slot| slot.call.is_some_and(|call| call.peer == peer);
+        let index = search::resume(&self.slots, &mut self.next, of)?;
+        let number = self.slots.get(index)?.number;
         self.cancel(out, CallId(number))
     }
 
     /// Number of calls that have not ended.
     pub fn pending(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.slots.len() - self.free.len()
     }
 
     /// Ends a call, if the id names it and it belongs to that peer.
     fn end(&mut self, id: CallId, peer: Option<PeerId>) -> Option<Call> {
         let index = id.0 & self.mask;
-        let place = self.places.get_mut(index as usize)?;
-        let call = place.call.filter(|_| place.number == id.0)?;
+        let slot = self.slots.get_mut(index as usize)?;
+        let call = slot.call.filter(|_| slot.number == id.0)?;
         if peer.is_some_and(|peer| peer != call.peer) {
             return None;
         }
-        place.number = place.number.wrapping_add(self.mask + 1);
-        place.call = None;
+        slot.number = slot.number.wrapping_add(self.mask + 1);
+        slot.call = None;
         self.free.put(index as u16);
         Some(call)
     }

@@ -141,7 +141,7 @@ impl<P: Provider> Accounts<P> {
         }
     }
 
-    /// Counts that many messages of a peer whose blocks are free again. It may make credit due.
+    /// Counts `count` messages of a peer whose blocks are free again, which may make credit due.
     #[inline(always)]
     pub(super) fn count_done(&mut self, slot: u32, peer: &mut Peer<P>, count: u32) {
         if peer.count_done(count) {

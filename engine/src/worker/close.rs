@@ -82,14 +82,14 @@ impl<P: Provider> Core<P> {
         let late = self.turn - finish.since > self.config.drain_turns;
         match finish.goal {
             Goal::Tell => {
-                let told = finish.is_told(&mut self.sender);
+                let told = finish.step_tell(&mut self.sender);
                 if told {
                     self.finish_both(id);
                 }
                 told
             }
             Goal::Close => {
-                let done = !self.owes_answer(id) && finish.is_finished(&mut self.sender);
+                let done = !self.owes_answer(id) && finish.step_close(&mut self.sender);
                 if done {
                     self.close(id);
                 } else if late {
@@ -98,9 +98,9 @@ impl<P: Provider> Core<P> {
                 done || late
             }
             Goal::CloseBoth => {
-                let over = late || finish.is_over(&mut self.sender);
+                let over = late || finish.step_close_both(&mut self.sender);
                 if over && let Some(peer) = self.sender.peers.get(id) {
-                    // If it is late, nobody may know that everything has arrived.
+                    // A peer that took too long may not have everything.
                     match peer.ended_in_order() {
                         true => self.fail(id.slot, DownReason::Finished),
                         false => self.cut_off(id),
@@ -191,9 +191,10 @@ impl<P: Provider> Sender<P> {
 }
 
 impl Finish {
-    /// True if nothing accepted for a peer is outstanding, and the peer has the goodbye. Otherwise
-    /// says goodbye, or asks for a completion of the last send: by a WRITE behind that send.
-    fn is_finished<P: Provider>(&mut self, sender: &mut Sender<P>) -> bool {
+    /// A step of [`Goal::Close`]. True if nothing accepted for the peer is outstanding, and the peer
+    /// has the goodbye. Otherwise it says goodbye, or asks for a completion of the last send by a
+    /// WRITE behind that send.
+    fn step_close<P: Provider>(&mut self, sender: &mut Sender<P>) -> bool {
         let Some(peer) = sender.peers.get(self.peer).filter(|peer| peer.is_up()) else {
             return true;
         };
@@ -210,8 +211,8 @@ impl Finish {
         false
     }
 
-    /// Writes a peer's word with that bit set from now on, and asks for a completion: everything
-    /// before it is acknowledged then. False: there is no room now.
+    /// Writes the peer's credit word with `bit` set, and asks for a completion, which acknowledges
+    /// everything before it. False: there is no room now.
     fn write_word<P: Provider>(&self, sender: &mut Sender<P>, bit: u64) -> bool {
         let slot = self.peer.slot;
         let Some(peer) = sender.peers.at(slot) else { return false };
@@ -234,10 +235,10 @@ impl Finish {
         posted
     }
 
-    /// Tells a peer that this side sends no more, if nothing that was accepted for it waits, and
-    /// there is room: the word takes a receive of the peer, as a message does. It may take the last
-    /// one, because nothing follows. True if that is done, or the peer is about to be closed.
-    fn is_told<P: Provider>(&self, sender: &mut Sender<P>) -> bool {
+    /// A step of [`Goal::Tell`]: tells the peer that this side sends no more, if nothing accepted for
+    /// it waits, and there is room. The word takes a receive of the peer, as a message does, and may
+    /// take the last one, because nothing follows. True if the peer is told, or about to be closed.
+    fn step_tell<P: Provider>(&self, sender: &mut Sender<P>) -> bool {
         let Some(peer) = sender.peers.get(self.peer).filter(|peer| peer.is_up() && !peer.finishing)
         else {
             return true;
@@ -261,9 +262,9 @@ impl Finish {
         posted
     }
 
-    /// Both sides have finished sending. True if the peer has everything, and knows that this side
-    /// has. Says goodbye when all is acknowledged here.
-    fn is_over<P: Provider>(&mut self, sender: &mut Sender<P>) -> bool {
+    /// A step of [`Goal::CloseBoth`]: says goodbye when the peer has acknowledged everything. True
+    /// if both sides have said goodbye.
+    fn step_close_both<P: Provider>(&mut self, sender: &mut Sender<P>) -> bool {
         let Some(peer) = sender.peers.get(self.peer).filter(|peer| peer.is_up()) else {
             return true;
         };

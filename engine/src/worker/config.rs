@@ -35,11 +35,11 @@ pub(super) const COPIED_MAX: u32 = 1024;
 /// The most pieces of one request.
 pub const PIECES_MAX: usize = 4;
 
-/// The least number of requests in flight that a worker does with.
+/// The fewest requests in flight that a worker works with.
 pub(super) const SENDS_LEAST: u32 = 4 * SEND_BATCH as u32;
 
 /// Limits of a worker and of the receive memory it shares: counts, and bytes where the name says
-/// so. [`Config::check`] tells which number does not hold.
+/// so. [`Config::check`] names a number that is out of range.
 ///
 /// The defaults are for up to 256 peers with messages of up to 4 KiB. They need some 5.1 MiB of
 /// registered memory: less than the 8 MiB that many systems let a process lock without privileges

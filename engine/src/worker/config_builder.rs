@@ -18,8 +18,8 @@ pub enum Goal {
     Latency,
 }
 
-/// Chooses the numbers of a [`Config`] from what a program wants, and says why. What is not said
-/// is as in [`Config::DEFAULT`].
+/// Chooses the numbers of a [`Config`] from what a program wants, and says why. All other numbers
+/// are those of [`Config::DEFAULT`].
 ///
 /// ```
 /// use doorbell_engine::worker::{Config, Goal};
@@ -69,13 +69,13 @@ pub struct Report {
     pub windows: [u32; 2],
 }
 
-/// The most sends of one peer that a worker keeps a table for, if it has thousands of peers.
-const SEND_QUEUE_OF_MANY: u32 = 64;
-
-/// From here on peers are many.
+/// With more peers than this, send queues are short: a worker keeps a table for each.
 const MANY: u32 = 1024;
 
-/// Locked memory that a process often may have without privileges.
+/// [`Config::send_queue`] of a worker with more than [`MANY`] peers.
+const SEND_QUEUE_OF_MANY: u32 = 64;
+
+/// Bytes that many systems let a process lock without privileges (`ulimit -l`).
 const LOCKED_BYTES: u64 = 8 << 20;
 
 impl Default for ConfigBuilder {

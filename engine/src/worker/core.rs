@@ -22,7 +22,7 @@ use super::undone::Undone;
 use crate::provider::{Caps, Provider};
 use crate::wc::Wc;
 
-/// How an end in order goes on when everything that was accepted for the peer has gone.
+/// What an end in order does when everything that was accepted for the peer has gone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Goal {
     /// The peer is told that this side sends no more.

@@ -66,25 +66,27 @@ pub(super) struct Credit {
     step: u32,
     /// The usual length of a step: half a window.
     return_every: u32,
-    /// The first window. Messages the peer may send beyond it, counted from the beginning; and as
-    /// many as it was told of.
+    /// The first window.
     first: u32,
+    /// Messages that the peer may send beyond the first window, counted from the beginning.
     granted: u32,
+    /// What the last word to the peer granted.
     told: u32,
     /// Messages of the peer that are done with.
     done: u32,
-    /// Credit of the peer's that this side has given back, and credit of this side's that the peer
-    /// has, as far as is known.
+    /// Credit from the peer that this side has given back.
     given_back: u32,
+    /// Credit from this side that the peer has given back, as of the last look at its word.
     taken_back: u32,
-    /// At the last review: what was done with, and what was sent.
+    /// `done` at the last review.
     done_before: u32,
+    /// Messages sent at the last review.
     sent_before: u32,
     /// What the peer is told beside the count, see [`Credit::word`].
     says: u64,
-    /// The peer was asked to give credit back in a word that granted `asked`; it may still follow
-    /// one.
+    /// What the last word granted that asked the peer to give credit back.
     asked: u32,
+    /// The peer was asked, and may still give credit back.
     may_give: bool,
     /// This side's program found less room than in the beginning, since the last review.
     lacks: bool,
@@ -107,7 +109,7 @@ const GIVEN_MASK: u32 = u32::MAX >> 4;
 pub(super) const WINDOW_MAX: u32 = u16::MAX as u32;
 
 impl Credit {
-    /// Of a connection with that first window for the peer.
+    /// The credit of a new connection, with `window` as the peer's first window.
     pub(super) fn new(window: u32) -> Credit {
         let mut credit = Credit {
             flow: PeerCredit::Unknown,
@@ -157,8 +159,8 @@ impl Credit {
         done
     }
 
-    /// A step is done, and the peer may send that many messages more. With `eager` it is told of
-    /// the next message at once. True if it was not to be told before, and is now.
+    /// Ends a step: grants one credit for each of the step's messages. With `eager` the peer is told
+    /// of the next message at once. True if the peer is to be told from now on, and was not before.
     pub(super) fn step(&mut self, eager: bool) -> bool {
         let done = self.count_step();
         self.step = if eager { self.return_every.min(1) } else { self.return_every };
@@ -177,7 +179,7 @@ impl Credit {
         self.granted.wrapping_sub(self.told)
     }
 
-    /// The window is this from now on, after the peer was granted so much more or less.
+    /// Sets the window, after the peer was granted `more` credits more or `less` fewer.
     pub(super) fn change_window(&mut self, window: u32, more: u32, less: u32, eager: bool) {
         self.granted = self.granted.wrapping_add(more).wrapping_sub(less);
         // The peer has used more than the last asking word allowed, so it has read a newer word.
@@ -208,7 +210,7 @@ impl Credit {
         self.says(FINISHED, true);
     }
 
-    /// True if the peer is told so.
+    /// True if [`Credit::say_finished`] was called.
     pub(super) fn has_said_finished(&self) -> bool {
         self.says & FINISHED != 0
     }
@@ -227,7 +229,7 @@ impl Credit {
         self.says | u64::from(self.granted)
     }
 
-    /// A word that says so much was given back, and nothing else.
+    /// A word that says that `count` credits were given back, and nothing else.
     #[cfg(test)]
     pub(super) fn says_given(count: u32) -> u64 {
         u64::from(count & GIVEN_MASK) << GIVEN_BIT
@@ -247,7 +249,7 @@ impl Credit {
         }
     }
 
-    /// True if the peer has used half of that window since the last review.
+    /// True if the peer has used half of `window` since the last review.
     pub(super) fn uses(&self, window: u32) -> bool {
         window > 0 && self.done.wrapping_sub(self.done_before) >= window.div_ceil(2)
     }

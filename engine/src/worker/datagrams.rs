@@ -206,7 +206,7 @@ impl<P: Provider> Datagrams<P> {
         self.refill.put(RecvWr { wr_id: wr_id::recv(RECEIVES + number), sge });
     }
 
-    /// Posts the free receives, if there are at least that many.
+    /// Posts the free receives, if there are at least `least`.
     fn post_receives(&mut self, least: usize) {
         let Datagrams { qp: Some(qp), refill, .. } = self else { return };
         if refill.len() < least {

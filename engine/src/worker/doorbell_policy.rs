@@ -1,23 +1,23 @@
 //! When a worker rings a doorbell: the policy, apart from the mechanism.
 //!
 //! - The first send after a short poll is probably a reply, and rings at once, so that the peer can
-//!   begin with it while the other sends gather. On a device with an expensive doorbell this holds
-//!   only if the poll found one message.
-//!   If it finds its peer's budget used up, it opens the budget, and still rings at once.
-//! - After a short poll, the reply to a message rings at once, too, if the message behind it is of
-//!   another queue pair, or there is none. On a device with an expensive doorbell it waits for the
-//!   end of the turn, as what a handler sends to other peers does.
+//!   begin with it while the other sends gather. On a device with an expensive doorbell it does so
+//!   only if the poll found one message. If the peer's budget is used up, this send opens the
+//!   budget, and still rings at once.
+//! - After a short poll, the reply to a message also rings at once if the message behind it is of
+//!   another queue pair, or there is none. On a device with an expensive doorbell the reply waits
+//!   for the end of the turn.
 //! - Later sends ring at the end of the turn, or when they fill a batch. On a device whose
 //!   doorbell is a store, the batches of messages that are sent one by one begin small and double
 //!   until a flush: the peer takes the first messages while this side writes the next.
 //! - After a full poll more messages are waiting, so doorbells may wait for `Config::hold_turns`
 //!   turns.
 //!
-//! With 8 peers at once, a message whose reply rings at once costs the server 660 instructions, and
-//! one whose reply is deferred 908: that is written, and later copied to the slot. Near cores,
-//! medians of 9 rounds in turn: the p50 of a round trip went from 832 to 786 ns, the p90 from 1282
-//! to 1082, the p99 from 1973 to 1558. In other rounds the median did not change. With 2 and with
-//! 64 peers at once no figure changed.
+//! With 8 peers at once, a message whose reply rings at once costs the server 660 instructions. A
+//! deferred reply is written, and later copied to the slot, and costs 908. Near cores, medians of 9
+//! rounds in turn: the p50 of a round trip went from 832 to 786 ns, the p90 from 1282 to 1082, the
+//! p99 from 1973 to 1558. In other rounds the median did not change. With 2 and with 64 peers at
+//! once no figure changed.
 
 use super::config::{Config, POLL_BATCH};
 use crate::provider::Doorbell;
@@ -59,15 +59,15 @@ impl DoorbellPolicy {
         self.at_once = AtOnce::Send;
     }
 
-    /// A poll has found that many completions.
+    /// A poll has found `taken` completions.
     #[inline(always)]
     pub(super) fn polled(&mut self, taken: usize, cost: Cost) {
         let short = cost == Cost::Store && (1..POLL_BATCH).contains(&taken);
         self.at_once = if taken == 1 || short { AtOnce::Send } else { AtOnce::Nothing };
     }
 
-    /// The completion that is dispatched next, one of that many, stands alone: the one behind it is
-    /// of another queue pair, or there is none.
+    /// The completion that is dispatched next, one of `taken`, stands alone: the one behind it is of
+    /// another queue pair, or there is none.
     #[inline(always)]
     pub(super) fn stands_alone(&mut self, taken: usize, cost: Cost) {
         if self.at_once == AtOnce::Nothing && cost == Cost::Store && taken < POLL_BATCH {
@@ -95,7 +95,7 @@ impl DoorbellPolicy {
         self.at_once == AtOnce::Send
     }
 
-    /// Whether the next send rings at once, which is no reply.
+    /// Whether the next send, which is no reply, rings at once.
     #[inline(always)]
     pub(super) fn next_send(&mut self) -> Doorbell {
         match core::mem::replace(&mut self.at_once, AtOnce::Nothing) {
@@ -104,7 +104,7 @@ impl DoorbellPolicy {
         }
     }
 
-    /// Whether the next send rings at once, which is a reply.
+    /// Whether the next send, which is a reply, rings at once.
     #[inline(always)]
     pub(super) fn next_reply(&mut self) -> Doorbell {
         match core::mem::replace(&mut self.at_once, AtOnce::Nothing) {
@@ -124,7 +124,7 @@ impl DoorbellPolicy {
         self.held_turns = 0;
     }
 
-    /// Ends a turn with that many completions. True if all doorbells are to be rung.
+    /// Ends a turn with `taken` completions. True if all doorbells are to be rung.
     #[inline(always)]
     pub(super) fn turn_ends(&mut self, taken: usize) -> bool {
         let flush = taken < POLL_BATCH || self.held_turns >= self.hold_turns;

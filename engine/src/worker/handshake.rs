@@ -354,7 +354,7 @@ impl Refusal {
     /// What the reader can do about it.
     pub fn cure(&self) -> &'static str {
         match self.reason {
-            RefusalReason::Unknown => "look at the log of the side that refused",
+            RefusalReason::Unknown => "build both sides with the same version of Doorbell",
             RefusalReason::NoWorker => "feed() that listener with a worker before it runs",
             RefusalReason::NoSlot => "raise Config::peers there, or connect to another worker",
             RefusalReason::NoReceives => {

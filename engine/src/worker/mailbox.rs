@@ -25,16 +25,17 @@ use crate::sync::{ArrayQueue, AtomicBool, Ordering, pause};
 
 /// What the control plane tells a worker.
 pub(super) enum Mail<P: Provider> {
-    /// A queue pair that may receive from now on; not yet up. With the peer's address, and
-    /// what the peer said if that has come. Its control plane takes its end from the last field.
+    /// A queue pair that may receive from now on, and is not up yet; its resources; the peer's
+    /// address; the peer's greeting, if that has come; and where the worker leaves its number when
+    /// the connection is to end.
     Admit(P::Qp, PeerResources<P>, Option<SocketAddr>, Option<Greeting>, Arc<Closings>),
     /// The queue pair for datagrams.
     Datagrams(P::Qp),
     /// The queue pair for datagrams is to go, if it has this number.
     NoDatagrams(u32),
-    /// It is connected.
+    /// The queue pair with this number is connected.
     Up(u32, Greeting),
-    /// Its connection has ended, or never came up.
+    /// The connection of this queue pair has ended, or never came up.
     Gone(u32),
 }
 

@@ -131,7 +131,7 @@ impl<P: Provider> Peer<P> {
         (slots, credits)
     }
 
-    /// Counts that many of its messages whose blocks are free. True if credit becomes due.
+    /// Counts `count` of its messages whose blocks are free. True if credit becomes due.
     #[inline(always)]
     pub(super) fn count_done(&mut self, count: u32) -> bool {
         let due = self.credit.until_return <= count;
@@ -161,13 +161,14 @@ pub(super) struct Conduct {
 /// All slots, the free ones, and the map from queue pair numbers to slots.
 pub(super) struct Peers<P: Provider> {
     slots: Vec<Peer<P>>,
-    /// Who each peer is. Apart from the slots, where the next peer would be farther away.
+    // A message needs nothing of the next three, so they are not in the slots, which are smaller.
+    /// Who each peer is.
     infos: Vec<PeerInfo>,
-    /// How each peer behaves, and why it ends. Apart, too.
+    /// How each peer behaves, and why it ends.
     conducts: Vec<Conduct>,
-    /// Where the control plane of each peer looks for connections to end. Apart, too.
+    /// Where the control plane of each peer looks for connections to end.
     closings: Vec<Option<Arc<Closings>>>,
-    /// The slot that has been free for longest comes first, so that names come again late.
+    /// The free slots, in the order in which they became free: a name is used again late.
     free: VecDeque<u32>,
     map: SlotMap,
     /// The slot of the last lookup: the next one is often the same.

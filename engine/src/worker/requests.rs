@@ -152,7 +152,7 @@ impl Requests {
         Some(Ended { peer, token, result })
     }
 
-    /// Frees the place of a request that had that many pieces.
+    /// Frees the place of a request that had `pieces` pieces.
     fn release(&mut self, index: u32, pieces: usize) {
         if let Some(first) = self.firsts.get_mut(index as usize) {
             *first = Span::NONE;

@@ -107,7 +107,7 @@ impl<P: Provider> Sender<P> {
         self.count_done(slot, 1);
     }
 
-    /// Counts that many messages of a peer whose blocks are free again.
+    /// Counts `count` messages of a peer whose blocks are free again.
     #[inline(always)]
     pub(super) fn count_done(&mut self, slot: u32, count: u32) {
         if let Some(peer) = self.peers.at(slot) {

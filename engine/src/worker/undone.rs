@@ -15,7 +15,7 @@ pub struct Undone {
 }
 
 impl Undone {
-    /// One more peer, with that many kept messages.
+    /// One more peer, with `kept` kept messages.
     pub(super) fn add(&mut self, kept: u32) {
         self.peers += 1;
         self.kept += kept as usize;
