@@ -215,7 +215,7 @@ fn errors_that_end_main_read_like_text() {
     same(&Listener::bind(&nic, addr).err().unwrap(), "bind to 127.0.0.1");
     let config = Config { peers: 0, ..CONFIG };
     let memory = Mapping::plain(CONFIG.recv_bytes()).unwrap();
-    same(&SharedRecv::new(&nic, memory, &config).err().unwrap(), "peers may be 1 to 65536");
+    same(&SharedRecv::new(&nic, memory, &config).err().unwrap(), "peers must be 1 to 65536");
     same(&Mapping::plain(0).unwrap_err(), "request at least 1");
     same(&SendError::TooLongForPeer, "longer than the peer's blocks");
 }

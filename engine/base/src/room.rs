@@ -27,7 +27,7 @@ pub fn never() {
 
 /// A list that commands of the control plane may make longer.
 pub trait Grow<T>: Room<T> {
-    /// Makes room for that many entries in total. False: there is no memory for them.
+    /// Makes room for `entries` entries in total. False: there is no memory for them.
     #[must_use]
     fn make_room(&mut self, entries: usize) -> bool;
 

@@ -173,7 +173,7 @@ pub struct Retry {
     /// Wait for an acknowledgement: 4.096 µs times 2 to this power, 1 to 31, or 0 for ever (RC-2);
     /// 16 is 0.27 s. Connection managers use 19 and more, 2.1 s (QP-20). Default: 16.
     pub ack_timeout: u8,
-    /// Retries for lack of an acknowledgement, 0 to 7; both sides use the dialling side's value.
+    /// Retries for lack of an acknowledgement, 0 to 7; both sides use the dialing side's value.
     /// Default: 7.
     pub retry_count: u8,
 }
@@ -326,10 +326,11 @@ impl Config {
                 "{least} at least: window_min = {} for each of peers = {}, and refill = {}",
                 self.window_min, self.peers, self.refill
             );
-            return Err(invalid("recv_blocks", self.recv_blocks, may));
+            return Err(invalid("recv_blocks", self.recv_blocks, may)
+                .cure("Config::builder chooses numbers that fit together"));
         }
         if self.datagrams > 0 && self.datagram_bytes > self.block_bytes {
-            let may = "no more than block_bytes".into();
+            let may = "block_bytes at most".into();
             return Err(invalid("datagram_bytes", self.datagram_bytes, may));
         }
         Ok(())
@@ -387,7 +388,7 @@ struct Limit {
 
 fn invalid(name: &str, value: u32, may: String) -> SetupError {
     let asked = format!("a worker with {name} = {value}");
-    SetupError::new(Code::Invalid, asked, format!("{name} may be {may}"))
+    SetupError::new(Code::Invalid, asked, format!("{name} must be {may}"))
 }
 
 impl Default for Config {

@@ -74,8 +74,8 @@ pub(super) struct Core<P: Provider> {
     /// Bytes of the longest one-sided request.
     pub(super) message_max: u32,
     pub(super) config: Config,
-    /// Places for the completions of one poll: `POLL_BATCH`, and more after a handler's panic left
-    /// that many.
+    /// Room for the completions of one poll: `POLL_BATCH`, and more if a handler's panic left
+    /// completions here.
     pub(super) wcs: Vec<Wc>,
     /// Completions at the front of `wcs` that are not dispatched yet, because a handler panicked.
     pub(super) left: usize,

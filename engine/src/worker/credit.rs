@@ -53,7 +53,7 @@ pub(super) enum PeerCredit {
     Unknown,
     /// No worker, or one that does not count.
     Free,
-    /// It does, and promised that many receives at first.
+    /// It does, and this is its first window.
     Counted(u32),
 }
 

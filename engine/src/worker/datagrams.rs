@@ -95,20 +95,25 @@ pub(super) struct Datagrams<P: Provider> {
     /// Counts the queue pairs, so that late completions of an earlier one are recognised.
     generation: u16,
     num: u32,
-    /// Sends posted, and sends over; both wrap.
+    /// Sends posted; wraps.
     pushed: u32,
+    /// Sends that are over; wraps.
     retired: u32,
     /// The block and the destination of each send in flight, by its index.
     held: Box<[(Held, u32)]>,
     /// Free receives, to be posted again.
     refill: Vec<RecvWr>,
-    /// Where the receives begin in the worker's region, their number, and their distance.
+    /// Where the receives begin in the worker's region.
     start: usize,
+    /// The number of receives.
     receives: u32,
+    /// Bytes from one receive to the next.
     stride: usize,
-    /// Bytes of the longest datagram, and of the longest that goes inline.
+    /// Bytes of the longest datagram.
     bytes_max: u32,
+    /// Bytes of the longest datagram that goes inline.
     inline_max: u32,
+    /// Sends that may be outstanding.
     send_queue: u32,
 }
 

@@ -43,8 +43,9 @@ enum AtOnce {
 /// The policy of one worker.
 pub(super) struct DoorbellPolicy {
     at_once: AtOnce,
-    /// Turns since the last flush, and the most there may be.
+    /// Turns since the last flush.
     held_turns: u32,
+    /// [`Config::hold_turns`]: the most turns there may be since the last flush.
     hold_turns: u32,
 }
 

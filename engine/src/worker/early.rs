@@ -16,7 +16,7 @@ pub(super) struct Early {
 }
 
 impl Early {
-    /// For messages in that many blocks. Each has one, so there are no more.
+    /// Room for a message in each of `blocks` blocks: there are no more.
     pub(super) fn new(blocks: u32) -> Early {
         Early { wcs: Vec::with_capacity(blocks as usize) }
     }

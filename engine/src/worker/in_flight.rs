@@ -27,13 +27,14 @@ impl InFlight {
         self.count >= self.watermark
     }
 
-    /// True if that many more exceed the watermark.
+    /// True if `more` requests would exceed the watermark.
     #[inline(always)]
     pub(super) fn exceeds_watermark(&self, more: u32) -> bool {
         self.count + more > self.watermark
     }
 
-    /// True if the completion queue would have no room for that many more, should all of them fail.
+    /// True if the completion queue had no room for the completions of `more` requests, should all
+    /// requests fail.
     #[inline(always)]
     pub(super) fn exceeds_limit(&self, more: u32) -> bool {
         self.count + more > self.limit

@@ -153,7 +153,10 @@ pub enum DownReason {
     /// The handler's reply was longer than the peer's blocks: see
     /// [`PeerInfo::message_max`](super::PeerInfo::message_max). It was not sent, and this side
     /// closed the connection.
-    #[error("the reply was longer than the peer's blocks (PeerInfo::message_max)")]
+    #[error(
+        "the reply was longer than the peer's blocks (PeerInfo::message_max); reply with less, or \
+         raise the peer's Config::block_bytes"
+    )]
     ReplyTooLong,
     /// The peer broke the rules of credit, and this side closed the connection. Other peers go on.
     #[error("the peer broke the rules of credit: {0}")]

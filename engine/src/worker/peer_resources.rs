@@ -26,9 +26,11 @@ pub(super) struct CreditWords<P: Provider> {
     /// Which peer has each word: see [`PeerWatch`].
     holders: Arc<[AtomicU64]>,
     shared: SharedRecv<P>,
-    /// [`Config::peers`], [`Config::window`], and [`Config::window_min`] or 0.
+    /// [`Config::peers`].
     peers: u32,
+    /// The longest window: [`Config::window`].
     most: u32,
+    /// The base window: [`Config::window_min`], or 0 without credits.
     base: u32,
 }
 

@@ -37,8 +37,9 @@ struct Pending {
     peer: PeerId,
     token: u64,
     status: Status,
-    /// The bytes that the device has, and whether it writes them.
+    /// The bytes that the device has.
     pieces: ArrayVec<Span, PIECES_MAX>,
+    /// The device writes them.
     writes: bool,
 }
 

@@ -11,21 +11,23 @@ use crate::wr::{SendFlags, SendWr};
 
 /// All counts wrap.
 pub(super) struct SendQueue {
-    /// Sends accepted, by the device or by a batch, and those known to be over.
+    /// Sends accepted, by the device or by a batch.
     pub(super) pushed: u32,
+    /// Sends known to be over.
     pub(super) retired: u32,
-    /// The last of those accepted, which are still in a batch.
+    /// The last of the accepted sends, which are still in a batch.
     pub(super) waiting: u32,
     /// Sends that use no receive of the peer.
     pub(super) non_messages: u32,
     /// There are slots and credit up to this send, as far as is known.
     limit: u32,
-    /// The next send that asks for a completion; and after it one in `signal_every`.
+    /// The next send that asks for a completion.
     signal_at: u32,
+    /// After that one, one send in this many asks.
     signal_every: u32,
-    /// Sends that wait for a doorbell, with the reserved ones; and whether the peer is in the list
-    /// of peers with such sends.
+    /// Sends that wait for a doorbell, with the reserved ones.
     pub(super) pending: u32,
+    /// The peer is in the list of peers with such sends.
     pub(super) is_listed: bool,
     /// Messages sent one by one for which the next doorbell rings, unless a flush comes before.
     batch: u32,

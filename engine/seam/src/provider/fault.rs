@@ -50,7 +50,7 @@ pub struct Odds {
 }
 
 impl Odds {
-    /// Makes every fault that many times as likely.
+    /// Makes every fault `times` times as likely.
     #[must_use]
     pub fn times(self, times: u32) -> Odds {
         Odds {
@@ -179,7 +179,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Stores that many completions from the inner device.
+    /// Stores the `count` completions that the inner device gave.
     fn put(&mut self, count: usize) {
         for at in 0..count {
             let wc = self.places[at];
@@ -189,7 +189,7 @@ impl Seen {
         }
     }
 
-    /// Swaps the first two consecutive messages of one queue pair among that many completions.
+    /// Swaps the first two consecutive messages of one queue pair among the `count` completions.
     fn swap(&mut self, count: usize) {
         let message = |wc: &Wc| wc.status.is_ok() && wc.opcode == WcOpcode::Recv;
         let pair = |two: &[Wc]| two.iter().all(message) && two[0].qp_num == two[1].qp_num;

@@ -21,7 +21,7 @@ fn send(one: &mut Side, two: &mut Side, peer: PeerId, mut list: &[&[u8]]) {
 /// Whatever is in the way (windows, full queues, completions that are due, reservations of single
 /// sends), each message arrives once, in order, and is counted once.
 #[test]
-fn a_list_goes_as_so_many_sends() {
+fn a_list_arrives_as_single_sends_would() {
     for (window, send_queue) in [(0, 16), (8, 16), (16, 64), (32, 256)] {
         let config = Config { window, send_queue, signal_every: send_queue / 2, ..CONFIG };
         let (mut one, mut two) = (side(&config, false), side(&config, false));
