@@ -35,6 +35,7 @@ impl Cut {
                 asked(count, len),
                 "that many bytes do not fit into the address space",
             )
+            .cure("ask for fewer or shorter buffers")
         };
         let length = u32::try_from(len).map_err(|_| {
             CmError::new(Code::Invalid, asked(count, len), "a buffer has less than 4 GiB")
@@ -97,7 +98,8 @@ impl<P: Provider> Buffer<P> {
         }
         if memory.len() < bytes {
             let answer = format!("they take {bytes} bytes, the memory has {}", memory.len());
-            return Err(CmError::new(Code::Invalid, asked(count, len), answer));
+            return Err(CmError::new(Code::Invalid, asked(count, len), answer)
+                .cure("give more memory: each buffer begins at a multiple of 64 bytes"));
         }
         let region = Arc::new(device.register(memory, Access::LOCAL_WRITE)?);
         let piece = |index| Buffer { region: region.clone(), offset: index * stride, len: length };

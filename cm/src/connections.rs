@@ -146,7 +146,9 @@ impl<F: Fabric> Connections<F> {
                 live.hand_over(id, &intake, greeting, data, handle, go)
             }
             None => {
-                let error = CmError::new(Code::Reset, "connect a worker", "it has ended");
+                let answer = "its listener or dialer has ended";
+                let error =
+                    CmError::new(Code::Reset, "connect a worker", answer).cure("make another one");
                 Err(NotHandedOver { id, refusal: Refusal::no_worker(), error })
             }
         }

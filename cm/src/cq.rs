@@ -210,7 +210,8 @@ impl<F: Fabric> CompletionQueue<F> {
         limit: Option<Duration>,
     ) -> Result<bool, CmError> {
         let fds = self.wake_fds().ok_or_else(|| {
-            CmError::new(Code::NotSupported, WAIT, "nobody can be woken on this device")
+            CmError::new(Code::NotSupported, WAIT, "this device cannot wake anybody")
+                .cure("poll the queue instead")
         })?;
         wait(fds, other, limit, self)
     }

@@ -56,7 +56,8 @@ fn sender_of<F: Fabric>(fabric: &F, completion: &Completion<F>) -> Result<UdPara
     let Some((header, _)) = completion.datagram() else {
         let asked = "the address of a datagram's sender";
         let answer = "the completion is of no datagram, or without its header";
-        return Err(CmError::new(Code::Invalid, asked, answer));
+        return Err(CmError::new(Code::Invalid, asked, answer)
+            .cure("ask for received datagrams alone: Completion::datagram tells which are"));
     };
     let (flags, src_qp) = (WcFlags::GRH, completion.src_qp);
     let wc = Wc { flags, src_qp, ..Wc::default() };

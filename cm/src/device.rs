@@ -92,7 +92,7 @@ fn names() -> Vec<String> {
 #[cfg(feature = "verbs")]
 const CURE: &str = "choose one of these; an RDMA device shows up when its driver is loaded";
 #[cfg(not(feature = "verbs"))]
-const CURE: &str = "this build knows no RDMA devices: build with --features verbs for those";
+const CURE: &str = "this build knows no RDMA devices: build with the feature verbs for those";
 
 /// Fails if rdma-core's libraries cannot be loaded.
 #[cfg(feature = "verbs")]

@@ -129,7 +129,7 @@ impl<F: Fabric> Dialer<F> {
                 PeerState::Connecting if self.stop.is_stopped() => {
                     self.end_dials(
                         |dial| dial.handle.is_same(&handle),
-                        || Some(CmError::new(Code::Again, asked(), "stopped")),
+                        || Some(CmError::new(Code::Again, asked(), "the program was asked to end")),
                     );
                 }
                 PeerState::Connecting => {
@@ -375,6 +375,7 @@ fn peer_data(addr: SocketAddr, data: &[u8]) -> Result<PeerData, CmError> {
     PeerData::new(data).ok_or_else(|| {
         let asked = format!("connect to {addr} with {} bytes for its program", data.len());
         CmError::new(Code::Invalid, asked, format!("at most {PEER_DATA_MAX} fit"))
+            .cure("send the rest as a message")
     })
 }
 

@@ -68,7 +68,7 @@ impl<P: Provider> Exposed<P> {
         if memory.len() < len {
             let asked = format!("{len} bytes for one-sided access");
             let answer = format!("the memory has {} bytes", memory.len());
-            return Err(CmError::new(Code::Invalid, asked, answer));
+            return Err(CmError::new(Code::Invalid, asked, answer).cure("map that many at least"));
         }
         if !memory.as_ptr().cast::<AtomicU64>().is_aligned() || !memory.len().is_multiple_of(WORD) {
             let answer = "it does not consist of whole words of 8 bytes";
@@ -99,7 +99,8 @@ impl<P: Provider> Exposed<P> {
             Some(end) if end <= self.len => Ok(()),
             _ => {
                 let asked = format!("{len} bytes at {offset} of exposed memory");
-                Err(CmError::new(Code::Invalid, asked, format!("it has {} bytes", self.len)))
+                Err(CmError::new(Code::Invalid, asked, format!("it has {} bytes", self.len))
+                    .cure("stay below its end, or make a longer Exposed"))
             }
         }
     }
@@ -184,7 +185,8 @@ impl<P: Provider> Exposed<P> {
         self.check(offset, 8)?;
         if !offset.is_multiple_of(8) {
             let asked = format!("the word at {offset} of {} bytes", self.len);
-            return Err(CmError::new(Code::Invalid, asked, "words begin at multiples of 8"));
+            return Err(CmError::new(Code::Invalid, asked, "it is not aligned")
+                .cure("choose an offset that is a multiple of 8"));
         }
         Ok(self.at(offset))
     }

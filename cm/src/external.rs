@@ -39,7 +39,8 @@ impl<F: Fabric> ExternalQp<F> {
     pub fn new(fabric: &F, init: &QpInit<F>) -> Result<ExternalQp<F>, CmError> {
         if !init.pd_or(fabric).is_same_device(fabric) {
             let answer = "the protection domain is of another device (QP-2)";
-            return Err(CmError::new(Code::Invalid, "make a queue pair", answer));
+            return Err(CmError::new(Code::Invalid, "make a queue pair", answer)
+                .cure("name a domain of the device on which you make it"));
         }
         let qp = QueuePair::with(fabric, init, |parts| match parts {
             Parts::Queues(attr) => init.pd_or(fabric).create_qp(attr),

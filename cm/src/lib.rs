@@ -1,78 +1,94 @@
 //! The control plane of Doorbell: the RDMA connection manager, on both devices.
 //!
 //! Layer 0 is a safe form of the man pages' calls: [`AddrInfo`], [`Id`], [`Endpoint`], events.
-//! Layer 1, [`Listener`] and [`Dialer`], connects the workers of `doorbell-engine`.
+//! Layer 1, [`Listener`] and [`Dialer`], connects the workers of `doorbell-engine`, and [`Runtime`]
+//! runs a program's workers, its control plane and its end.
 //!
 //! Everything is generic over a [`Fabric`]: a device with its connection manager. [`Device`]
 //! chooses one at run time.
+//!
+//! The files below are grouped: the device; Layer 0 with ids and queue pairs, memory, queues;
+//! Layer 1 with connections and the run of a program; what others see of it.
 
-mod buffer;
-pub mod c_names;
-mod completion;
-mod connections;
-mod cq;
-mod datagram;
 mod device;
-mod dialer;
-mod endpoint;
 mod error;
-mod export;
-mod exposed;
+
+pub mod c_names;
+mod datagram;
+mod endpoint;
 mod external;
 mod frames;
 mod id;
 mod init;
-mod listener;
-mod memory;
-mod metrics;
-mod peer_handle;
-mod pin;
-mod port;
-mod posted;
 mod qp;
-mod redial;
-mod request;
-mod rereg;
-mod rss;
-mod runtime;
-mod sleep;
-mod srq;
-mod stop;
 mod target;
-mod trace;
-mod wait;
+
+mod buffer;
+mod exposed;
+mod memory;
+mod rereg;
 mod window;
-mod worker_qp;
+
+mod completion;
+mod cq;
+mod posted;
+mod rss;
+mod srq;
 mod xrc;
 
-pub use buffer::Buffer;
-pub use completion::{Completion, SendRequest};
-pub use cq::CompletionQueue;
+mod connections;
+mod dialer;
+mod listener;
+mod peer_handle;
+mod port;
+mod redial;
+mod request;
+mod worker_qp;
+
+mod pin;
+mod runtime;
+mod sleep;
+mod stop;
+mod wait;
+
+mod export;
+mod metrics;
+mod trace;
+
 pub use device::{Device, Program};
-pub use dialer::Dialer;
-pub use endpoint::Endpoint;
 pub use error::{NotChanged, PostFailed, Refused};
-pub use export::{Export, exporting_processes, read_metrics};
-pub use exposed::Exposed;
+
+pub use endpoint::Endpoint;
 pub use external::ExternalQp;
 pub use id::{ByHand, Groups, Id, Queues};
 pub use init::QpInit;
-pub use listener::{Listener, RefusedRequest};
+pub use target::Target;
+
+pub use buffer::Buffer;
+pub use exposed::Exposed;
 pub use memory::message_memory;
+pub use rereg::ExposedChange;
+pub use window::Window;
+
+pub use completion::{Completion, SendRequest};
+pub use cq::CompletionQueue;
+pub use rss::{IndirectionTable, WorkQueue};
+pub use srq::{SharedReceive, SrqInit};
+pub use xrc::XrcDomain;
+
+pub use dialer::Dialer;
+pub use listener::{Listener, RefusedRequest};
 pub use peer_handle::{PeerHandle, PeerState};
 pub use port::Port;
 pub use redial::Backoff;
 pub use request::{Answer, ConnectRequest};
-pub use rereg::ExposedChange;
-pub use rss::{IndirectionTable, WorkQueue};
+
 pub use runtime::{Idle, Runtime};
 pub use sleep::{clock_ns, run_sleeping};
-pub use srq::{SharedReceive, SrqInit};
 pub use stop::{Stop, Why};
-pub use target::Target;
 pub use wait::WakeFd;
-pub use window::Window;
-pub use xrc::XrcDomain;
+
+pub use export::{Export, exporting_processes, read_metrics};
 
 pub use doorbell_fabric::{ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};
 pub use doorbell_fabric::{AddrInfo, Hints, Mtu, QpFields, QpState};

@@ -50,14 +50,14 @@ impl<F: Fabric> Port<F> {
 
     /// Where a worker on the same device sends to reach this one, for
     /// [`Outbox::resolve`](doorbell_engine::worker::Outbox::resolve). A worker on another device
-    /// uses only the GID; the rest comes from its own device ([`crate::Source::way_to`]).
+    /// uses only the GID; the rest comes from its own device ([`crate::Source::path_to`]).
     ///
     /// # Errors
     /// The port has no address that the device knows.
     pub fn here(&self) -> Result<UdParam, CmError> {
         let none = || CmError::new(Code::Invalid, "the address of a port", "it has no address");
         let source = self.fabric.source(self.local_addr().ok_or_else(none)?.ip())?;
-        Ok(UdParam { to: source.way_to(source.gid), qp_num: self.qp_num, qkey: UDP_QKEY })
+        Ok(UdParam { to: source.path_to(source.gid), qp_num: self.qp_num, qkey: UDP_QKEY })
     }
 
     /// Joins a multicast group: the worker also receives datagrams sent to it. Returns where to

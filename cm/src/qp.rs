@@ -30,12 +30,12 @@ struct Sent<F: Fabric> {
     /// `None` for an inline payload.
     buffer: Option<Buffer<F>>,
     /// The address handle of a datagram.
-    _way: Option<F::Ah>,
+    _ah: Option<F::Ah>,
 }
 
 impl<F: Fabric> Sent<F> {
     fn new(buffer: Option<Buffer<F>>) -> Sent<F> {
-        Sent { buffer, _way: None }
+        Sent { buffer, _ah: None }
     }
 }
 
@@ -328,8 +328,8 @@ impl<F: Fabric> QueuePair<F> {
         // SAFETY: buffer and handle stay in `sent`, as in `post_sends`.
         match unsafe { self.qp.post(&[wr]) } {
             Ok(()) => {
-                let _way = Some(target.way().clone());
-                self.sent.push_back(Sent { buffer: Some(buffer), _way });
+                let _ah = Some(target.ah().clone());
+                self.sent.push_back(Sent { buffer: Some(buffer), _ah });
                 Ok(())
             }
             Err(error) => Err(Refused { cause: error.cause, back: Some(buffer) }),
@@ -378,7 +378,7 @@ impl<F: Fabric> QueuePair<F> {
         flags: SendFlags,
     ) -> Result<(), PostFailed> {
         self.post_copied(bytes, target.op(imm), flags)?;
-        self.sent.push_back(Sent { buffer: None, _way: Some(target.way().clone()) });
+        self.sent.push_back(Sent { buffer: None, _ah: Some(target.ah().clone()) });
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! A kept connection: dialled again, after growing waits, whenever it has ended.
+//! A kept connection: dialed again, after growing waits, whenever it has ended.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use doorbell_fabric::{CmError, Fabric, IdKey};
 
 use crate::peer_handle::PeerHandle;
 
-/// How long to wait before dialling again.
+/// How long to wait before dialing again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// The wait after the first failure, or after the end of a connection.
@@ -29,7 +29,7 @@ impl Backoff {
         tries: 0,
     };
 
-    /// The wait after that many failures in a row.
+    /// The wait after `failures` failures in a row.
     fn wait(&self, failures: u32) -> Duration {
         let doubled = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
         self.first.saturating_mul(doubled).min(self.most.max(self.first))

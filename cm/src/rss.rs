@@ -171,7 +171,8 @@ impl<F: Fabric> IndirectionTable<F> {
     pub fn new(fabric: &F, queues: &[&WorkQueue<F>]) -> Result<IndirectionTable<F>, CmError> {
         if !queues.len().is_power_of_two() {
             let asked = format!("a table of {} work queues", queues.len());
-            return Err(CmError::new(Code::Invalid, asked, "it takes a power of two (QX-8)"));
+            return Err(CmError::new(Code::Invalid, asked, "it takes a power of two (QX-8)")
+                .cure("name some queues several times"));
         }
         let raws: Vec<&F::Wq> = queues.iter().map(|queue| &queue.0.wq).collect();
         let raw = fabric.create_rwq_ind_table(&raws)?;

@@ -408,11 +408,11 @@ impl End<'_> {
         let failure = match catch_unwind(AssertUnwindSafe(run)) {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error),
-            Err(panic) => Some(CmError::new(
-                Code::Errno(libc::EIO),
-                format!("run {part}"),
-                format!("it panicked: {}", text(&*panic)),
-            )),
+            Err(panic) => {
+                let answer = format!("it panicked: {}", text(&*panic));
+                let error = CmError::new(Code::Errno(libc::EIO), format!("run {part}"), answer);
+                Some(error.cure("standard error says where"))
+            }
         };
         if let Some(error) = failure {
             trace::lost(part, &error);

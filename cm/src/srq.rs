@@ -178,7 +178,8 @@ impl<F: Fabric> SharedReceive<F> {
         let asked = "wait for a receive of a shared receive queue";
         if self.0.xrc.is_none() {
             let answer = "its queue pairs say where it completes";
-            return Err(CmError::new(Code::Invalid, asked, answer));
+            return Err(CmError::new(Code::Invalid, asked, answer)
+                .cure("ask a queue pair that takes receives from it"));
         }
         wait_for(limit, || asked.to_owned(), || self.poll())
     }

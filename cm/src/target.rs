@@ -9,14 +9,14 @@ use doorbell_seam::wr::{Destination, SendOp};
 /// A destination of datagrams: an address handle (`ibv_create_ah`) and the queue pair at its end.
 /// Clones share the handle. Sends keep it until they have completed.
 pub struct Target<F: Fabric> {
-    way: F::Ah,
+    ah: F::Ah,
     qp_num: u32,
     qkey: u32,
 }
 
 impl<F: Fabric> Clone for Target<F> {
     fn clone(&self) -> Self {
-        Target { way: self.way.clone(), ..*self }
+        Target { ah: self.ah.clone(), ..*self }
     }
 }
 
@@ -26,22 +26,22 @@ impl<F: Fabric> Target<F> {
     /// # Errors
     /// The device's error for the address.
     pub fn new(fabric: &F, to: &UdParam) -> Result<Target<F>, CmError> {
-        Ok(Target { way: fabric.create_ah(&to.to)?, qp_num: to.qp_num, qkey: to.qkey })
+        Ok(Target { ah: fabric.create_ah(&to.to)?, qp_num: to.qp_num, qkey: to.qkey })
     }
 
     /// Another queue pair through the same address handle, with its key.
     #[must_use]
     pub fn other(&self, qp_num: u32, qkey: u32) -> Target<F> {
-        Target { way: self.way.clone(), qp_num, qkey }
+        Target { ah: self.ah.clone(), qp_num, qkey }
     }
 
-    pub(crate) fn way(&self) -> &F::Ah {
-        &self.way
+    pub(crate) fn ah(&self) -> &F::Ah {
+        &self.ah
     }
 
     /// The request that goes there.
     pub(crate) fn op(&self, imm: Option<u32>) -> SendOp {
-        let to = Destination { ah: self.way.name(), qpn: self.qp_num, qkey: self.qkey };
+        let to = Destination { ah: self.ah.name(), qpn: self.qp_num, qkey: self.qkey };
         match imm {
             None => SendOp::SendTo(to),
             Some(imm) => SendOp::SendToWithImm(to, imm),

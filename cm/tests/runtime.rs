@@ -330,7 +330,7 @@ fn programs_that_dial_each_other_come_up() {
     });
 }
 
-/// Counts the connections that came up, on the side that dialled and on the side that was dialled.
+/// Counts the connections that came up, on the side that dialed and on the side that was dialed.
 struct Mesh {
     stop: Stop,
     left: &'static AtomicU64,
@@ -338,7 +338,7 @@ struct Mesh {
 
 impl<P: Provider> Handler<P> for Mesh {
     fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
-        // One for each connection: the dialled side answers nothing.
+        // One for each connection: the dialed side answers nothing.
         if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.stop.stop();
         }

@@ -63,7 +63,8 @@ impl AddrInfo {
     pub fn resolve(host: &str, port: &str, hints: &Hints) -> Result<AddrInfo, CmError> {
         let asked = || format!("resolve host '{host}' port '{port}'");
         if host.is_empty() && port.is_empty() {
-            return Err(CmError::new(Code::Invalid, asked(), "neither is given"));
+            return Err(CmError::new(Code::Invalid, asked(), "neither is given")
+                .cure("give a port to listen on any address, or a host"));
         }
         let number: u16 = if port.is_empty() {
             0

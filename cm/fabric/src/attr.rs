@@ -75,12 +75,12 @@ pub struct Source {
 
 impl Source {
     /// The path from here to another GID.
-    pub fn way_to(&self, gid: Gid) -> AddressVector {
-        let mut way = AddressVector { port: self.port, ..AddressVector::to(gid) };
-        if let Some(route) = &mut way.route {
+    pub fn path_to(&self, gid: Gid) -> AddressVector {
+        let mut path = AddressVector { port: self.port, ..AddressVector::to(gid) };
+        if let Some(route) = &mut path.route {
             route.source_index = self.index;
         }
-        way
+        path
     }
 }
 

@@ -28,7 +28,7 @@ impl CmError {
             (EventKind::Rejected, _) | (EventKind::Unreachable, NO_SERVICE_GIVEN) => {
                 let answer = format!("the peer rejected it (status {status})");
                 CmError::new(Code::Refused, asked, answer)
-                    .cure("the listening program's log says why")
+                    .cure("find out at the listening program why it rejects")
             }
             (EventKind::Unreachable, _) => {
                 let answer = format!("the peer did not answer (status {status})");
@@ -59,8 +59,8 @@ mod tests {
         for (kind, status, cure) in [
             (EventKind::Rejected, 8, "start the listening side first"),
             (EventKind::Unreachable, 1, "start the listening side first"),
-            (EventKind::Rejected, 28, "the listening program's log"),
-            (EventKind::Unreachable, 2, "the listening program's log"),
+            (EventKind::Rejected, 28, "at the listening program"),
+            (EventKind::Unreachable, 2, "at the listening program"),
             (EventKind::Unreachable, -110, "see that the listening program runs"),
             (EventKind::ConnectError, -24, MORE_FILES),
             (EventKind::ConnectError, -23, MORE_FILES),

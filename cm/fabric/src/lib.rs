@@ -6,13 +6,15 @@
 //! - [`AddrInfo`], [`QpAttr`], [`ConnParam`] and others: its arguments;
 //! - [`QpState`], [`QpFields`]: the states of a queue pair, in one table for every device.
 
+mod fabric;
+
 mod addr;
 mod attr;
-mod error;
 pub mod extended;
-mod fabric;
-mod failure;
 mod state;
+
+mod error;
+mod failure;
 
 pub use addr::{AddrInfo, Hints};
 pub use attr::{ACCEPT_DATA_MAX, ACK_TIMEOUT_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX};

@@ -212,8 +212,10 @@ impl QpFields {
         let to = self.state.unwrap_or(from);
         let asked = || format!("take a queue pair from {from:?} to {to:?}");
         let invalid = |answer: String| Err(CmError::new(Code::Invalid, asked(), answer));
-        let Some((needed, allowed)) = way(kind, from, to) else {
-            return invalid(String::from("there is no such transition (SM-6)"));
+        let Some((needed, allowed)) = transition(kind, from, to) else {
+            let answer = "there is no such transition (SM-6)";
+            return Err(CmError::new(Code::Invalid, asked(), answer)
+                .cure("take it through RESET, INIT, RTR and RTS, one after the other"));
         };
         let given = self.mask() - Mask::STATE;
         let (missing, beyond) = (needed - given, given - needed - allowed);
@@ -243,8 +245,8 @@ impl QpFields {
     }
 }
 
-/// [`way`] of a RAW_PACKET queue pair, which has only a port.
-fn way_of_frames(from: QpState, to: QpState) -> Option<(Mask, Mask)> {
+/// [`transition`] of a RAW_PACKET queue pair, which has only a port.
+fn frame_transition(from: QpState, to: QpState) -> Option<(Mask, Mask)> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let none = Mask::empty();
     match (from, to) {
@@ -260,7 +262,7 @@ fn way_of_frames(from: QpState, to: QpState) -> Option<(Mask, Mask)> {
 }
 
 /// The fields that a transition requires and allows; `None` if it does not exist.
-fn way(kind: QpType, from: QpState, to: QpState) -> Option<(Mask, Mask)> {
+fn transition(kind: QpType, from: QpState, to: QpState) -> Option<(Mask, Mask)> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let none = Mask::empty();
     let (unreliable, datagrams) = (kind.is_unreliable(), kind == QpType::Ud);
@@ -268,18 +270,18 @@ fn way(kind: QpType, from: QpState, to: QpState) -> Option<(Mask, Mask)> {
     let right = if datagrams { Mask::QKEY } else { Mask::ACCESS };
     let init = Mask::PKEY_INDEX | Mask::PORT | right;
     if kind == QpType::RawPacket {
-        return way_of_frames(from, to);
+        return frame_transition(from, to);
     }
     // The sending end of XRC serves no requests, the receiving end makes none.
-    let (serves, begs) = (kind != QpType::XrcSend, kind != QpType::XrcRecv);
+    let (serves, requests) = (kind != QpType::XrcSend, kind != QpType::XrcRecv);
     let live = if unreliable || !serves { right } else { right | Mask::MIN_RNR_TIMER };
     let peer = Mask::AV | Mask::PATH_MTU | Mask::DEST_QP | Mask::RQ_PSN;
     let served = Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER;
-    let tries = match begs {
+    let tries = match requests {
         true => Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY,
         false => Mask::TIMEOUT,
     };
-    let asks = if begs { Mask::MAX_RD_ATOMIC } else { none };
+    let asks = if requests { Mask::MAX_RD_ATOMIC } else { none };
     let answers = if serves { Mask::MAX_DEST_RD_ATOMIC } else { none };
     match (from, to) {
         (_, Reset) => Some((none, none)),
@@ -369,7 +371,11 @@ mod tests {
                     ways.contains(&(from, to)) || to == Reset || (to == Err && from != Reset);
                 for kind in KINDS {
                     let known = known || (kind.is_unreliable() && (from, to) == (Sqe, Rts));
-                    assert_eq!(way(kind, from, to).is_some(), known, "{kind:?} {from:?} to {to:?}");
+                    assert_eq!(
+                        transition(kind, from, to).is_some(),
+                        known,
+                        "{kind:?} {from:?} to {to:?}"
+                    );
                 }
             }
         }
@@ -385,7 +391,7 @@ mod tests {
     fn check_ways(kind: QpType) {
         for from in ALL {
             for to in ALL {
-                let Some((needed, allowed)) = way(kind, from, to) else { continue };
+                let Some((needed, allowed)) = transition(kind, from, to) else { continue };
                 assert!((needed & allowed).is_empty());
                 let fields = |mask: Mask| {
                     let all = full(to);

@@ -69,7 +69,8 @@ impl<F: Fabric> ByHand<'_, F> {
             None => Ok(()),
             Some(number) => {
                 let answer = format!("the id has queue pair {number} of its own (CM-12)");
-                Err(CmError::new(Code::Invalid, asked, answer))
+                Err(CmError::new(Code::Invalid, asked, answer)
+                    .cure("use an id without one, or Id::connect and Id::accept"))
             }
         }
     }

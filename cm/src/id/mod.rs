@@ -173,7 +173,8 @@ impl<F: Fabric> Id<F> {
         let asked = "resolve the route";
         self.check_bound(asked, "CM-3")?;
         if limit.is_zero() {
-            return Err(CmError::new(Code::Invalid, asked, "the time limit is zero (CM-3)"));
+            return Err(CmError::new(Code::Invalid, asked, "the time limit is zero (CM-3)")
+                .cure("give it some time, such as 2 s"));
         }
         self.cm.resolve_route(limit)
     }

@@ -39,7 +39,8 @@ impl<F: Fabric> Id<F> {
         let asked = "make the queue pair of an id";
         self.check_bound(asked, "QP-2")?;
         if self.qp.is_some() {
-            return Err(CmError::new(Code::Invalid, asked, "the id has one already (QP-11)"));
+            return Err(CmError::new(Code::Invalid, asked, "the id has one already (QP-11)")
+                .cure("use that one, or destroy it first"));
         }
         let init = init.clone().or_srq(self.srq.as_ref());
         let (cm, pd) = (&mut self.cm, init.pd_or(&self.fabric));
@@ -72,11 +73,14 @@ impl<F: Fabric> Id<F> {
         let asked = "make the shared receive queue of an id";
         self.check_bound(asked, "SRQ-1")?;
         if self.srq.is_some() {
-            return Err(CmError::new(Code::Invalid, asked, "the id has one already (SRQ-4)"));
+            return Err(CmError::new(Code::Invalid, asked, "the id has one already (SRQ-4)")
+                .cure("use that one, or destroy it first"));
         }
         if init.pd.as_ref().is_some_and(|pd| !pd.is_same_device(&self.fabric)) {
             let answer = "the protection domain is of another device (SRQ-1)";
-            return Err(CmError::new(Code::Invalid, asked, answer));
+            return Err(
+                CmError::new(Code::Invalid, asked, answer).cure("name a domain of the id's device")
+            );
         }
         Ok(self.srq.insert(SharedReceive::with(&self.fabric, init)?))
     }

@@ -118,7 +118,7 @@ fn cp_09_a_datagram_says_where_it_came_from<F: Fabric>(bed: &Bed<F>) {
     two.create_qp(&datagrams::small().recv_cq(&cq)).expect("a queue pair");
     let source = bed.fabric.source(address()).expect("its address");
     let qp_num = two.qp().expect("a queue pair").0;
-    let way = UdParam { to: source.way_to(source.gid), qp_num, qkey: UDP_QKEY };
+    let way = UdParam { to: source.path_to(source.gid), qp_num, qkey: UDP_QKEY };
     let target = Target::new(&bed.fabric, &way).expect("a target");
     let mut one = datagrams::bound(bed, None);
     datagrams::recv(bed, &mut two, 64);

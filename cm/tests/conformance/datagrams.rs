@@ -321,7 +321,7 @@ fn id_06_ip_over_infiniband_is_a_space_of_datagrams<F: Fabric>(bed: &Bed<F>) {
     assert!(matches!(error.code(), Code::AddrInUse | Code::AddrNotAvailable), "{error}");
     let source = bed.fabric.source(crate::harness::address()).expect("its address");
     let way = UdParam {
-        to: source.way_to(source.gid),
+        to: source.path_to(source.gid),
         qp_num: two.qp().expect("a queue pair").0,
         qkey: two.query_qp().expect("a query").qkey.unwrap_or(UDP_QKEY),
     };
@@ -439,7 +439,7 @@ pub(crate) fn to_rts<F: Fabric>(qp: &mut ExternalQp<F>) {
 fn sm_06_a_queue_pair_of_datagrams_by_hand<F: Fabric>(bed: &Bed<F>) {
     const QKEY: u32 = 0x1111_1111;
     let ((mut one, source), (mut two, _)) = (by_hand(bed, QKEY), by_hand(bed, QKEY));
-    let to = UdParam { to: source.way_to(source.gid), qp_num: two.num(), qkey: QKEY };
+    let to = UdParam { to: source.path_to(source.gid), qp_num: two.num(), qkey: QKEY };
     let target = Target::new(&bed.fabric, &to).expect("a target");
     let buffer = || Buffer::new(&bed.fabric, 64).expect("a buffer");
     two.post_recv(buffer()).expect("INIT takes receives");
@@ -495,7 +495,7 @@ fn sm_03_a_send_that_fails_leaves_sqe_and_rts_is_one_step_away<F: Fabric>(bed: &
     let ((mut one, source), (mut two, _)) = (by_hand(bed, 1), by_hand(bed, 1));
     to_rts(&mut one);
     to_rts(&mut two);
-    let to = UdParam { to: source.way_to(source.gid), qp_num: two.num(), qkey: 1 };
+    let to = UdParam { to: source.path_to(source.gid), qp_num: two.num(), qkey: 1 };
     let target = Target::new(&bed.fabric, &to).expect("a target");
     let buffer = |len| Buffer::new(&bed.fabric, len).expect("a buffer");
     let signaled = SendFlags::SIGNALED;

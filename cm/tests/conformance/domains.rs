@@ -127,7 +127,7 @@ fn qx_15_a_domain_with_something_in_it_is_busy<F: Fabric>(bed: &Bed<F>) {
     let window = doorbell_cm::Window::new(&pd, WindowKind::One).expect("a window");
     let pd = busy(pd, window);
     let source = bed.fabric.source(bed.at(0).ip()).expect("where it sends from");
-    let to = UdParam { to: source.way_to(source.gid), qp_num: 2, qkey: 1 };
+    let to = UdParam { to: source.path_to(source.gid), qp_num: 2, qkey: 1 };
     let target = Target::new(&pd, &to).expect("an address handle");
     let pd = busy(pd, target);
     let init = bed.small().send_cq(&cq).recv_cq(&cq);

@@ -152,7 +152,7 @@ fn sm_07_sqd_of_datagrams<F: Fabric>(bed: &Bed<F>) {
     let ((mut one, source), (mut two, _)) = (by_hand(bed, 1), by_hand(bed, 1));
     to_rts(&mut one);
     to_rts(&mut two);
-    let to = UdParam { to: source.way_to(source.gid), qp_num: two.num(), qkey: 1 };
+    let to = UdParam { to: source.path_to(source.gid), qp_num: two.num(), qkey: 1 };
     let target = Target::new(&bed.fabric, &to).expect("a target");
     let wanted = pause(&mut one);
     drained(bed, &mut one, wanted);
@@ -237,7 +237,7 @@ fn sm_01_reset_forgets_datagrams<F: Fabric>(bed: &Bed<F>) {
     let ((mut one, source), (mut two, _)) = (by_hand(bed, 1), by_hand(bed, 1));
     to_rts(&mut one);
     to_rts(&mut two);
-    let to = UdParam { to: source.way_to(source.gid), qp_num: two.num(), qkey: 1 };
+    let to = UdParam { to: source.path_to(source.gid), qp_num: two.num(), qkey: 1 };
     let target = Target::new(&bed.fabric, &to).expect("a target");
     two.post_recv(bed.filled(64, 0)).expect("a receive");
     one.post_send_to(&target, bed.filled(8, 6), 8, None, SIGNALED).expect("a datagram");

@@ -67,7 +67,7 @@ fn by_hand<F: Fabric>(bed: &Bed<F>, mut qps: [ExternalQp<F>; 2]) -> [ExternalQp<
         };
         qp.modify(&fields).expect("INIT");
         let fields = QpFields {
-            av: Some(source.way_to(source.gid)),
+            av: Some(source.path_to(source.gid)),
             path_mtu: Some(Mtu::Bytes1024),
             dest_qp: Some(there),
             rq_psn: Some(1),

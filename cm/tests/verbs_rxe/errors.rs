@@ -92,7 +92,7 @@ fn a_refused_call_on_an_active_endpoint_is_an_error() {
 }
 
 #[test]
-fn a_port_in_use_is_said_so() {
+fn the_error_names_a_port_in_use() {
     let Some((device, ip)) = device() else { return };
     let (_listener, addr) = listener(&device, ip);
     let error = passive(&device, addr).expect_err("taken");

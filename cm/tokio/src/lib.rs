@@ -61,19 +61,25 @@
 //! [`Readiness`] waits in a task for a worker, a listener or a dialer that the task itself turns
 //! and steps. The example `async_fd` of the repository is a program around it.
 
-mod bridge;
+// What the program's tasks have.
 mod connection;
-mod crossing;
-mod driver;
 mod error;
+mod service;
+mod untaken;
+mod worker;
+
+// The crossing between the tasks and the worker's thread.
+mod crossing;
 mod inbox;
 mod job;
-mod readiness;
-mod service;
 mod slots;
-mod untaken;
+
+// At either end of it.
+mod bridge;
+mod driver;
 mod waiting;
-mod worker;
+
+mod readiness;
 
 pub use connection::Connection;
 pub use error::{Ended, Failed};

@@ -91,11 +91,12 @@ impl AsyncWorker {
         const ASKED: &str = "start a worker for tokio";
         let failed = |error: std::io::Error| CmError::from_io(ASKED, &error);
         let tokio = tokio::runtime::Handle::try_current()
-            .map_err(|error| CmError::new(Code::Invalid, ASKED, error.to_string()))?;
+            .map_err(|error| CmError::new(Code::Invalid, ASKED, error.to_string()))
+            .map_err(|error| error.cure("call it in a tokio runtime, such as #[tokio::main]"))?;
         let jobs = options.jobs;
         if !(1..=1 << 15).contains(&jobs) {
-            let answer = format!("jobs is {jobs}, and may be 1 to 32768");
-            return Err(CmError::new(Code::Invalid, ASKED, answer));
+            let answer = format!("Options::jobs is {jobs}");
+            return Err(CmError::new(Code::Invalid, ASKED, answer).cure("set it to 1 to 32768"));
         }
         let Config { work, peers, block_bytes, recv_blocks, .. } = options.config;
         // A job may have two timers for a moment.

@@ -154,7 +154,7 @@ impl Pingpong {
         let (mut rtr, mut rts) = (QpFields::to(QpState::Rtr), QpFields::to(QpState::Rts));
         rts.sq_psn = Some(PSN);
         if !self.is_datagram() {
-            rtr.av = Some(source.way_to(there.gid));
+            rtr.av = Some(source.path_to(there.gid));
             rtr.path_mtu = Some(Mtu::Bytes1024);
             rtr.dest_qp = Some(there.qp);
             rtr.rq_psn = Some(there.psn);
@@ -189,7 +189,7 @@ impl Program for Pingpong {
         let [there] = exchange(&self.plan, self.serves, &fabric, &here, ready)?;
         let target = match self.is_datagram() {
             true => {
-                let to = source.way_to(there.gid);
+                let to = source.path_to(there.gid);
                 Some(Target::new(&fabric, &UdParam { to, qp_num: there.qp, qkey: QKEY })?)
             }
             false => None,

@@ -66,7 +66,7 @@ pub(super) const SILENT: &str = "see that the listening program runs and takes i
 /// What to do if nobody listens.
 const NOBODY: &str = "start the listening side first, and compare address and port";
 /// What to do about a rejection by the peer's program.
-const REJECTED: &str = "the listening program's log says why";
+const REJECTED: &str = "find out at the listening program why it rejects";
 
 /// The error of an event that is not the expected one; `peer` names the other side.
 pub(super) fn failure(asked: &str, peer: &str, told: Told) -> CmError {
