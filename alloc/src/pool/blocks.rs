@@ -33,7 +33,10 @@ impl Blocks {
 
 /// Blocks that were taken and never put back, found when a pool is closed.
 #[derive(Clone, PartialEq, Eq, Error)]
-#[error("{out} of {count} blocks were not put back, {caches} caches are still alive{held}")]
+#[error(
+    "{out} of {count} blocks were not put back, {caches} caches are still alive{held}; fix: put \
+     blocks back and drop caches before the pool is closed"
+)]
 pub struct LeakedBlocks {
     pub(super) count: u32,
     pub(super) out: u32,
