@@ -98,8 +98,9 @@ impl Server {
 struct Echo {
     messages: u64,
     peers: u64,
-    /// Connections of all workers that have ended, and after how many the server ends.
+    /// Connections of all workers that have ended.
     ended: Arc<AtomicU64>,
+    /// The server ends after this many.
     most: u64,
     stop: Stop,
 }
@@ -152,8 +153,9 @@ struct Check {
     sent: u64,
     answered: u64,
     wrong: u64,
-    /// The next message, and the answer that should come next.
+    /// The next message.
     next: Vec<u8>,
+    /// The answer that should come next.
     want: Vec<u8>,
     peer: Option<PeerId>,
     down: Option<DownReason>,

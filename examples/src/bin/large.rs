@@ -78,16 +78,18 @@ impl Program for Example {
 /// The handler of both sides: one has something to offer, the other has room for it.
 struct Transfer {
     large: Large,
-    /// What the client offers to whom, and how many offers it has made, and the server has answered
-    /// and read.
+    /// What the client offers.
     offers: Vec<Piece>,
     peer: Option<PeerId>,
+    /// Offers that the client has made.
     offered: usize,
+    /// Offers that the server has read or declined.
     answered: u32,
+    /// Offers that the server has read.
     were_read: u32,
-    /// The server's memory, and the numbers of its free pieces. A transfer has the number of its
-    /// piece as key.
+    /// The server's memory.
     to: Option<OwnRegion>,
+    /// Its free pieces. A transfer has the number of its piece as key.
     free: Vec<u64>,
     /// Offers whose senders do not know yet that they are declined.
     declined: Vec<Offer>,

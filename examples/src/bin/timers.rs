@@ -15,9 +15,16 @@ use doorbell::prelude::*;
 use doorbell::worker::TimerId;
 use doorbell_examples::cli::{Failure, Side, Sides};
 
+/// Heartbeats of the client.
 const BEATS: u64 = 10;
+
+/// Nanoseconds: the worker's clock counts those.
 const MILLISECOND: u64 = 1_000_000;
+
+/// The time between two heartbeats.
 const BETWEEN: u64 = 5 * MILLISECOND;
+
+/// How long a peer may be silent.
 const SILENCE: u64 = 3_000 * MILLISECOND;
 
 /// The two sides of the example.
