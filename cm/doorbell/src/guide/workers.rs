@@ -108,37 +108,73 @@
 //!
 //! # Calls and answers
 //!
+//! [`Calls`](crate::rpc::Calls) makes requests and answers of messages. The answering side needs no
+//! state: it writes the answer into the block of the call. Each call ends once: with its answer,
+//! its deadline, or its peer.
+//!
 //! ```
 //! use doorbell::prelude::*;
 //! use doorbell::rpc::{self, Calls, Incoming};
 //!
-//! /// Asks each new peer for the length of a word, and answers such calls.
+//! /// Asks the peer that it dialed for the length of a word, and answers such calls.
 //! struct Lengths {
 //!     calls: Calls,
+//!     length: Option<u8>,
+//!     stop: Stop,
 //! }
 //!
 //! impl<P: Provider> Handler<P> for Lengths {
 //!     fn on_peer_up(&mut self, peer: PeerId, out: &mut Outbox<'_, P>) {
-//!         let _ = self.calls.call(out, peer, b"doorbell", 1, None);
+//!         if out.peer_info(peer).is_some_and(|peer| peer.is_dialed()) {
+//!             let deadline = out.now() + 60_000_000_000; // a time of the clock, in nanoseconds
+//!             let call = self.calls.call(out, peer, b"doorbell", 1, Some(deadline));
+//!             call.expect("a new peer has room"); // later, see "Waiting for room"
+//!         }
 //!     }
 //!
 //!     fn on_message(&mut self, mut message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict {
-//!         let length = match self.calls.incoming(out, &message) {
-//!             Incoming::Call(word) => word.len() as u8,
-//!             Incoming::Answer { key, bytes } => {
-//!                 assert_eq!((key, bytes), (1, &[8][..]));
-//!                 return Verdict::Done;
+//!         match self.calls.incoming(out, &message) {
+//!             Incoming::Call(word) => {
+//!                 let length = word.len() as u8;
+//!                 let answer = rpc::answer(&mut message, |room| {
+//!                     room[0] = length;
+//!                     1 // byte of the room
+//!                 });
+//!                 return answer.map_or(Verdict::Done, |len| Verdict::Reply { len });
 //!             }
-//!             _ => return Verdict::Done,
-//!         };
-//!         let written = rpc::answer(&mut message, |room| {
-//!             room[0] = length;
-//!             1
-//!         });
-//!         written.map_or(Verdict::Done, |len| Verdict::Reply { len })
+//!             Incoming::Answer { key: 1, bytes } => {
+//!                 self.length = bytes.first().copied();
+//!                 self.stop.stop();
+//!             }
+//!             _ => {} // late, or not made by `Calls`
+//!         }
+//!         Verdict::Done
+//!     }
+//!
+//!     fn on_timer(&mut self, timer: u64, _: &mut Outbox<'_, P>) {
+//!         if let Some(key) = self.calls.expired(timer) {
+//!             eprintln!("call {key} had no answer in time");
+//!             self.stop.stop();
+//!         }
+//!     }
+//!
+//!     fn on_peer_down(&mut self, peer: PeerId, why: DownReason, out: &mut Outbox<'_, P>) {
+//!         while let Some(key) = self.calls.lost(out, peer) {
+//!             eprintln!("call {key} has no answer: {why}");
+//!         }
+//!         self.stop.stop();
 //!     }
 //! }
-//! # let _ = Lengths { calls: Calls::new(16, 64, 0) };
+//!
+//! let mut runtime = Runtime::new(&SoftDevice::open()?, &Config::DEFAULT);
+//! // 16 calls at a time, each of 64 bytes at most; their timers have the keys from 0 on.
+//! let calls = Calls::new(16, 64, 0);
+//! runtime.add(Lengths { calls, length: None, stop: runtime.stopper() })?;
+//! let addr = runtime.listen("127.0.0.1:0")?;
+//! runtime.dial(addr)?; // it calls itself
+//! runtime.run()?;
+//! assert_eq!(runtime.workers()[0].handler().length, Some(8));
+//! # Ok::<(), CmError>(())
 //! ```
 //!
 //! # Datagrams of a worker
