@@ -390,8 +390,8 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     }
 
     /// Sets the peer's wait between retries while this side has no receive posted (`min_rnr_timer`
-    /// code 0 to 31, table in RC-1), for this id's queue pair, which is connected and may be on
-    /// another thread (QP-21).
+    /// code 0 to 31, table in RC-1). The id's queue pair must be connected, and may be on another
+    /// thread (QP-21).
     ///
     /// # Errors
     /// `Invalid`: not connected, or no such code.

@@ -402,9 +402,9 @@ pub enum PostCause {
     InlineTooLong,
     /// More pieces than the queue pair was made for (SQ-4, PL-5). EINVAL.
     TooManyPieces,
-    /// The operation and its operands do not fit together: READs and atomics are never inline
-    /// (SQ-4), the result of an atomic has eight bytes, window requests take no pieces, only UD
-    /// queue pairs send datagrams and they send nothing else, and an XRC sender names a receive
+    /// The operation and its operands do not fit together. READs and atomics are never inline
+    /// (SQ-4). The result of an atomic has eight bytes. Window requests take no pieces. Only
+    /// UD queue pairs send datagrams, and they send nothing else. An XRC sender names a receive
     /// queue. EINVAL.
     Malformed,
     /// The queue pair was made for other operations (QX-10). EINVAL.

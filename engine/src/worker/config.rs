@@ -144,9 +144,9 @@ pub struct Config {
     /// memory stay on the protection domain. False, or a device without them: everything is on the
     /// protection domain. Default: true.
     pub thread_domain: bool,
-    /// Turns after which a failed peer is abandoned although some of its completions are missing,
-    /// and after which a peer that is being finished is closed although it has not acknowledged
-    /// everything ([`Outbox::finish`](super::Outbox::finish), [`Worker::drain`]). With 0 that is
+    /// Turns that the end of a peer may take. Then a failed peer is abandoned although some of its
+    /// completions are missing, and one that is being finished is closed although it has not
+    /// acknowledged everything ([`Outbox::finish`](super::Outbox::finish), [`Worker::drain`]). 0 is
     /// the next turn. Default: 2^24 (16 777 216), some tenths of a second of turns without a pause;
     /// longer if the thread does other work between turns.
     ///

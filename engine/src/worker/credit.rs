@@ -7,8 +7,8 @@
 //! What a peer may send is counted from the beginning of the connection: the first window, and one
 //! more for each of its messages whose block is free again. Where the window grows the receiver
 //! counts more, and where it shrinks less. The receiver writes that count into a word of the
-//! sender's memory, by an RDMA WRITE, half of the window at a time, and all there is when nothing
-//! has come for a while. The sender reads the word when it has used up what it knew of.
+//! sender's memory, by an RDMA WRITE: for half of the window at a time, or for all there is when
+//! nothing has come for a while. The sender reads the word when it has used up what it knew of.
 //!
 //! A peer that has a longer window and does not use it may be asked to give credit back, if others
 //! are busy. A sender that is asked, and has sent nothing for a while, keeps [`LEAST`] and counts
