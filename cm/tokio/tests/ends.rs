@@ -98,7 +98,8 @@ async fn a_panic_of_the_peers_service_ends_what_waits_for_it() {
     assert!(is_down(&failed), "{failed:?}");
     end_with(asked, is_down).await;
     // The side that panicked says so, to each of its futures.
-    let said = "the worker has ended: run worker 0: it panicked: asked to panic; standard error says where";
+    let said = "the worker has ended: run worker 0: it panicked: asked to panic; standard error \
+                says where";
     let failed = within(back).await.unwrap().unwrap_err();
     assert_eq!(failed.to_string(), said);
     assert_eq!(within(accepted.send(b"x")).await.unwrap_err().to_string(), said);

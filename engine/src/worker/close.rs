@@ -191,9 +191,9 @@ impl<P: Provider> Sender<P> {
 }
 
 impl Finish {
-    /// A step of [`Goal::Close`]. True if nothing accepted for the peer is outstanding, and the peer
-    /// has the goodbye. Otherwise it says goodbye, or asks for a completion of the last send by a
-    /// WRITE behind that send.
+    /// A step of [`Goal::Close`]. True if nothing accepted for the peer is outstanding, and the
+    /// peer has the goodbye. Otherwise it says goodbye, or asks for a completion of the last send
+    /// by a WRITE behind that send.
     fn step_close<P: Provider>(&mut self, sender: &mut Sender<P>) -> bool {
         let Some(peer) = sender.peers.get(self.peer).filter(|peer| peer.is_up()) else {
             return true;
@@ -235,9 +235,10 @@ impl Finish {
         posted
     }
 
-    /// A step of [`Goal::Tell`]: tells the peer that this side sends no more, if nothing accepted for
-    /// it waits, and there is room. The word takes a receive of the peer, as a message does, and may
-    /// take the last one, because nothing follows. True if the peer is told, or about to be closed.
+    /// A step of [`Goal::Tell`]: tells the peer that this side sends no more, if nothing accepted
+    /// for it waits, and there is room. The word takes a receive of the peer, as a message does,
+    /// and may take the last one, because nothing follows. True if the peer is told, or about to be
+    /// closed.
     fn step_tell<P: Provider>(&self, sender: &mut Sender<P>) -> bool {
         let Some(peer) = sender.peers.get(self.peer).filter(|peer| peer.is_up() && !peer.finishing)
         else {

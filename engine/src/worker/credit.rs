@@ -159,8 +159,9 @@ impl Credit {
         done
     }
 
-    /// Ends a step: grants one credit for each of the step's messages. With `eager` the peer is told
-    /// of the next message at once. True if the peer is to be told from now on, and was not before.
+    /// Ends a step: grants one credit for each of the step's messages. With `eager` the peer is
+    /// told of the next message at once. True if the peer is to be told from now on, and was not
+    /// before.
     pub(super) fn step(&mut self, eager: bool) -> bool {
         let done = self.count_step();
         self.step = if eager { self.return_every.min(1) } else { self.return_every };

@@ -67,8 +67,8 @@ impl DoorbellPolicy {
         self.at_once = if taken == 1 || short { AtOnce::Send } else { AtOnce::Nothing };
     }
 
-    /// The completion that is dispatched next, one of `taken`, stands alone: the one behind it is of
-    /// another queue pair, or there is none.
+    /// The completion that is dispatched next, one of `taken`, stands alone: the one behind it is
+    /// of another queue pair, or there is none.
     #[inline(always)]
     pub(super) fn stands_alone(&mut self, taken: usize, cost: Cost) {
         if self.at_once == AtOnce::Nothing && cost == Cost::Store && taken < POLL_BATCH {
