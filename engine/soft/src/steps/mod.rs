@@ -13,7 +13,7 @@ pub(crate) mod command;
 pub(crate) mod deferred;
 pub(crate) mod domain;
 mod execute;
-mod lend;
+pub(crate) mod lend;
 mod local_rdma;
 mod poll;
 mod poll_shared;

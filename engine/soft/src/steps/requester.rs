@@ -18,7 +18,7 @@ use crate::state::signaled::Signaled;
 use crate::state::transport::Transport;
 use crate::steps::admission::{admissible, push, readable};
 use crate::steps::backlog;
-use crate::steps::lend::{self, LEND_MIN};
+use crate::steps::lend::{self, LEND_MIN, LIST_COPY_MAX};
 use crate::steps::local_rdma;
 use crate::wc::Wc;
 use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr};
@@ -391,7 +391,7 @@ fn post_batch(link: &mut Link, memory: &Memory, qp: &mut QpContext, list: &[Post
     let mut rest = list.get(..most).unwrap_or_default();
     let mut done = 0;
     while let [wr, behind @ ..] = rest {
-        let Some(plain) = plain(memory, qp, wr) else { break };
+        let Some(plain) = plain_within(memory, qp, wr, LIST_COPY_MAX) else { break };
         let Some(space) = writer.space(plain.record()) else {
             link.tx.end_writer(&writer);
             let has_space = link.makes_space(plain.record());

@@ -14,6 +14,7 @@ use crate::shm::layout::{LENT_OPERANDS, SLOT_PAYLOAD_MAX, record_bytes};
 use crate::shm::offer::{OFFER_MAX, Offer};
 use crate::shm::remote_map::{LENT_AHEAD_MAX, NotLent};
 use crate::state::policy::copying::Distance;
+use crate::steps::lend::LIST_COPY_MAX;
 use crate::wc::Status;
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
@@ -55,6 +56,32 @@ fn the_bytes_of_a_long_message_do_not_pass_the_ring() {
         assert_eq!(pass(&mut one, &mut two, length), pieces * LENT, "{length}");
     }
     assert_eq!(pass(&mut one, &mut two, first - 1), record_bytes(first as u64 - 1), "short");
+}
+
+/// In a list, messages up to a length are copied through the ring, and longer ones are lent.
+#[test]
+fn a_list_lends_longer_messages_than_one_message_alone() {
+    let most = LIST_COPY_MAX as usize;
+    for (length, each) in [(most, record_bytes(most as u64)), (most + 1, LENT)] {
+        let (mut one, mut two) = lenders();
+        let bytes = pattern(5, 2 * length);
+        one.fill(0, &bytes);
+        two.recv(7, 2 << 20, length);
+        two.recv(8, (2 << 20) + length, length);
+        let wr = |n: usize| SendWr {
+            wr_id: n as u64,
+            op: SendOp::Send,
+            flags: SIGNALED,
+            sge: one.sge(n * length, length),
+            more: &[],
+        };
+        let (list, before) = ([wr(0), wr(1)], sent(&one));
+        one.post_list(&list).unwrap();
+        let (done, got) = settle(&mut one, &mut two);
+        assert_eq!((done.len(), got.len()), (2, 2), "{length}");
+        assert!(two.bytes(2 << 20, 2 * length) == bytes, "{length} bytes");
+        assert_eq!(sent(&one) - before, 2 * each, "{length}");
+    }
 }
 
 /// A side that has lent gets the lines of its receive before it copies, some at a time, and the
