@@ -32,11 +32,18 @@ struct Ring {
     claims: Vec<Option<Claim>>,
     /// Receives that they have prefetched, used or not.
     claimed: u32,
+    /// What the only domain tells; with none or several, something that tells nothing.
+    only: Used,
     /// Raise an event when fewer than this many are left; 0 for none.
     limit: u32,
-    /// A domain found no receive, and may be asleep.
-    starved: bool,
 }
+
+/// A domain found no receive, and may be asleep. Changes under the lock of the ring.
+const STARVED: u32 = 1;
+
+/// The owner of the queue has flushed it, and must hear of each receive that is posted from then
+/// on. Set under the lock of the ring; the owner's domain takes it back.
+const FLUSHED: u32 = 2;
 
 /// What a domain and a queue tell each other about the receives that the domain has prefetched.
 pub(crate) type Used = Arc<Use>;
@@ -114,11 +121,16 @@ impl Ring {
     /// The same without a loop. False: perhaps there is room, if several domains use the queue.
     #[inline(always)]
     fn has_room_at_once(&self) -> bool {
-        let ahead = match self.claims.as_slice() {
-            [Some(claim)] => claim.unused(),
-            _ => self.claimed,
-        };
-        self.len() + ahead < self.depth
+        // The domain has used no more than it has prefetched: its count begins anew under the lock.
+        let used = self.only.count.load(Ordering::Relaxed);
+        (self.len() + self.claimed).wrapping_sub(used) < self.depth
+    }
+
+    /// The domains have changed.
+    fn update_only(&mut self) {
+        let mut claims = self.claims.iter().flatten();
+        let only = claims.next().filter(|_| claims.next().is_none());
+        self.only = only.map(|claim| claim.used.clone()).unwrap_or_default();
     }
 
     /// Adds one receive, for which there is room.
@@ -155,9 +167,8 @@ pub(crate) struct RecvQueue {
     ring: Biased<Ring>,
     /// Domains that consume from it.
     users: AtomicU32,
-    /// Its owner has flushed it, and must hear of each receive that is posted from then on. Written
-    /// under the lock of `ring`, or by the owner's domain.
-    flushed: AtomicBool,
+    /// What a post has to do beside adding receives: bits of [`STARVED`] and [`FLUSHED`].
+    attends: AtomicU32,
     /// The position behind the last list of receives that was posted. Written under the lock of
     /// `ring`.
     listed: AtomicU32,
@@ -173,8 +184,8 @@ impl RecvQueue {
             tail: 0,
             claims: Vec::new(),
             claimed: 0,
+            only: Used::default(),
             limit: 0,
-            starved: false,
         };
         RecvQueue {
             id,
@@ -182,7 +193,7 @@ impl RecvQueue {
             is_shared: false,
             ring: Biased::new(ring, threads),
             users: AtomicU32::new(0),
-            flushed: AtomicBool::new(false),
+            attends: AtomicU32::new(0),
             listed: AtomicU32::new(0),
         }
     }
@@ -230,6 +241,7 @@ impl RecvQueue {
         if !claims.place(number, Some(claim)) {
             return None;
         }
+        ring.update_only();
         self.users.fetch_add(1, Ordering::Relaxed);
         let (mr_cache, wrs) = (MrCache::of(self.pd), [RecvWr::default(); PREFETCH_MAX]);
         Some(Prefetch { number, used, next: 0, end: 0, mr_cache, wrs })
@@ -246,6 +258,7 @@ impl RecvQueue {
         if let Some(claim) = ring.claims.get_mut(prefetch.number) {
             *claim = None;
         }
+        ring.update_only();
         reached
     }
 
@@ -265,13 +278,23 @@ impl RecvQueue {
         wr: impl FnOnce() -> RecvWr,
     ) -> bool {
         let Some(mut ring) = self.ring.lock_own() else { return false };
-        let takes = is_open() && !ring.starved && !self.is_flushed();
-        takes && ring.has_room_at_once() && ring.add(wr)
+        is_open() && !self.attends() && ring.has_room_at_once() && ring.add(wr)
     }
 
     #[inline(always)]
     fn add_one(&self, ring: &mut Ring, wr: impl FnOnce() -> RecvWr) -> bool {
-        !ring.starved && !self.is_flushed() && ring.has_room() && ring.add(wr)
+        !self.attends() && ring.has_room() && ring.add(wr)
+    }
+
+    /// True if a post has to do more than to add receives. Relaxed: see
+    /// [`RecvQueue::is_flushed`].
+    #[inline(always)]
+    fn attends(&self) -> bool {
+        self.attends.load(Ordering::Relaxed) != 0
+    }
+
+    fn is_starved(&self) -> bool {
+        self.attends.load(Ordering::Relaxed) & STARVED != 0
     }
 
     /// Adds receives at the end: all, or as many as fit (PL-5).
@@ -295,8 +318,8 @@ impl RecvQueue {
         copy_into(front, new.get(straight..).unwrap_or_default());
         ring.tail = ring.tail.wrapping_add(take as u32);
         self.listed.store(ring.tail, Ordering::Relaxed);
-        if ring.starved {
-            self.feed(&mut ring);
+        if self.is_starved() {
+            self.feed(&ring);
         }
         if take < list.len() {
             return Err(PostError { accepted: take, cause: PostCause::Full });
@@ -306,8 +329,8 @@ impl RecvQueue {
 
     /// Wakes the domains: one lacked receives and may sleep, and now there are some.
     #[cold]
-    fn feed(&self, ring: &mut Ring) {
-        ring.starved = false;
+    fn feed(&self, ring: &Ring) {
+        self.attends.fetch_and(!STARVED, Ordering::Relaxed);
         for claim in ring.claims.iter().flatten() {
             claim.local_waker.wake();
         }
@@ -335,7 +358,7 @@ impl RecvQueue {
         let mut ring = self.ring.lock();
         let reached = self.take(&mut ring, prefetch, exact);
         if prefetch.end == 0 {
-            self.want(&mut ring, prefetch.number);
+            self.want(&ring, prefetch.number);
         }
         reached
     }
@@ -356,8 +379,8 @@ impl RecvQueue {
 
     /// A domain found no receive. The next posted receive wakes it; and the domains that have
     /// prefetched some are woken to give them back.
-    fn want(&self, ring: &mut Ring, number: usize) {
-        ring.starved = true;
+    fn want(&self, ring: &Ring, number: usize) {
+        self.attends.fetch_or(STARVED, Ordering::Relaxed);
         if self.users.load(Ordering::Relaxed) <= 1 {
             return;
         }
@@ -425,8 +448,8 @@ impl RecvQueue {
             }
         }
         ring.claim(prefetch.number, prefetch.end);
-        if some && ring.starved {
-            self.feed(&mut ring);
+        if some && self.is_starved() {
+            self.feed(&ring);
         }
         ring.reaches_limit(0)
     }
@@ -436,7 +459,7 @@ impl RecvQueue {
     pub(crate) fn pop(&self) -> Option<RecvWr> {
         let mut ring = self.ring.lock();
         if ring.len() == 0 {
-            self.flushed.store(true, Ordering::Relaxed);
+            self.attends.fetch_or(FLUSHED, Ordering::Relaxed);
             return None;
         }
         let at = ring.head as usize & (ring.slots.len() - 1);
@@ -449,7 +472,7 @@ impl RecvQueue {
     /// lock that the post has taken since. A flush that comes later finds the receive.
     #[inline(always)]
     pub(crate) fn is_flushed(&self) -> bool {
-        self.flushed.load(Ordering::Relaxed)
+        self.attends.load(Ordering::Relaxed) & FLUSHED != 0
     }
 
     /// Where the last list of receives ends, if one domain uses this queue alone: then probably its
@@ -462,7 +485,7 @@ impl RecvQueue {
 
     /// The owner, in whose domain the caller is, serves its receives again.
     pub(crate) fn serves_again(&self) {
-        self.flushed.store(false, Ordering::Relaxed);
+        self.attends.fetch_and(!FLUSHED, Ordering::Relaxed);
     }
 
     /// Receives in the queue, without the prefetched ones.

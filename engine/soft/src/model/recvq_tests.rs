@@ -173,7 +173,7 @@ fn only_spare_receives_are_prefetched_early() {
     let queue = RecvQueue::new(0, 64, PdMark::default(), Threads::UNKNOWN);
     let mut prefetch = attach(&queue);
     queue.prefetch_ahead(&mut prefetch, false);
-    assert!(prefetch.len() == 0 && !queue.ring.lock().starved);
+    assert!(prefetch.len() == 0 && !queue.is_starved());
     let list: Vec<_> = (0..12).map(wr).collect();
     queue.post(&list).unwrap();
     queue.set_limit(10);
