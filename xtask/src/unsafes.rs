@@ -34,7 +34,7 @@ const CEILINGS: &[(&str, usize, usize)] = &[
     ("doorbell-kv", 1, 0),
     ("doorbell-nvmf", 1, 0),
     ("doorbell-seam", 8, 0),
-    ("doorbell-soft", 25, 31),
+    ("doorbell-soft", 25, 32),
     ("doorbell-tokio", 1, 1),
     ("doorbell-tune", 2, 0),
     ("doorbell-turn", 1, 0),

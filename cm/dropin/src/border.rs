@@ -168,6 +168,11 @@ pub(crate) trait Noun {
     const TAG: u64;
 }
 
+/// The tag of an object that each post or poll looks at: one that a comparison holds in itself.
+pub(crate) const fn quick_tag(number: u32) -> u64 {
+    !(number as u64)
+}
+
 /// An object that a program knows by address. The program sees `c` and may write there; the rest is
 /// ours.
 #[repr(C)]
@@ -207,6 +212,18 @@ pub(crate) unsafe fn object<'a, T: Noun>(at: *mut T::C) -> Result<&'a Object<T>,
     }
     // SAFETY: the program says that it is one of ours.
     let object = unsafe { &*at };
+    if object.tag.load(Ordering::Relaxed) == T::TAG { Ok(object) } else { Err(INVALID) }
+}
+
+/// The same in a call that the program has found by the object's context, and so by the object: it
+/// is not NULL.
+///
+/// # Safety
+/// As for [`object`].
+#[inline(always)]
+pub(crate) unsafe fn called<'a, T: Noun>(at: *mut T::C) -> Result<&'a Object<T>, Errno> {
+    // SAFETY: the program says that it is one of ours.
+    let object = unsafe { &*at.cast::<Object<T>>() };
     if object.tag.load(Ordering::Relaxed) == T::TAG { Ok(object) } else { Err(INVALID) }
 }
 

@@ -13,8 +13,8 @@ use libc::{c_int, c_uint};
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
 use crate::abi_ext::ibv_cq_ex;
 use crate::border::{
-    Errno, INVALID, Noun, Object, code, lock, number, object, pointer, put, quick_number, take,
-    zeroed,
+    Errno, INVALID, Noun, Object, called, code, lock, number, object, pointer, put, quick_number,
+    quick_tag, take, zeroed,
 };
 use crate::context::context;
 use crate::progress::{Listed, News, Progress, count_poll};
@@ -50,7 +50,7 @@ pub(crate) struct Cq {
 
 impl Noun for Cq {
     type C = ibv_cq_ex;
-    const TAG: u64 = 0x6462_5f63_7100_0004;
+    const TAG: u64 = quick_tag(0x6371_0004);
 }
 
 /// The completion queue at an address that the program gave.
@@ -367,7 +367,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(at: *mut ibv_cq, solicited: c_int)
 pub(crate) unsafe extern "C" fn poll_cq(at: *mut ibv_cq, most: c_int, to: *mut ibv_wc) -> c_int {
     // SAFETY: the program's queue, and it gives room for as many as it says.
     unsafe {
-        let Ok(cq) = cq_at(at) else { return poll_nothing() };
+        let Ok(cq) = called::<Cq>(at.cast()) else { return poll_nothing() };
         count_poll();
         if cq.own.cq.has_left() { poll_left(cq, most, to) } else { poll_any(cq, most, to) }
     }

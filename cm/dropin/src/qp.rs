@@ -14,7 +14,8 @@ use crate::abi_context::*;
 use crate::ah::gid_at;
 use crate::attr;
 use crate::border::{
-    ABSENT, Errno, INVALID, Noun, Object, code, given, lock, object, pointer, take, zeroed,
+    ABSENT, Errno, INVALID, Noun, Object, called, code, given, lock, object, pointer, quick_tag,
+    take, zeroed,
 };
 use crate::building::ExtendedPost;
 use crate::cq::{self, cq_at};
@@ -67,7 +68,7 @@ pub(crate) struct Inner {
 
 impl Noun for Qp {
     type C = ibv_qp_ex;
-    const TAG: u64 = 0x6462_5f71_7000_0006;
+    const TAG: u64 = quick_tag(0x7170_0006);
 }
 
 /// The queue pair at an address that the program gave.
@@ -78,6 +79,16 @@ pub(crate) unsafe fn qp_at<'a>(at: *mut ibv_qp) -> Result<&'a Object<Qp>, Errno>
     // SAFETY: as the caller says. The plain structure is the first field of the extended one,
     // which the program was given.
     unsafe { object::<Qp>(at.cast()) }
+}
+
+/// The same for `post_send` and `post_recv` of a context.
+///
+/// # Safety
+/// As for [`called`].
+#[inline(always)]
+pub(crate) unsafe fn qp_called<'a>(at: *mut ibv_qp) -> Result<&'a Object<Qp>, Errno> {
+    // SAFETY: as in `qp_at`.
+    unsafe { called::<Qp>(at.cast()) }
 }
 
 /// True if sends may be posted in that state.

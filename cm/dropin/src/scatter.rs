@@ -132,7 +132,7 @@ impl Scatter {
     /// receive, its bytes are spread; `filled` says how many there are, or `None` after an error.
     #[inline]
     pub(crate) fn end(&self, wr_id: u64, filled: Option<u32>) -> u64 {
-        let is_one = self.has_some() && wr_id >= FIRST;
+        let is_one = wr_id >= FIRST && self.has_some();
         if is_one { self.spread(wr_id, filled) } else { wr_id }
     }
 

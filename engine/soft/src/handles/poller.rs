@@ -9,6 +9,7 @@ use crate::error::{Code, SetupError};
 use crate::model::cq::{Arm, SHARED_BUDGET};
 use crate::provider::wake::{Notifier, WakeFds};
 use crate::provider::{Polled, Poller, Sharing};
+use crate::state::completions::NO_QUEUE;
 use crate::state::domain_state::DomainState;
 use crate::steps::domain::{Domain, Reader};
 use crate::wc::Wc;
@@ -187,7 +188,7 @@ impl SoftCq {
     /// thread. `None`: nothing was done; another poll finds the receive.
     #[inline(always)]
     pub fn poll_left_at_once(&self) -> Option<Wc> {
-        self.domain.note_left(None);
+        self.domain.note_left(NO_QUEUE);
         self.domain.own()?.poll_left_at_once(self.index)
     }
 

@@ -289,6 +289,7 @@ impl SharedSends {
         unsafe {
             let context = self.context.get_alone();
             if state.post_at_once(context, Posted::one(&wr())) {
+                state.remember_link(context);
                 return Ok(());
             }
             state.post_list(context, Posted::list(&[wr()]))

@@ -25,7 +25,7 @@ const ACK_EVERY: u64 = SEGMENT as u64 / 4;
 const RING_LINES: u64 = 3;
 
 /// A record read from the slot.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct SlotRecord {
     pub(crate) header: Header,
     /// The ring position behind it.

@@ -9,6 +9,9 @@ use crate::state::completion::{error_wc, send_wc};
 use crate::state::qp::QpContext;
 use crate::wc::{Status, Wc};
 
+/// The index of no completion queue.
+pub(crate) const NO_QUEUE: usize = usize::MAX;
+
 /// The completion queues of a domain, by the index that queue pairs name.
 pub(crate) struct Completions {
     queues: Vec<CompletionQueue>,

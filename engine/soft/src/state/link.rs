@@ -161,13 +161,6 @@ impl Link {
         if self.slow_path {
             return self.slow_path_ack();
         }
-        self.fast_path_ack()
-    }
-
-    /// The same on the fast path.
-    #[inline(always)]
-    pub(crate) fn fast_path_ack(&mut self) -> u64 {
-        debug_assert!(!self.slow_path);
         self.rx.note_ack_sent();
         self.rx.at
     }

@@ -225,6 +225,14 @@ impl Links {
         self.scheduler.only.map(|link| unsafe { link.get(&mut self.table) })
     }
 
+    /// The link that the queue pair has reserved or remembered.
+    #[inline(always)]
+    pub(crate) fn reserved(&mut self, qp: &QpContext) -> Option<&mut Link> {
+        // SAFETY: the table owns the link, and is borrowed. The queue pair is a user of the link,
+        // which stays until its last user is gone.
+        qp.reserved.link.map(|link| unsafe { link.get(&mut self.table) })
+    }
+
     /// Makes every link busy: a command may have changed any of them.
     pub(crate) fn activate_all(&mut self) {
         self.forget_found();

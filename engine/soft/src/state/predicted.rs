@@ -15,6 +15,7 @@ use crate::prefetch;
 use crate::shm::layout::{Header, LINE, RecordFlags, SLOT_SHORT};
 use crate::shm::reader::{RingRecord, SlotRecord};
 use crate::state::completion::recv_wc;
+use crate::state::completions::NO_QUEUE;
 use crate::state::link::Link;
 use crate::state::place::Pointer;
 use crate::state::resources::Resources;
@@ -41,8 +42,11 @@ pub(crate) struct PredictedReceive {
     rq: usize,
     /// The receive was used for a message on another link, and nothing was predicted since.
     pub(crate) used_elsewhere: bool,
-    /// The message, if it has come, and a poll has left it to the next.
-    left: Option<SlotRecord>,
+    /// The completion queue to whose next poll a poll has left the message, which has come;
+    /// [`NO_QUEUE`] if none is left. It is that of the receive.
+    left_for: usize,
+    /// That message.
+    left: SlotRecord,
 }
 
 impl PredictedReceive {
@@ -54,7 +58,8 @@ impl PredictedReceive {
             rq: 0,
             recv_cq: 0,
             prefetch: None,
-            left: None,
+            left_for: NO_QUEUE,
+            left: SlotRecord::default(),
             used_elsewhere: false,
         }
     }
@@ -113,9 +118,9 @@ impl PredictedReceive {
         {
             let (like, wr_id) = (Header::plain_for(link.last_qp), wr.wr_id);
             let prefetch = Some(Pointer::to(&mut rq.prefetch));
-            let (rq, left, used_elsewhere) = (link.rq, None, false);
-            *self =
-                PredictedReceive { like, to, wr_id, rq, recv_cq, prefetch, left, used_elsewhere };
+            (self.like, self.to, self.wr_id) = (like, to, wr_id);
+            (self.rq, self.recv_cq, self.prefetch) = (link.rq, recv_cq, prefetch);
+            (self.left_for, self.used_elsewhere) = (NO_QUEUE, false);
         }
     }
 
@@ -136,20 +141,24 @@ impl PredictedReceive {
     /// Leaves the message to the next poll. It counts only as long as it is predicted.
     #[inline(always)]
     pub(crate) fn leave(&mut self, record: SlotRecord) {
-        self.left = Some(record);
+        (self.left_for, self.left) = (self.recv_cq, record);
     }
 
     /// The message that the last poll has left, if its receive ends in that queue; then it is left
     /// no longer.
     #[inline(always)]
     pub(crate) fn left_for(&mut self, cq: usize) -> Option<SlotRecord> {
-        if self.recv_cq == cq { self.left.take() } else { None }
+        let is_left = self.left_for == cq;
+        if is_left {
+            self.left_for = NO_QUEUE;
+        }
+        is_left.then_some(self.left)
     }
 
-    /// The queue for which a message is left.
+    /// The queue for which a message is left, or [`NO_QUEUE`].
     #[inline(always)]
-    pub(crate) fn left_queue(&self) -> Option<usize> {
-        self.left.map(|_| self.recv_cq)
+    pub(crate) fn left_queue(&self) -> usize {
+        self.left_for
     }
 
     /// As [`PredictedReceive::receive`], for the message that the last poll has left for that
@@ -161,11 +170,14 @@ impl PredictedReceive {
         cq: usize,
         res: &mut Resources,
     ) -> Option<u32> {
-        let record = self.left.filter(|_| self.recv_cq == cq)?;
+        if self.left_for != cq {
+            return None;
+        }
+        let record = self.left;
         if !link.rx.take_from_slot(record, self.to.get(&res.nic.memory)?) {
             return None;
         }
-        self.left = None;
+        self.left_for = NO_QUEUE;
         self.used(link, record.header, res);
         link.ping_pong = true;
         Some(record.header.length())

@@ -181,7 +181,9 @@ pub(crate) struct QpContext {
 /// Ring space and send slots that the next plain messages may use without further checks, whether
 /// they are deferred or published one by one. `DomainState::post_deferred` and
 /// `DomainState::post_at_once_first` reserve. The reservation holds until something else happens to
-/// the queue pair. These drop it:
+/// the queue pair. In the shared domain the link alone is remembered
+/// (`DomainState::remember_link`): then the queue pair is in RTS, and none of its requests waits.
+/// These drop it:
 ///
 /// - every other post: a one-sided or long request, or one that finds no space, takes a send slot
 ///   without bytes in the ring, or leaves a request that no other may overtake;

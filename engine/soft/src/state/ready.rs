@@ -5,6 +5,7 @@
 
 use crate::model::send_queue::SqEntry;
 use crate::state::completion::sent_wc;
+use crate::state::completions::NO_QUEUE;
 use crate::state::link::Link;
 use crate::state::place::Pointer;
 use crate::state::predicted::PredictedReceive;
@@ -13,12 +14,9 @@ use crate::state::qp_table::QpTable;
 use crate::state::transport::Transport;
 use crate::wc::{Wc, WcOpcode};
 
-/// The index of no completion queue.
-const NO_QUEUE: usize = usize::MAX;
-
 /// See above. It counts only as long as a message is predicted. Each poll of the shared domain that
-/// predicts one renews or forgets it, and so does what arms or changes a completion queue, or takes
-/// back the promise of a poll.
+/// predicts one renews or forgets it. What ends a send forgets it, and so does what arms or changes
+/// a completion queue, or takes back the promise of a poll.
 pub(crate) struct Ready {
     /// The completion queue in which the only send that waits on the link ends: it is empty, and an
     /// entry may go straight to its poll. The receive of the predicted message may wait.
@@ -92,15 +90,18 @@ impl Ready {
     /// done: it is not known, or not the only one any more.
     #[inline(always)]
     pub(crate) fn end_send(&mut self, link: &mut Link, cq: usize, qps: &mut QpTable) -> Option<Wc> {
-        if self.send_cq != cq || link.signaled.tail() != self.tail || !link.signaled.has_one() {
+        // What ends a send forgets this, so it is still the only one unless one was posted.
+        if self.send_cq != cq || link.signaled.tail() != self.tail {
             return None;
         }
+        debug_assert!(link.signaled.has_one());
         // SAFETY: the queue pair is in the table. Commands alone take one out, and after them
         // nothing is predicted.
         let qp = unsafe { self.qp?.get(qps) };
         if qp.state != State::Rts {
             return None;
         }
+        self.send_cq = NO_QUEUE;
         link.signaled.pop();
         (qp.sq.completed, qp.sq.retired) = (self.upto, self.upto);
         Some(sent_wc(self.wr_id, self.num, self.length, self.opcode))

@@ -20,7 +20,7 @@ use crate::model::cq::CompletionQueue;
 use crate::model::local_waker::LocalWaker;
 use crate::provider::Sharing;
 use crate::room::{Grow, Room};
-use crate::state::completions::{Completions, LostReceives};
+use crate::state::completions::{Completions, LostReceives, NO_QUEUE};
 use crate::state::domain_state::DomainState;
 use crate::state::inboxes::Inboxes;
 use crate::state::link_scheduler::Links;
@@ -59,9 +59,6 @@ pub(crate) struct Domain {
     state: UnsafeCell<DomainState>,
 }
 
-/// The index of no completion queue.
-const NO_QUEUE: u64 = u64::MAX;
-
 // SAFETY: `state` is reached only through `enter`, whose contract allows one thread at a time;
 // the raw pointers in it are owned boxes. Everything else is atomic or a concurrent queue.
 unsafe impl Send for Domain {}
@@ -81,7 +78,7 @@ impl Domain {
             attention: attention.clone(),
             local_waker: local_waker.clone(),
             commands: Mutex::new(Commands { list: VecDeque::new(), owned: 0 }),
-            left: AtomicU64::new(NO_QUEUE),
+            left: AtomicU64::new(NO_QUEUE as u64),
             state: UnsafeCell::new(DomainState {
                 links: Links::new(64),
                 predicted: PredictedReceive::nothing(),
@@ -242,22 +239,19 @@ impl Domain {
         Some(Shared { domain: self, _guard: guard })
     }
 
-    /// The same without a call, if the lock belongs to this thread and no command is pending. The
-    /// lock of an exclusive domain never does.
+    /// The same without a call, if the lock belongs to this thread. The lock of an exclusive domain
+    /// never does. A command that is pending stays so: the thread that has left it is about to
+    /// enter, and carries it out behind what is done here.
     #[inline(always)]
     pub(crate) fn own(&self) -> Option<Shared<'_>> {
         let guard = self.lock.lock_own()?;
-        // Relaxed: behind the flag, nothing is read here.
-        if self.attention.load(Ordering::Relaxed) {
-            return None;
-        }
         Some(Shared { domain: self, _guard: guard })
     }
 
-    /// A poll has left a message for that queue, or none. Relaxed: it is a hint.
+    /// A poll has left a message for that queue, or none ([`NO_QUEUE`]). Relaxed: it is a hint.
     #[inline(always)]
-    pub(crate) fn note_left(&self, queue: Option<usize>) {
-        self.left.store(queue.map_or(NO_QUEUE, |index| index as u64), Ordering::Relaxed);
+    pub(crate) fn note_left(&self, queue: usize) {
+        self.left.store(queue as u64, Ordering::Relaxed);
     }
 
     /// True if a poll has left a message for that queue, as far as is known.

@@ -12,6 +12,7 @@ use crate::shm::ring::{CLAIM_MIN, OWN_MESSAGE_MAX, Space};
 use crate::state::completion::send_wc;
 use crate::state::domain_state::DomainState;
 use crate::state::link::Link;
+use crate::state::place::Pointer;
 use crate::state::qp::{QpContext, Reserved, State};
 use crate::state::service_queue::ServiceQueue;
 use crate::state::signaled::Signaled;
@@ -59,14 +60,24 @@ impl DomainState {
             }
     }
 
-    /// As [`DomainState::post_at_once`], for a message that goes by the slot as a short one.
+    /// As [`DomainState::post_at_once`], for a message that goes by the slot as a short one, on a
+    /// queue pair whose link [`DomainState::remember_link`] has remembered.
     #[inline(always)]
     pub(crate) fn post_short(&mut self, qp: &mut QpContext, wr: &Posted<'_>) -> bool {
-        qp.state == State::Rts
-            && match self.links.get_mut(qp.link) {
-                Some(link) => post_short(link, &self.transport.res.nic.memory, qp, wr),
-                None => false,
-            }
+        match self.links.reserved(qp) {
+            Some(link) => post_short(link, &self.transport.res.nic.memory, qp, wr),
+            None => false,
+        }
+    }
+
+    /// After [`DomainState::post_at_once`], for the posts that follow. It reserves no space.
+    #[inline(always)]
+    pub(crate) fn remember_link(&mut self, qp: &mut QpContext) {
+        if qp.reserved.link.is_none()
+            && let Some(link) = self.links.get_mut(qp.link)
+        {
+            qp.reserved = Reserved { link: Some(Pointer::to(link)), ..Reserved::NONE };
+        }
     }
 
     /// The rest of [`DomainState::post`], for a list of one that `post_at_once` has not taken, or
@@ -287,12 +298,13 @@ fn post_at_once(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Poste
 }
 
 /// As [`post_at_once`], for a message that goes by the slot as a short one, if there is space by
-/// the limit as last read. If the first line holds it, nothing is kept over a call before it is
-/// published.
+/// the limit as last read. No request of the queue pair waits. If the first line holds the message,
+/// nothing is kept over a call before it is published.
 #[inline(always)]
 fn post_short(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Posted<'_>) -> bool {
+    debug_assert!(qp.state == State::Rts && qp.sq.sent == qp.sq.posted);
     let is_short = wr.sge.length as usize <= SLOT_SHORT && wr.op == SendOp::Send;
-    if !is_short || !fast_path_ok(link, qp) || link.tx.unpublished() > 0 {
+    if !is_short || link.slow_path || link.tx.unpublished() > 0 {
         return false;
     }
     let (Some(plain), payload) = (plain(memory, qp, wr), wr.first()) else { return false };
@@ -303,8 +315,10 @@ fn post_short(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Posted<
     if !link.uses_slot(plain.record()) {
         return false;
     }
-    let ack = link.fast_path_ack();
+    // On the fast path.
+    let ack = link.rx.at;
     link.tx.publish_in_slot_only(plain, payload, space, ack);
+    link.rx.note_ack_sent();
     enter(link, qp, wr, (plain.header(), plain.header().length()), link.tx.at);
     link.tx.wake_peer();
     true
