@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 
 use crate::abi::*;
 use crate::abi_context::ibv_qp_init_attr_ex;
+use crate::border::lock;
 use crate::context::device;
 use crate::cq::{
     cq_at, ibv_ack_cq_events, ibv_create_comp_channel, ibv_create_cq, ibv_get_cq_event, poll_cq,
-    req_notify_cq,
+    req_notify_cq, wake,
 };
 use crate::create_ex::create_qp_ex;
 use crate::device::{ibv_get_device_list, ibv_query_gid};
@@ -516,4 +517,41 @@ fn an_entry_that_a_poll_of_another_queue_brings_makes_an_event() {
     assert_eq!(unsafe { ibv_get_cq_event(channel, &raw mut cq, &raw mut context) }, 0);
     unsafe { ibv_ack_cq_events(cq, 1) };
     assert_eq!((cq, receives()), (own.recv_cq, 1));
+}
+
+/// A program that asks twice gets one event for the message that was there before, and its second
+/// request stands for the next message.
+#[test]
+fn a_message_makes_one_event_however_often_the_program_asks() {
+    let own = Own::of(false, true);
+    (1..4).for_each(|state| own.modify(state));
+    let mut wc = ibv_wc::default();
+    let mut receives = || unsafe { poll_cq(own.recv_cq, 1, &raw mut wc) };
+    let is_armed = || unsafe { cq_at(own.recv_cq) }.unwrap().own.cq.is_armed();
+    let arm = || assert_eq!(unsafe { req_notify_cq(own.recv_cq, 0) }, 0);
+    let channel = unsafe { (*own.recv_cq).channel };
+    assert_eq!((own.receive(1), own.receive(2), receives()), (FINE, FINE, 0));
+    assert_eq!((own.send(1), own.completions(1)), (FINE, vec![(0, 0)]));
+    // The thread looks for the queue in this list before it gives the program the event.
+    let listed = lock(&device().unwrap().cqs);
+    arm();
+    assert!(!is_armed(), "the message counts");
+    for _ in 0..2 {
+        arm();
+        assert!(is_armed(), "it has made its event");
+    }
+    drop(listed);
+    let (mut cq, mut context) = (null_mut(), null_mut());
+    for is_last in [false, true] {
+        assert_eq!(unsafe { ibv_get_cq_event(channel, &raw mut cq, &raw mut context) }, 0);
+        unsafe { ibv_ack_cq_events(cq, 1) };
+        assert_eq!((is_armed(), receives(), receives()), (!is_last, 1, 0));
+        if !is_last {
+            assert_eq!((own.send(1), own.completions(1)), (FINE, vec![(0, 0)]));
+        }
+    }
+    // As the thread would, if the notifier had rung again.
+    wake(own.recv_cq as usize);
+    let mut asked = libc::pollfd { fd: unsafe { (*channel).fd }, events: libc::POLLIN, revents: 0 };
+    assert_eq!(unsafe { libc::poll(&raw mut asked, 1, 0) }, 0, "an event is left");
 }

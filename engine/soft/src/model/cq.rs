@@ -163,9 +163,10 @@ impl CompletionQueue {
         self.armed.is_some()
     }
 
-    /// The entries that wait in an armed queue count as coming now.
+    /// The entries that wait in an armed queue count as coming now, unless the thread has yet to
+    /// hear of an awaited entry: then it polls anyway, and one entry must not wake it twice.
     pub(crate) fn count_waiting(&mut self) {
-        if self.armed.is_none() || self.is_empty() {
+        if self.armed.is_none() || self.is_empty() || self.fired > 0 {
             return;
         }
         let mask = self.ring.len() - 1;
