@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::pairs::{HERE, Meets, PORT, Sides, run};
-use crate::side::has;
+use crate::side::{built, has, library};
 
 const UCX: [&str; 3] = ["env", "UCX_NET_DEVICES=soft0:1", "UCX_WARN_UNUSED_ENV_VARS=n"];
 
@@ -68,8 +68,9 @@ fn qperf_runs() {
     assert_eq!(found, tests.len(), "{text}");
 }
 
-/// Receives for all messages. fio forbids retries of a message that finds no receive, and waits for
-/// ever after such an error, on a NIC too.
+/// Receives for all messages. fio forbids retries of a message that finds no receive. After such an
+/// error it takes one failed completion for each event, and the others were in the queue before it
+/// asked for an event. So it waits for ever, on a NIC too.
 const DEEP: &str = "--iodepth=64";
 
 /// Disk-like requests between two processes, checked.
@@ -86,6 +87,42 @@ fn fio_runs() {
         let Some(text) = sides.run_client() else { continue };
         assert!(text.contains("issued rwts: total=0,64,0,0"), "{verb}: {text}");
     }
+}
+
+/// Has each connection retry for ever when a message finds no receive. `env` puts it before the
+/// drop-in.
+const RETRIES: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <rdma/rdma_cma.h>
+#define FOR_EVER(function) int function(struct rdma_cm_id *id, struct rdma_conn_param *param) { \
+    __typeof__(function) *next = dlsym(RTLD_NEXT, #function); \
+    param->rnr_retry_count = 7; \
+    return next(id, param); \
+}
+FOR_EVER(rdma_connect)
+FOR_EVER(rdma_accept)
+"#;
+
+/// With retries, a client with more sends under way than its server has receives ends. So it is not
+/// the drop-in that makes it wait without them. Its jobs are threads: a process would outlive a
+/// test that fails.
+#[test]
+fn fio_ends_with_fewer_receives_than_messages_if_it_retries() {
+    let Some(retries) = built("retries.so", RETRIES, &["-shared", "-fPIC"]) else { return };
+    let preload = format!("LD_PRELOAD={}:{}", retries.display(), library().display());
+    let base = ["env", &preload, "fio", "--thread", "--ioengine=rdma", "--port=PORT", "--bs=16k"];
+    if !has("fio") {
+        return;
+    }
+    let server = ["--size=16m", "--iodepth=1", "--name=server", "--rw=read"];
+    let host = format!("--hostname={HERE}");
+    let client =
+        ["--size=16m", "--iodepth=64", "--name=client", "--rw=write", "--verb=send", &host];
+    let (server, client) = ([&base[..], &server].concat(), [&base[..], &client].concat());
+    let Some([server, client]) = Sides::new(&server, &client, Meets::Soft).run() else { return };
+    assert!(server.contains("issued rwts: total=1024,0,0,0"), "{server}");
+    assert!(client.contains("issued rwts: total=0,1024,0,0"), "{client}");
 }
 
 /// The server checks each block that arrives, by the checksum that the client has put into it.
