@@ -29,6 +29,9 @@ pub fn clock_ns() -> u64 {
 /// cannot wake anyone, it also bounds how late a completion is. To end at once, set `stop` and then
 /// submit work.
 ///
+/// Credit of a peer wakes nobody, so while something waits for it each sleep lasts 50 µs to 1 ms
+/// ([`Armed::look_again`](doorbell_engine::worker::Armed::look_again)).
+///
 /// The worker's timers run on [`clock_ns`], in nanoseconds: no sleep lasts longer than until the
 /// next one.
 ///

@@ -17,7 +17,8 @@ use crate::provider::{Poller, Provider};
 pub struct Busy;
 
 /// A worker with nothing to do. Until this value is dropped, every completion, every letter of the
-/// control plane and all submitted work makes its descriptors readable. Made by [`Worker::arm`].
+/// control plane and all submitted work makes its descriptors readable; credit does not, see
+/// [`Armed::look_again`]. Made by [`Worker::arm`].
 #[must_use = "a worker is armed until this is dropped"]
 pub struct Armed<'w, P: Provider, H: Handler<P>> {
     worker: &'w mut Worker<P, H>,
@@ -29,7 +30,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// Prepares the worker for a sleep: tells everybody that it sleeps, arms the device (CP-6), and
     /// takes one more turn, in this order. Whatever comes after the announcement makes the
     /// descriptors readable, and that turn finds what came before. So no wake-up is lost, whatever
-    /// the caller waits with.
+    /// the caller waits with. Only credit makes nothing readable: [`Armed::look_again`] bounds the
+    /// wait of a worker whose handler was refused a message or told of little room in that turn, or
+    /// whose replies wait.
     ///
     /// Wait until a descriptor of [`Armed::fds`] is readable, no longer than until
     /// [`Armed::next_timer`], and no longer than [`Armed::look_again`]. Then drop the value,
@@ -57,13 +60,20 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         let taken = worker.turn_full();
         let core = &mut worker.core;
         let left = core.mailbox.has_mail() || core.mailbox.state.has_work();
-        // Credit comes without a completion, so a worker that waits for it stays awake.
-        let waits = core.sender.accounts.stats.credit_stalls != stalls || !core.is_settled();
         let due = core.timers.next_at().is_some_and(|at| at <= core.timers.now);
-        if taken > 0 || left || waits || due {
+        if taken > 0 || left || due || !core.is_settled_but_for_replies() {
             return Err(Busy);
         }
-        armed.look_again = core.poller.look_again();
+        let look_again = core.poller.look_again();
+        // A message was refused, and the handler may send it again.
+        let refused = core.sender.accounts.stats.credit_stalls != stalls;
+        let rest = if refused || core.waits_for_credit() {
+            Some(worker.credit_rest.next(worker.core.sender.accounts.stats.sent))
+        } else {
+            worker.credit_rest.end();
+            None
+        };
+        armed.look_again = rest.into_iter().chain(look_again).min();
         Ok(armed)
     }
 }
@@ -76,9 +86,11 @@ impl<P: Provider, H: Handler<P>> Armed<'_, P, H> {
         self.fds
     }
 
-    /// How long the wait may last, from the time at which the worker was armed: then the device has
-    /// something to do by itself ([`Poller::look_again`]). `None`: as long as no descriptor is
-    /// readable.
+    /// How long the wait may last, from the time at which the worker was armed. Then the device has
+    /// something to do by itself ([`Poller::look_again`]), or there may be credit for what waits to
+    /// be sent: a peer grants it by an RDMA WRITE, which wakes nobody. A worker that waits for
+    /// credit sleeps 50 µs at first, and up to 1 ms when none comes. `None`: as long as no
+    /// descriptor is readable.
     pub fn look_again(&self) -> Option<Duration> {
         self.look_again
     }

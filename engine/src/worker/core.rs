@@ -121,10 +121,28 @@ impl<P: Provider> Core<P> {
     /// request for the handler, no peer for its end.
     #[inline(always)]
     pub(super) fn is_settled(&self) -> bool {
+        self.replies.is_empty() && self.is_settled_but_for_replies()
+    }
+
+    /// The same, except that replies may wait for room.
+    #[inline(always)]
+    pub(super) fn is_settled_but_for_replies(&self) -> bool {
         let accounts = &self.sender.accounts;
-        let sent = !self.sender.has_unsent() && self.replies.is_empty();
         let told = accounts.credit_due.is_empty() && !accounts.requests.has_ended();
-        sent && told && self.closing.is_empty() && self.finishing.is_empty()
+        let ended = self.closing.is_empty() && self.finishing.is_empty();
+        !self.sender.has_unsent() && told && ended
+    }
+
+    /// True if something waits for credit: a reply, or a program that has been told since the last
+    /// review that there is not the room that there was in the beginning.
+    #[cold]
+    pub(super) fn waits_for_credit(&mut self) -> bool {
+        let peers = &mut self.sender.peers;
+        let mut slots = 0..peers.slots();
+        !self.replies.is_empty()
+            || slots.any(|slot| {
+                peers.at(slot).is_some_and(|peer| peer.is_up() && peer.credit.lacks_room())
+            })
     }
 
     /// A completion for a send: that send and all before it on its queue pair are over.

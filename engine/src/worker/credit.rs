@@ -341,6 +341,11 @@ impl Credit {
         }
     }
 
+    /// True if the program was told of less than in the beginning, since the last review.
+    pub(super) fn lacks_room(&self) -> bool {
+        self.lacks
+    }
+
     /// A review of what this side may send. If nothing was sent since the last one, it wants more
     /// if the program found less room than in the beginning. Otherwise it gives back what may be
     /// sent beyond [`LEAST`], if the peer asks for it. True if the peer is to be told.

@@ -58,6 +58,7 @@ mod breach;
 mod config;
 mod config_builder;
 mod credit;
+mod credit_rest;
 mod handshake;
 mod held;
 mod message;

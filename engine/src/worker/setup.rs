@@ -9,6 +9,7 @@ use doorbell_alloc::{BlockPool, Mapping};
 use super::accounts::{Accounts, Broken};
 use super::config::{Config, SENDS_LEAST};
 use super::core::Core;
+use super::credit_rest::CreditRest;
 use super::datagrams::Datagrams;
 use super::handler::Handler;
 use super::in_flight::InFlight;
@@ -144,6 +145,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             settled,
             publish_at: PUBLISH_TURNS,
             look_at: LOOK_TURNS,
+            credit_rest: CreditRest::new(),
             handler,
         };
         Ok((worker, intake))

@@ -6,6 +6,7 @@ use std_alloc::vec::Vec;
 
 use super::admit;
 use super::core::Core;
+use super::credit_rest::CreditRest;
 use super::credit_return::CreditReturns;
 use super::dispatch;
 use super::doorbell_policy::Cost;
@@ -61,6 +62,7 @@ pub struct Worker<P: Provider, H: Handler<P>> {
     pub(super) publish_at: u64,
     /// The turn in which it looks next at control planes that are not stepped.
     pub(super) look_at: u64,
+    pub(super) credit_rest: CreditRest,
     pub(super) handler: H,
 }
 

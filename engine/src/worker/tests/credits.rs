@@ -470,26 +470,69 @@ fn early_messages_of_a_peer_that_fails_are_dropped() {
     assert!(whys.into_iter().all(|why| why == DownReason::Disconnected));
 }
 
-/// Credit comes without a completion and wakes nobody, so a worker that was told that there is no
-/// room stays awake and waits for it.
-#[test]
-fn a_worker_told_of_no_room_stays_awake() {
-    let (mut one, mut two) = (side_of(&COUNTED, Asker::default()), side(&COUNTED, false));
-    connect(&mut one, &mut two);
-    let rests = |one: &mut Side<Asker>| one.worker.arm().is_ok();
-    assert!(rests(&mut one));
-    one.worker.handler().asks.set(true);
-    assert!(rests(&mut one), "there is room");
-    let peer = one.worker.handler().peer.unwrap();
-    while one.worker.outbox().send(peer, &[1; 8]).is_ok() {}
-    one.worker.turn();
-    one.worker.handler().asks.set(false);
-    for _ in 0..10 {
-        one.worker.turn();
+/// The longest sleep of a worker that waits for credit.
+const CREDIT_REST: Duration = Duration::from_millis(1);
+
+/// Arms a worker until it has nothing to do. Returns whether its sleep ends by itself, so soon that
+/// credit is seen in time.
+fn looks_again<H: Handler<Soft>>(one: &mut Side<H>) -> bool {
+    for _ in 0..100 {
+        if let Ok(armed) = one.worker.arm() {
+            return armed.look_again().is_some_and(|rest| rest <= CREDIT_REST);
+        }
     }
-    assert!(rests(&mut one), "nobody asks");
-    one.worker.handler().asks.set(true);
-    assert!(!rests(&mut one));
+    panic!("it stays awake");
+}
+
+/// Credit comes without a completion and wakes nobody, so a worker that was told of little room, or
+/// of none, looks for it again. It does not stay awake.
+#[test]
+fn a_worker_told_of_little_room_looks_again() {
+    for left in [0, 1, 5] {
+        let (mut one, mut two) = (side_of(&COUNTED, Asker::default()), side(&COUNTED, false));
+        connect(&mut one, &mut two);
+        assert!(!looks_again(&mut one));
+        one.worker.handler().asks.set(true);
+        assert!(!looks_again(&mut one), "there is room");
+        one.worker.handler().asks.set(false);
+        let peer = one.worker.handler().peer.unwrap();
+        while one.worker.outbox().room(peer) > left {
+            one.worker.outbox().send(peer, &[1; 8]).unwrap();
+        }
+        for _ in 0..10 {
+            one.worker.turn();
+        }
+        assert!(!looks_again(&mut one), "nobody asks");
+        one.worker.handler().asks.set(true);
+        assert!(looks_again(&mut one), "room for {left}");
+        // It goes on until there is credit, and each sleep is as long as the last or longer.
+        let rests: Vec<_> =
+            (0..10).map(|_| one.worker.arm().unwrap().look_again().unwrap()).collect();
+        assert!(rests.is_sorted() && rests[9] == CREDIT_REST, "{rests:?}");
+        settle(&mut [&mut two]);
+        settle_credits(&mut two);
+        settle(&mut [&mut two]);
+        assert!(!looks_again(&mut one), "it has credit");
+    }
+}
+
+/// The same with replies that wait for credit: they leave soon after it has come.
+#[test]
+fn a_worker_whose_replies_wait_looks_again() {
+    let (mut one, mut two) = (side(&COUNTED, true), side(&COUNTED, false));
+    connect(&mut one, &mut two);
+    let (peer, back) = (one.only_peer(), two.only_peer());
+    // All credit but the last goes to messages, the last to a reply, and the next reply waits.
+    while one.worker.outbox().send(peer, &[1; 8]).is_ok() {}
+    for _ in 0..3 {
+        two.worker.outbox().send(back, &[2; 8]).unwrap();
+    }
+    two.worker.outbox().flush();
+    while one.worker.turn() > 0 {}
+    assert!(!one.worker.core.replies.is_empty(), "a reply waits");
+    assert!(looks_again(&mut one));
+    settle(&mut [&mut one, &mut two]);
+    assert!(one.worker.core.replies.is_empty() && !looks_again(&mut one));
 }
 
 /// Asks for room when there is nothing else to do.

@@ -23,6 +23,7 @@ mod rpc;
 mod shared_state;
 
 use std::sync::Arc;
+use std::time::Duration;
 use std::vec;
 use std::vec::Vec;
 
