@@ -196,6 +196,12 @@ impl Rx {
         [(self.dir.slot_tail(), self.seen[0]), (self.dir.tail(), self.seen[1])]
     }
 
+    /// The sender's two words, as last read.
+    #[inline(always)]
+    pub(crate) fn seen(&self) -> [u64; 2] {
+        self.seen
+    }
+
     /// Prefetches the first lines of the slot, before the sender's words are read.
     #[inline(always)]
     pub(crate) fn fetch_slot(&self) {

@@ -92,12 +92,12 @@ impl LinkScheduler {
         self.busy.make_room(links) && self.idle.make_room(links)
     }
 
-    /// The quiet link at that place.
+    /// The index in the table of the quiet link at that place.
     #[inline(always)]
-    fn get(&self, found: Found) -> Option<Quiet> {
+    fn index_of(&self, found: Found) -> Option<usize> {
         match found {
-            Found::Resting(at) => self.resting.get(at),
-            Found::Idle(at) => self.idle.get(at).copied(),
+            Found::Resting(at) => self.resting.index_at(at),
+            Found::Idle(at) => self.idle.get(at).map(|quiet| quiet.index),
         }
     }
 
@@ -385,7 +385,7 @@ impl Links {
     #[inline(always)]
     pub(crate) fn found(&mut self) -> Option<(Found, &mut Link)> {
         let found = self.found?;
-        let index = self.scheduler.get(found)?.index;
+        let index = self.scheduler.index_of(found)?;
         Some((found, self.table.get_mut(index)?.as_deref_mut()?))
     }
 
@@ -402,17 +402,17 @@ impl Links {
     pub(crate) fn served_quiet(&mut self, found: Found, took: bool) {
         self.forget_found();
         let scheduler = &mut self.scheduler;
-        let Some(Quiet { index, .. }) = scheduler.get(found) else { return };
+        let Some(index) = scheduler.index_of(found) else { return };
         let Some(Some(link)) = self.table.get(index) else { return };
         self.taken += 1;
         let no_room = matches!(found, Found::Idle(_)) && scheduler.resting.is_full();
         if !took || no_room || link.rx.ack_is_due() {
             return self.end_idle(index);
         }
-        let quiet = Quiet::new(link, scheduler.policy.looks());
+        let now = scheduler.policy.looks();
         match found {
-            Found::Resting(at) => scheduler.resting.renew(at, quiet),
-            Found::Idle(at) => scheduler.rest_again(at, quiet),
+            Found::Resting(at) => scheduler.resting.renew(at, link, now),
+            Found::Idle(at) => scheduler.rest_again(at, Quiet::new(link, now)),
         }
     }
 
