@@ -32,8 +32,8 @@ struct Ring {
     claims: Vec<Option<Claim>>,
     /// Receives that they have prefetched, used or not.
     claimed: u32,
-    /// What the only domain tells; with none or several, something that tells nothing.
-    only: Used,
+    /// What the only domain tells; `None` with none or several.
+    only: Option<Used>,
     /// Raise an event when fewer than this many are left; 0 for none.
     limit: u32,
 }
@@ -122,7 +122,7 @@ impl Ring {
     #[inline(always)]
     fn has_room_at_once(&self) -> bool {
         // The domain has used no more than it has prefetched: its count begins anew under the lock.
-        let used = self.only.count.load(Ordering::Relaxed);
+        let used = self.only.as_ref().map_or(0, |only| only.count.load(Ordering::Relaxed));
         (self.len() + self.claimed).wrapping_sub(used) < self.depth
     }
 
@@ -130,7 +130,7 @@ impl Ring {
     fn update_only(&mut self) {
         let mut claims = self.claims.iter().flatten();
         let only = claims.next().filter(|_| claims.next().is_none());
-        self.only = only.map(|claim| claim.used.clone()).unwrap_or_default();
+        self.only = only.map(|claim| claim.used.clone());
     }
 
     /// Adds one receive, for which there is room.
@@ -184,7 +184,7 @@ impl RecvQueue {
             tail: 0,
             claims: Vec::new(),
             claimed: 0,
-            only: Used::default(),
+            only: None,
             limit: 0,
         };
         RecvQueue {
