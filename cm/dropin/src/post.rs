@@ -13,8 +13,8 @@ use libc::c_int;
 
 use crate::abi::{ibv_pd, ibv_qp, ibv_recv_wr, ibv_send_wr};
 use crate::ah::Ah;
-use crate::border::{ABSENT, Errno, INVALID, Object, object, quick_code};
-use crate::qp::{Qp, qp_at, qp_called, takes_receives};
+use crate::border::{ABSENT, Errno, INVALID, Object, called, object, quick_code};
+use crate::qp::{Qp, qp_at, takes_receives};
 use crate::requests::{Only, STEP, by_field, on_list, only_piece, pieces, to_srq};
 use crate::window;
 
@@ -134,7 +134,7 @@ pub(crate) unsafe extern "C" fn post_send(
     // SAFETY: the program's queue pair and list; it keeps the buffers, by the contract of
     // `ibv_post_send`.
     unsafe {
-        if let Ok(qp) = qp_called(at)
+        if let Ok(qp) = called::<Qp>(at.cast())
             && qp.own.takes_sends()
             && let Some(plain) = Plain::of(&qp.own, first)
             && qp.own.sends.post_short(|| plain.send())
@@ -273,7 +273,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     // SAFETY: the program's queue pair and list; it keeps the buffers, by the contract of
     // `ibv_post_recv`. The receive queue is that of the queue pair as long as that takes receives.
     unsafe {
-        if let Ok(qp) = qp_called(at)
+        if let Ok(qp) = called::<Qp>(at.cast())
             && let Some(only) = Only::of(first)
             && let Some(receives) = &qp.own.receives
             && receives.post_one(|| qp.own.takes_receives(), || only.receive())

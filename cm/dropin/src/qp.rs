@@ -14,8 +14,8 @@ use crate::abi_context::*;
 use crate::ah::gid_at;
 use crate::attr;
 use crate::border::{
-    ABSENT, Errno, INVALID, Noun, Object, called, code, given, lock, object, pointer, quick_tag,
-    take, zeroed,
+    ABSENT, Errno, INVALID, Noun, Object, code, given, lock, object, pointer, quick_tag, take,
+    zeroed,
 };
 use crate::building::ExtendedPost;
 use crate::cq::{self, cq_at};
@@ -79,16 +79,6 @@ pub(crate) unsafe fn qp_at<'a>(at: *mut ibv_qp) -> Result<&'a Object<Qp>, Errno>
     // SAFETY: as the caller says. The plain structure is the first field of the extended one,
     // which the program was given.
     unsafe { object::<Qp>(at.cast()) }
-}
-
-/// The same for `post_send` and `post_recv` of a context.
-///
-/// # Safety
-/// As for [`called`].
-#[inline(always)]
-pub(crate) unsafe fn qp_called<'a>(at: *mut ibv_qp) -> Result<&'a Object<Qp>, Errno> {
-    // SAFETY: as in `qp_at`.
-    unsafe { called::<Qp>(at.cast()) }
 }
 
 /// True if sends may be posted in that state.

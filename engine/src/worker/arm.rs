@@ -86,11 +86,12 @@ impl<P: Provider, H: Handler<P>> Armed<'_, P, H> {
         self.fds
     }
 
-    /// How long the wait may last, from the time at which the worker was armed. Then the device has
-    /// something to do by itself ([`Poller::look_again`]), or there may be credit for what waits to
-    /// be sent: a peer grants it by an RDMA WRITE, which wakes nobody. A worker that waits for
-    /// credit sleeps 50 µs at first, and up to 1 ms when none comes. `None`: as long as no
+    /// How long the wait may last, counted from when the worker was armed. `None`: until a
     /// descriptor is readable.
+    ///
+    /// The device sets a limit if it has something to do by itself ([`Poller::look_again`]). A
+    /// worker that waits for credit sets one too, because a peer grants credit by an RDMA WRITE,
+    /// which wakes nobody: 50 µs at first, and up to 1 ms while none comes.
     pub fn look_again(&self) -> Option<Duration> {
         self.look_again
     }

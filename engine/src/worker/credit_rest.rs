@@ -24,8 +24,8 @@ impl CreditRest {
         CreditRest { next: SHORTEST, sent: 0 }
     }
 
-    /// How long the worker may sleep now, after it has sent so many messages. If it has sent some
-    /// since the last sleep, credit came, and a new wait begins.
+    /// How long the worker may sleep now. `sent` counts the messages that it has sent so far. If
+    /// the count has changed since the last sleep, credit came, and a new wait begins.
     pub(super) fn next(&mut self, sent: u64) -> Duration {
         if core::mem::replace(&mut self.sent, sent) != sent {
             self.end();

@@ -32,7 +32,8 @@ struct Ring {
     claims: Vec<Option<Claim>>,
     /// Receives that they have prefetched, used or not.
     claimed: u32,
-    /// What the only domain tells; `None` with none or several.
+    /// What the only domain tells; `None` with none or several. It stands in `claims` too: here a
+    /// post finds it without a look at the list.
     only: Option<Used>,
     /// Raise an event when fewer than this many are left; 0 for none.
     limit: u32,

@@ -79,9 +79,9 @@ pub(crate) fn pull(
 ) -> Result<(), NotLent> {
     let map = link.remote_map.as_ref().ok_or(NotLent::Nowhere)?;
     let lent = map.borrow(peer, offer)?;
-    let is_far = link.lending.distance.is_far(lent.bytes);
     let answers = core::mem::take(&mut link.lending.lent);
-    match Copying::of(offer.length, answers, is_far) {
+    let distance = &mut link.lending.distance;
+    match Copying::of(offer.length, answers, || distance.is_far(lent.bytes)) {
         Copying::Plain => to.copy(lent.bytes),
         Copying::Own => own_and_copy(to, lent.bytes),
         Copying::Flush => {
