@@ -15,6 +15,12 @@ use crate::wr::{SendFlags, SendOp, Sge};
 /// A review of all peers takes this many calls of [`CreditReturns::review_some`].
 const REVIEW_CALLS: u32 = 256;
 
+/// A peer that has said goodbye is closed after this many reviews. A worker that spins reviews a
+/// peer within a million turns, and one that sleeps before each sleep. The connection manager is
+/// usually far quicker; but a process that ends does not repeat its request to disconnect, and the
+/// network may lose it.
+pub(super) const GOODBYE_REVIEWS: u32 = 8;
+
 impl<P: Provider> Peer<P> {
     /// Before the peer is told: how long its window is from now on.
     fn adjust_window(&mut self) -> Result<(), Breach> {
@@ -131,6 +137,12 @@ impl CreditReturns {
         let Some((peer, conduct)) = sender.peers.conduct(slot) else { return };
         if !peer.is_up() {
             return;
+        }
+        if peer.said_goodbye() {
+            conduct.goodbyes += 1;
+            if conduct.goodbyes == GOODBYE_REVIEWS {
+                sender.accounts.broken.add(slot);
+            }
         }
         match peer.review_credit(conduct) {
             Ok(true) => sender.accounts.credit_due.put(slot),

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::remote::RequestOp;
-use crate::worker::turn::LOOK_TURNS;
+use crate::worker::credit_return::GOODBYE_REVIEWS;
+use crate::worker::turn::{LOOK_TURNS, PUBLISH_TURNS};
 use crate::wr::SendOp;
 
 const COUNTED: Config = Config { recv_blocks: 160, peers: 16, window: 8, window_min: 8, ..CONFIG };
@@ -95,6 +96,41 @@ fn a_finished_peer_is_no_failure() {
         settle(&mut [&mut one, &mut two]);
         assert_in_order(two.worker.handler(), 3, 24);
         assert_eq!(two.worker.handler().down, [(back, DownReason::Finished)]);
+    }
+}
+
+/// A process that ends does not repeat its request to disconnect, and the network may lose that. The
+/// goodbye is enough, whether the worker spins or sleeps.
+#[test]
+fn a_goodbye_ends_a_peer_whose_disconnect_was_lost() {
+    const FEW: Config = Config { peers: 2, ..COUNTED };
+    for sleeps in [false, true] {
+        let (mut one, mut two) = (side(&FEW, false), side(&FEW, false));
+        let nums = connect(&mut one, &mut two);
+        let (peer, back) = (one.only_peer(), two.only_peer());
+        one.worker.outbox().send(peer, &payload(0, 24)).unwrap();
+        one.worker.outbox().finish(peer);
+        settle(&mut [&mut one, &mut two]);
+        assert_eq!(one.worker.handler().down, [(peer, DownReason::Closed)]);
+        let steps_of_a_review = if sleeps { 1 } else { u64::from(FEW.peers) * PUBLISH_TURNS };
+        // The queue pair drains after the last review.
+        let most = 2 * u64::from(GOODBYE_REVIEWS) * steps_of_a_review + 100;
+        let mut steps = 0;
+        while two.worker.handler().down.is_empty() && steps < most {
+            steps += 1;
+            match sleeps {
+                true => drop(two.worker.arm()),
+                false => drop(two.worker.turn()),
+            }
+        }
+        assert!(steps > u64::from(GOODBYE_REVIEWS) / 2, "it waits for the connection manager");
+        assert_eq!(two.worker.handler().down, [(back, DownReason::Finished)]);
+        assert_eq!(two.intake.next_closing(), Some(nums.1));
+        assert_in_order(two.worker.handler(), 1, 24);
+        // The next peer in its slot has not said goodbye.
+        connect(&mut one, &mut two);
+        (0..3).for_each(|_| drop(two.worker.arm()));
+        assert_eq!((two.worker.handler().down.len(), two.worker.peers()), (1, 1));
     }
 }
 
