@@ -6,7 +6,7 @@
 )]
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub const LINE: usize = 64;
 
 /// Prefetches a line for reading.
 #[inline(always)]

@@ -23,7 +23,7 @@ use arrayvec::ArrayVec;
 use std_alloc::boxed::Box;
 
 use crate::model::limits::SEND_SGE_MAX;
-use crate::prefetch;
+use crate::prefetch::{self, LINE};
 use crate::room::Room;
 use crate::sync::reads;
 use crate::wr::{Segmentation, SendFlags, SendOp, SendWr, Sge};
@@ -78,10 +78,23 @@ impl<'a> Source<'a> {
         Source { at, length: length.min(self.length - skip), ..self }
     }
 
+    /// The bytes without the last line that they touch.
+    pub(crate) fn but_last_line(self) -> Source<'a> {
+        let Some(last) = self.length.checked_sub(1) else { return self };
+        let in_line = self.at.addr().wrapping_add(last as usize) % LINE;
+        self.part(0, last.saturating_sub(in_line as u32))
+    }
+
     /// How many ticks of the processor's clock the load of the last byte takes; 0 if there is none,
-    /// or no such clock.
+    /// or no such clock. The first byte of its page, or of these bytes, is loaded before: a page
+    /// that is new to this process says nothing about the line.
     pub(crate) fn ticks_of_last(self) -> u64 {
         let Some(last) = self.length.checked_sub(1) else { return 0 };
+        let in_page = self.at.addr().wrapping_add(last as usize) % PAGE;
+        let first = (last as usize).saturating_sub(in_page);
+        reads(self.at.wrapping_add(first), 1);
+        // SAFETY: the byte is readable.
+        unsafe { self.at.add(first).read_volatile() };
         let start = prefetch::ticks();
         reads(self.at.wrapping_add(last as usize), 1);
         // SAFETY: the byte is readable.
@@ -96,6 +109,9 @@ impl<'a> Source<'a> {
         unsafe { prefetch::flush(self.at, self.length as usize) }
     }
 }
+
+/// Bytes of the smallest page.
+const PAGE: usize = 4096;
 
 /// Memory of another process that is mapped here to be read, and never written.
 pub struct ReadOnly {
@@ -345,4 +361,31 @@ impl Pieces {
 #[inline(always)]
 fn source<'a>(piece: Sge) -> Source<'a> {
     Source { at: piece.addr as *const u8, length: piece.length, life: PhantomData }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is left ends where the last line begins, or is nothing.
+    #[test]
+    fn the_last_line_is_the_one_of_the_last_byte() {
+        #[repr(align(64))]
+        struct Lines([u8; 4 * LINE]);
+        let lines = Lines([7; 4 * LINE]);
+        for (from, to, left) in [
+            (0, 4 * LINE, 3 * LINE),
+            (0, 3 * LINE + 1, 3 * LINE),
+            (0, 3 * LINE, 2 * LINE),
+            (70, 200, 192 - 70),
+            (70, 192, 128 - 70),
+            (70, 120, 0),
+            (64, 128, 0),
+            (70, 70, 0),
+        ] {
+            let bytes = Source::of(&lines.0[from..to]);
+            assert_eq!(bytes.but_last_line().length(), left as u32, "{from}..{to}");
+            assert_eq!(bytes.but_last_line().as_ptr(), bytes.as_ptr(), "{from}..{to}");
+        }
+    }
 }

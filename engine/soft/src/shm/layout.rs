@@ -41,11 +41,10 @@ use bitflags::bitflags;
 use doorbell_alloc::Mapping;
 use std_alloc::sync::Arc;
 
+pub(crate) use crate::prefetch::LINE;
 use crate::sync::{AtomicU32, AtomicU64, word};
 use crate::wr::SendFlags;
 
-/// Bytes of a cache line.
-pub(crate) const LINE: usize = 64;
 /// Bytes of ring data. A ring never touches a line beyond those it has needed.
 pub(crate) const AREA: u32 = 4 * SEGMENT;
 /// Bytes of the ring that a lap uses unless it needs more: 16 KiB stay in L1 of both cores.

@@ -86,7 +86,7 @@ pub(crate) fn pull(
         Copying::Own => own_and_copy(to, lent.bytes),
         Copying::Flush => {
             to.copy(lent.bytes);
-            lent.bytes.flush();
+            lent.bytes.but_last_line().flush();
         }
     }
     lent.check()
