@@ -77,13 +77,13 @@ impl<P: Provider> Buffer<P> {
         Buffer::over(device, memory, count, len)
     }
 
-    /// `count` buffers of `len` bytes each, cut from memory of your own, each from the next
-    /// multiple of 64 bytes on. They hold what is there, for example a copy of a file
+    /// `count` buffers of `len` bytes each, cut from memory of your own. Each begins at a multiple of
+    /// 64 bytes. They keep the bytes that the memory has, for example a copy of a file
     /// ([`Mapping::file`]).
     ///
     /// # Errors
-    /// `Invalid`: the memory is too short; or another process may map it, and could write to what
-    /// is lent here as a slice. The device's error for the region.
+    /// `Invalid`: the memory is too short, or another process may write what is lent here as a
+    /// slice. Otherwise the device's error for the region.
     pub fn over(
         device: &P,
         memory: Mapping,

@@ -165,8 +165,8 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
     /// maps memory otherwise. Workers that were added before keep theirs.
     ///
     /// # Errors
-    /// `Invalid`: the configuration; memory that is too short, or that another process may map. The
-    /// device's refusal.
+    /// `Invalid`: the configuration; memory that is too short, or that another process may write.
+    /// Otherwise the device's refusal.
     pub fn receive_into(&mut self, memory: Mapping) -> Result<(), CmError> {
         self.shared = Some(SharedRecv::new(&self.nic, memory, &self.config)?);
         Ok(())

@@ -1,10 +1,13 @@
-//! The datapath of Doorbell, `no_std` always: what a core does between two messages.
+//! The datapath of Doorbell: what a core does between two messages. Always `no_std`.
 //!
-//! - [`worker`]: the loop that polls, dispatches, posts, over any device of `doorbell-seam`;
-//! - [`rpc`] and [`large`]: calls and answers, and messages larger than a block, over it;
-//! - [`latency`] and [`metrics`]: how long calls took, and the counters as text for Prometheus.
+//! - [`worker`]: the loop that polls, dispatches and posts, over any device of `doorbell-seam`;
+//! - [`rpc`]: calls and answers over a worker's messages;
+//! - [`large`]: messages larger than a block;
+//! - [`latency`]: a histogram of times; [`metrics`]: counters as text for Prometheus.
 //!
-//! Set-up allocates (through the global allocator); after it the data plane does not.
+//! Set-up allocates, through the global allocator. After it the data plane does not.
+//!
+//! Numbers such as RC-1 name clauses of `cm/CLAUSES.md`, which lists the rules of verbs.
 
 #![no_std]
 

@@ -45,40 +45,41 @@ pub(super) const SENDS_LEAST: u32 = 4 * SEND_BATCH as u32;
 /// registered memory: less than the 8 MiB that many systems let a process lock without privileges
 /// (`ulimit -l`), which a NIC's memory counts against.
 ///
-/// **Windows.** Each peer may have as many messages under way as its window says. Every peer has
-/// `window_min` receives from the beginning to the end, which are set aside for `peers` peers when
-/// the queue is made: a worker admits all the peers it names. The receives beyond those are shared.
-/// A new peer also gets a quarter of the shared receives that nobody has. Peers that use their
-/// windows have equal parts, up to `window` each, whichever came first. A peer that falls idle
-/// loses its part when others are busy. With the defaults each of 256 peers has 2 receives, and 480
-/// are shared: each of 3 busy peers has a window of 128, each of 10 has 50, and each of 200 has 4.
+/// **Windows.** A peer's window is the number of messages that it may have under way. Each peer has
+/// `window_min` receives as long as it is connected. They are set aside for `peers` peers when the
+/// queue is made, so a worker admits all of them. The other receives are shared. A new peer also
+/// gets a quarter of the shared receives that nobody has, up to `window` in all. Peers that use
+/// their windows get equal shares, up to `window` each, whichever came first. A peer that falls
+/// idle loses its share when others are busy. With the defaults each of 256 peers has 2 receives,
+/// and 480 are shared: each of 3 busy peers has a window of 128, each of 10 has 50, and each of 200
+/// has 4.
 ///
-/// So any send may be refused, even if only one message is in flight. Try it again after a turn.
-/// A program that must find room for `n` messages at once sets `window_min` to `n + 1` at the
-/// receiving side. See [`Outbox::room`](super::Outbox::room).
+/// So any send may be refused, even if only one message is in flight: try it again after a turn. A
+/// program that needs room for `n` messages at once sets `window_min` to `n + 1` at the receiving
+/// side. See [`Outbox::room`](super::Outbox::room).
 ///
-/// **Caches.** Receives are used in turn, so messages that fill their blocks go through all of
-/// `recv_blocks`. If the blocks of both sides fit the last cache of the cores, messages are copied
-/// within that cache. On soft, half a round trip of 64 KiB took 1.7 µs with 4 MiB of receives, and
-/// 2.1 µs with 64 MiB; one of 1 MiB took 29 and 60 µs, and one way the rate was double.
+/// **Caches.** Receives are used in turn, so a stream of long messages writes all blocks one after
+/// the other. If the blocks of both sides fit into the last-level cache, messages are copied within
+/// it. On soft, half a round trip of 64 KiB took 1.7 µs with 4 MiB of receives, and 2.1 µs with 64
+/// MiB. One of 1 MiB took 29 and 60 µs, and the rate in one direction was double with 4 MiB.
 ///
-/// It is also slow to write memory again that another core has just read: each line must be taken
-/// back from that core's own cache. So on soft the send blocks are used in turn as well, and
-/// are best as large together as that cache, or twice as large: on cores with 1 MiB each, half a
-/// round trip of 16 and of 64 KiB was shortest with 2 MiB. A stream of messages of 16 and of 64 KiB
+/// Writing memory that another core has just read is slow too, because each line must be taken back
+/// from that core's private cache. So on soft the send blocks are used in turn as well. Their best
+/// total size is once or twice that of the private cache: on cores with 1 MiB each, half a round
+/// trip of 16 and of 64 KiB was shortest with 2 MiB. A stream of messages of 16 and of 64 KiB
 /// from 1 MiB of a program's own memory ([`Worker::adopt_own`](super::Worker::adopt_own)) was twice
 /// as fast as one from 512 KiB; with messages of 2 KiB, 64 KiB of memory was best.
 ///
 /// [`Config::builder`] chooses the numbers from what a program wants. With the feature `serde` a
-/// file can hold them: a field that is not there has its default, and one that does not exist is an
-/// error.
+/// file can hold them: a missing field has its default, and an unknown field is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct Config {
     /// The most peers of one worker at a time, 1 to 65 536. The receive queue sets receives aside
-    /// for this many in total, also if several workers share it; beyond that they admit peers as
-    /// long as receives are left. Default: 256, so that all memory stays below 8 MiB.
+    /// for this many peers in total, also if several workers share it. Workers that have more peers
+    /// together admit them as long as receives are left. Default: 256, so that all memory stays
+    /// below 8 MiB.
     pub peers: u32,
     /// Sends outstanding per peer: a power of two, 4 to 16 384. Default: 256.
     pub send_queue: u32,
@@ -98,39 +99,41 @@ pub struct Config {
     /// One of this many sends to a peer asks for a completion; at most half of `send_queue`.
     /// Default: 64.
     pub signal_every: u32,
-    /// Requests in flight over all peers, at least 256: the completion queue has room for them. If
-    /// the device's completion queues are too short for that, there are fewer.
-    /// Above half of it every post asks for a completion, so idle peers hold no more than half.
+    /// Sends and requests in flight over all peers, at least 256: the completion queue has room for
+    /// them. On a device with shorter completion queues fewer are in flight. From half of it on,
+    /// every post asks for a completion, so sends to idle peers never take more than half of it.
     /// Default: 16 384.
     pub sends: u32,
-    /// Turns that unsent messages may wait while every poll comes back full, so that batches grow
-    /// under load. After a short poll all are sent. Any number; 0 never waits. Default: 2.
+    /// Turns that unsent messages may wait while each poll returns as many completions as it can,
+    /// so that batches grow under load. After a poll with fewer, all are sent. Any number; with 0
+    /// they never wait. Default: 2.
     pub hold_turns: u32,
     /// Receives that go back to the shared queue in one post. Default: 32.
     pub refill: u32,
     /// The most receives of the shared queue that are promised to one peer, at most 65 535: the
-    /// messages it may have in flight. A word of credit goes to the peer for each half of its
-    /// window, so short windows cost more. 0 turns credits off: then peers that send too fast wait
-    /// for their devices' retries, and compete for the receives. Default: 128, half of a send
-    /// queue.
+    /// messages that the peer may have in flight. The peer gets an RDMA WRITE with new credit for
+    /// each half of its window, so short windows cost more. 0 turns credits off: then peers that
+    /// send too fast wait for their devices' retries, and compete for the receives. Default: 128,
+    /// half of a send queue.
     pub window: u32,
     /// Receives promised to each peer all the time, at least 2: one for a message and one for a
     /// reply. With `window_min` equal to `window` all windows keep their length. Default: 2.
     pub window_min: u32,
-    /// How often each receive may be promised, 1 to 65 536. With 1, every message finds a receive.
-    /// Larger numbers are for thousands of peers that are mostly idle: no peer takes more than its
-    /// window, but if too many send at once, some wait for their devices' retries, as without
-    /// credits. Default: 1.
+    /// How many times each receive may be promised, 1 to 65 536. With 1, every message finds a
+    /// receive. Larger numbers are for thousands of peers that are mostly idle: no peer takes more
+    /// than its window, but if too many send at once, some wait for their devices' retries, as
+    /// without credits. Default: 1.
     pub overcommit: u32,
-    /// Messages that a handler may keep beyond its call, at a time; at most 65 536. Default: 64.
+    /// Messages that a handler may keep at a time ([`Outbox::keep`](super::Outbox::keep)); at most
+    /// 65 536. Default: 64.
     pub keeps: u32,
     /// Requests with a token that may be pending at a time, over all peers; at most 65 536.
     /// Default: 64.
     pub requests: u32,
     /// Timers a handler may have set, at a time; at most 65 536. Default: 64.
     pub timers: u32,
-    /// Keys that other threads have submitted and that wait for the worker, at a time; at most 65
-    /// 536. Default: 64.
+    /// Keys of other threads ([`Handle::submit`](super::Handle::submit)) that wait for the worker
+    /// at a time; at most 65 536. Default: 64.
     pub work: u32,
     /// Receives for datagrams; 0: no datagrams. They are not shared with the peers. Default: 0.
     pub datagrams: u32,
@@ -144,11 +147,11 @@ pub struct Config {
     /// memory stay on the protection domain. False, or a device without them: everything is on the
     /// protection domain. Default: true.
     pub thread_domain: bool,
-    /// Turns that the end of a peer may take. Then a failed peer is abandoned although some of its
-    /// completions are missing, and one that is being finished is closed although it has not
-    /// acknowledged everything ([`Outbox::finish`](super::Outbox::finish), [`Worker::drain`]). 0 is
-    /// the next turn. Default: 2^24 (16 777 216), some tenths of a second of turns without a pause;
-    /// longer if the thread does other work between turns.
+    /// Turns that the end of a peer may take. After them a failed peer is abandoned although some
+    /// of its completions are missing, and a peer that is being finished is closed although it has
+    /// not acknowledged everything ([`Outbox::finish`](super::Outbox::finish), [`Worker::drain`]).
+    /// 0 is the next turn. Default: 2^24 (16 777 216). Turns without a pause take some tenths of a
+    /// second for that; a thread that does other work between turns takes longer.
     ///
     /// [`Worker::drain`]: super::Worker::drain
     pub drain_turns: u64,
@@ -158,15 +161,15 @@ pub struct Config {
 
 /// How a connection retries requests that get no answer. Both queue pairs are configured with it
 /// when the connection comes up. A lost packet costs one wait, and a peer that is gone costs all of
-/// them. Soft loses nothing and notices a peer's death otherwise, so only the first two fields
-/// matter there.
+/// them. Soft loses no packet and notices a peer's death by its socket, so only the first two
+/// fields matter there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct Retry {
-    /// The peer's wait between retries while this side has no receive posted: 0 to 31, a code of
-    /// the table in RC-1; 12 is 0.64 ms. Connection managers leave it at 0, which is 655 ms (QP-20,
-    /// QP-21). Default: 12.
+    /// How long the peer waits before it tries again because this side has no receive: 0 to 31, a
+    /// code of the table in RC-1; 12 is 0.64 ms. Connection managers leave it at 0, which is 655 ms
+    /// (QP-20, QP-21). Default: 12.
     pub rnr_timer: u8,
     /// The peer's retries for lack of a receive, 0 to 7; 7 is for ever. Default: 7.
     pub rnr_retry: u8,
@@ -179,8 +182,8 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// Gives a dead peer up after two seconds, and never a peer without receives, because those
-    /// come back.
+    /// Gives a dead peer up after two seconds. A peer without receives is never given up, because
+    /// its receives come back.
     pub const DEFAULT: Retry =
         Retry { rnr_timer: 12, rnr_retry: 7, ack_timeout: 16, retry_count: 7 };
 }

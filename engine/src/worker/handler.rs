@@ -1,4 +1,4 @@
-//! The trait that a user implements: the worker calls it for each thing that happens.
+//! The trait that a program implements: the worker calls it for each event.
 
 use super::datagrams::Datagram;
 use super::message::{DownReason, Message, PeerId, Verdict};
@@ -6,10 +6,10 @@ use super::outbox::Outbox;
 use crate::provider::Provider;
 use crate::wc::Status;
 
-/// What the worker calls. Everything runs on the worker's thread, to completion; nothing here
-/// should block.
+/// What a program does with messages and other events. The worker calls these methods on its own
+/// thread, and does nothing else until one returns: do not block in them.
 pub trait Handler<P: Provider> {
-    /// A message has come in. The verdict says what becomes of its block.
+    /// A message has come in. The verdict says what the worker does with its block.
     fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_, P>) -> Verdict;
 
     /// A datagram has come in; see [`Outbox::sender_of`] and [`Outbox::send_to`] for an
@@ -33,17 +33,18 @@ pub trait Handler<P: Provider> {
         let _ = (peer, out);
     }
 
-    /// A peer is gone. Called once for each peer that was up. Messages to it that it has not
-    /// answered may or may not have arrived. This call is the last chance to read messages of it
-    /// that you have kept: after it their tokens are invalid.
+    /// A peer is gone. Called once for each peer that was up. Messages to the peer that it has not
+    /// answered may or may not have arrived. Read messages of the peer that you have kept in this
+    /// call at the latest: after it their tokens are invalid.
     fn on_peer_down(&mut self, peer: PeerId, why: DownReason, out: &mut Outbox<'_, P>) {
         let _ = (peer, why, out);
     }
 
-    /// A request taken by [`Outbox::request`] is over: the bytes of its pieces are the handler's
-    /// again, and a READ has brought its bytes. Called once for each request, before its peer is
-    /// down. After an error ([`Status::Flushed`]: its peer failed) the peer may have carried it out
-    /// or not.
+    /// A request of [`Outbox::request`] is over: the bytes of its pieces are the handler's again,
+    /// and a READ has brought its bytes. Called once for each request, before
+    /// [`Handler::on_peer_down`] of its peer. `result` is an error if the request failed,
+    /// [`Status::Flushed`] if an earlier failure ended the connection. Then the peer may or may not
+    /// have carried it out.
     fn on_send_done(
         &mut self,
         peer: PeerId,
@@ -64,8 +65,8 @@ pub trait Handler<P: Provider> {
         let _ = (key, out);
     }
 
-    /// A turn found nothing to do. Keep it short: it delays the next message. This is the place to
-    /// try again what back-pressure has refused: the worker makes no call when there is room.
+    /// A turn found nothing to do. Return soon: this call delays the next message. Try sends again
+    /// here that were refused for back-pressure, because no call says that there is room.
     fn on_idle(&mut self, out: &mut Outbox<'_, P>) {
         let _ = out;
     }

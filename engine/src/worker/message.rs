@@ -5,9 +5,9 @@ use core::fmt;
 use super::breach::Breach;
 use crate::wc::Status;
 
-/// A peer: one connection of one worker. A reused number gets a new generation, and numbers are
-/// reused in turn. So an old `PeerId` names no new peer, until 65 536 later ones had its number.
-/// Valid only in the worker that gave it.
+/// A peer: one connection of one worker. Valid only in the worker that gave it. The id of a peer
+/// that is gone names no peer until its number was used for 65 536 later peers, because each use of
+/// a number is a new generation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PeerId {
     pub(super) slot: u32,
@@ -15,7 +15,8 @@ pub struct PeerId {
 }
 
 impl PeerId {
-    /// A small number, unique among the worker's present peers: an index for tables.
+    /// A number below `Config::peers`, unique among the worker's present peers: an index for
+    /// tables.
     pub fn index(self) -> usize {
         self.slot as usize
     }
@@ -48,9 +49,9 @@ impl Message<'_> {
         self.block.get(..self.length).unwrap_or_default()
     }
 
-    /// The whole block of the message, to write a reply in place, of any length up to the block's.
-    /// Behind the message it may hold bytes of older messages, also of other peers: write every
-    /// byte that you reply.
+    /// The whole block of the message, to write a reply in place. The reply may be as long as the
+    /// block. Behind the message the block may hold bytes of older messages, also of other peers:
+    /// write every byte that you send back.
     pub fn block(&mut self) -> &mut [u8] {
         self.block
     }
@@ -77,8 +78,8 @@ impl Message<'_> {
     }
 }
 
-/// A kept message. A name, not an owner: the worker has the block, and takes it home at the
-/// latest when its peer is gone. A token that was used, or whose peer is gone, names nothing.
+/// Names a kept message. The worker owns the block, and takes it back when its peer is gone at the
+/// latest. A token that was used, or whose peer is gone, names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token(
     // One number, so that a verdict fits two registers: 7 instructions a reply.
@@ -105,19 +106,20 @@ impl Token {
 pub enum Verdict {
     /// The block is free again.
     Done,
-    /// The block's first `len` bytes go back to the sender, without a copy: write the answer by
-    /// [`Message::block`] first, all `len` bytes of it, because the block may hold bytes of older
-    /// messages, also of other peers. A length beyond the block means the whole block. If the send
-    /// queue is full the reply waits; it is not lost. A
-    /// reply longer than the peer's blocks ends the connection ([`DownReason::ReplyTooLong`]).
-    /// After [`super::Outbox::finish_sending`] this means [`Verdict::Done`].
+    /// The block's first `len` bytes go back to the sender, without a copy. Write all of them
+    /// first, by [`Message::block`], because the block may hold bytes of older messages, also of
+    /// other peers. A length beyond the block means the whole block. If the send queue is full the
+    /// reply waits; it is not lost. A reply longer than the peer's blocks ends the connection
+    /// ([`DownReason::ReplyTooLong`]). After [`super::Outbox::finish_sending`] this means
+    /// [`Verdict::Done`].
     Reply {
-        /// Bytes.
+        /// Bytes of the reply.
         len: usize,
     },
-    /// It stays with the handler, which replies or gives it back later with this token of
-    /// [`super::Outbox::keep`]. With a token that was not given for this message, in this call,
-    /// this means [`Verdict::Done`].
+    /// The block stays with the handler, which later replies ([`super::Outbox::reply`]) or gives it
+    /// back ([`super::Outbox::give_back`]) with this token. The token must come from
+    /// [`super::Outbox::keep`] for this message, in this call; otherwise this means
+    /// [`Verdict::Done`].
     Keep(Token),
 }
 
@@ -127,10 +129,11 @@ pub enum DownReason {
     /// This side closed it: its handler, [`super::Worker::drain`], or the end of a `Runtime`.
     #[error("this side closed it")]
     Closed,
-    /// This side was ending it in order ([`super::Outbox::finish`], [`super::Worker::drain`], or
-    /// both sides had finished sending), and closed it because that took more than
-    /// `Config::drain_turns` turns: the peer did not take everything, or the handler did not answer
-    /// a message that it kept. What was accepted for the peer may not have arrived.
+    /// This side was ending the connection in order ([`super::Outbox::finish`],
+    /// [`super::Worker::drain`], or both sides had finished sending). That took more than
+    /// `Config::drain_turns` turns, so it closed the connection: the peer did not take everything,
+    /// or the handler did not answer a message that it kept. What was accepted for the peer may not
+    /// have arrived.
     #[error("its end took more than Config::drain_turns turns")]
     CutOff,
     /// The connection ended in order, in one of two ways:
@@ -143,7 +146,8 @@ pub enum DownReason {
     #[error("it ended in order")]
     Finished,
     /// The connection manager reports the end: the peer closed, or its process or worker ended. If
-    /// requests are under way by then, the failure of one of them may be seen first: `Failed`.
+    /// requests are under way then, one of them may fail before that is seen: the reason is then
+    /// [`DownReason::Failed`].
     #[error("the peer closed it, or its process or worker ended")]
     Disconnected,
     /// A request failed with this status. [`Status::RetryExceeded`] is a peer that does not answer:
@@ -158,7 +162,8 @@ pub enum DownReason {
          raise the peer's Config::block_bytes"
     )]
     ReplyTooLong,
-    /// The peer broke the rules of credit, and this side closed the connection. Other peers go on.
+    /// The peer broke the rules of credit, and this side closed the connection. Other peers are not
+    /// affected.
     #[error("the peer broke the rules of credit: {0}")]
     BrokeProtocol(Breach),
 }

@@ -1,4 +1,4 @@
-//! What a handler may do: send, close, ask for room.
+//! The calls that a handler may make: send, reply, request, close, ask for room.
 
 use super::core::Core;
 use super::datagrams::{Datagram, DestinationId};
@@ -14,11 +14,11 @@ use crate::provider::{AddressVector, Doorbell, Provider};
 use crate::remote::{RemoteError, RemoteMemory};
 use crate::wr::{Remote, SendFlags};
 
-/// What a handler may do. Its sends gather for each peer, and go out with one doorbell at the end
-/// of the turn, or sooner if [`SEND_BATCH`](super::SEND_BATCH) have gathered. On a device whose
-/// doorbell is a store, the first batch of messages that are sent one by one is smaller
-/// ([`STORE_BATCH`](super::STORE_BATCH)). After a poll that found few messages, the first send may
-/// ring at once.
+/// The calls that a handler may make. Sends are gathered for each peer, and go out with one
+/// doorbell at the end of the turn, or sooner if there are [`SEND_BATCH`](super::SEND_BATCH) of
+/// them. On a device whose doorbell is a store to memory, the first batch of messages that are sent
+/// one by one is smaller ([`STORE_BATCH`](super::STORE_BATCH)). After a poll that found few
+/// messages, the first send may ring at once.
 pub struct Outbox<'a, P: Provider> {
     pub(super) core: &'a mut Core<P>,
 }
@@ -78,8 +78,8 @@ impl<P: Provider> Outbox<'_, P> {
     }
 
     /// Posts a request: a send from registered memory without a copy, a READ, a WRITE or an atomic.
-    /// The worker calls [`super::Handler::on_send_done`] once for it, whatever happens, and after
-    /// this call has returned. Until then the bytes of its pieces belong to the device.
+    /// The worker calls [`super::Handler::on_send_done`] once for it, whatever happens, and never
+    /// before this call has returned. Until then the bytes of its pieces belong to the device.
     ///
     /// # Errors
     /// See [`SendError`]. Then nothing was posted, and `on_send_done` is not called.
@@ -99,7 +99,7 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.request(peer, request, SendFlags::UNORDERED)
     }
 
-    /// Whether the peer takes messages and requests, apart from room.
+    /// Whether the peer takes messages and requests, if there is room.
     pub(crate) fn accepts(&mut self, peer: PeerId) -> Result<(), SendError> {
         self.core.sender.peers.get(peer).ok_or(SendError::NotConnected)?.accepts()
     }
@@ -109,16 +109,17 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.turn
     }
 
-    /// Requests that have not ended.
+    /// Number of requests that have not ended.
     pub fn pending(&self) -> usize {
         self.core.sender.accounts.requests.pending()
     }
 
-    /// What to tell peers about some bytes of the worker's memory, so that they can read, write or
-    /// count there by themselves: see [`RemoteMemory`].
+    /// Describes bytes of the worker's memory for peers, so that they can READ, WRITE or do atomics
+    /// there: see [`RemoteMemory`].
     ///
     /// # Errors
-    /// `NoRights`: the region is not registered for peers. `OutOfBounds`.
+    /// `NoRights`: the region is not registered for peers. `OutOfBounds`: the piece is not in the
+    /// worker's memory.
     pub fn remote_memory(&self, piece: Piece) -> Result<RemoteMemory, RemoteError> {
         self.core.regions.remote_memory(piece)
     }
@@ -134,7 +135,8 @@ impl<P: Provider> Outbox<'_, P> {
     /// [`Config::requests`](super::Config::requests).
     ///
     /// # Errors
-    /// `InFlight`: a READ or an atomic that writes there has not ended. `OutOfBounds`.
+    /// `InFlight`: a READ or an atomic that writes there has not ended. `OutOfBounds`: the piece is
+    /// not in the worker's own memory.
     pub fn bytes(&self, piece: OwnPiece) -> Result<&[u8], LendError> {
         self.core.regions.lend(&self.core.sender.accounts.requests, piece.0)
     }
@@ -142,7 +144,8 @@ impl<P: Provider> Outbox<'_, P> {
     /// Lends bytes of the worker's own memory to write to them, as [`Outbox::bytes`] does.
     ///
     /// # Errors
-    /// `InFlight`: a request that reads or writes there has not ended. `OutOfBounds`.
+    /// `InFlight`: a request that reads or writes there has not ended. `OutOfBounds`: the piece is
+    /// not in the worker's own memory.
     pub fn bytes_mut(&mut self, piece: OwnPiece) -> Result<&mut [u8], LendError> {
         self.core.regions.lend_mut(&self.core.sender.accounts.requests, piece.0)
     }
@@ -150,7 +153,7 @@ impl<P: Provider> Outbox<'_, P> {
     /// Copies bytes into the worker's memory. A request in flight may see a part of them.
     ///
     /// # Errors
-    /// `OutOfBounds`.
+    /// `OutOfBounds`: they do not fit into the region.
     pub fn copy_in(
         &mut self,
         region: RegionId,
@@ -164,7 +167,7 @@ impl<P: Provider> Outbox<'_, P> {
     /// them.
     ///
     /// # Errors
-    /// `OutOfBounds`.
+    /// `OutOfBounds`: the region is shorter.
     pub fn copy_out(
         &self,
         region: RegionId,
@@ -174,9 +177,9 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.regions.copy_out(region, offset, bytes)
     }
 
-    /// A token for the message in hand. Return it in [`super::Verdict::Keep`]: then the block stays
-    /// until the token is used up or the peer is gone. `None`: `Config::keeps` messages are
-    /// kept already. While a message is kept, its sender has one receive less here.
+    /// A token to keep this message. Return it in [`super::Verdict::Keep`]: then the block stays
+    /// until the token is used up or the peer is gone. `None`: `Config::keeps` messages are kept
+    /// already. Each kept message takes one receive from its sender's window.
     pub fn keep(&mut self, message: &Message<'_>) -> Option<Token> {
         self.core.ask_keep(message)
     }
@@ -190,8 +193,8 @@ impl<P: Provider> Outbox<'_, P> {
     /// does; the token is used up.
     ///
     /// # Errors
-    /// `NotConnected`: the token was used, or its peer is gone. `TooLongForPeer`,
-    /// `FinishedSending`: the token still names the message.
+    /// `NotConnected`: the token was used, or its peer is gone. After `TooLongForPeer` and
+    /// `FinishedSending` the token still names the message.
     pub fn reply(&mut self, token: Token, len: usize) -> Result<(), SendError> {
         self.core.reply_kept(token, len)
     }
@@ -202,7 +205,7 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.give_back(token)
     }
 
-    /// Messages that may still be kept.
+    /// Number of messages that may still be kept.
     pub fn keep_room(&self) -> usize {
         self.core.kept.room()
     }
@@ -216,9 +219,9 @@ impl<P: Provider> Outbox<'_, P> {
     /// Sets a timer: the first [`super::Worker::advance`] to `at` or later calls
     /// [`super::Handler::on_timer`] with `key`, once. `None`: `Config::timers` are set already.
     ///
-    /// `at` is a time of the clock that [`Outbox::now`] shows, and no duration. A `Runtime`,
-    /// `run_sleeping` and [`Worker::run_by`](super::Worker::run_by) advance the clock; without them
-    /// or an `advance` of your own, timers never fire.
+    /// `at` is a point in time on the clock of [`Outbox::now`], not a duration. `Runtime`,
+    /// `run_sleeping` and [`Worker::run_by`](super::Worker::run_by) advance that clock. Without
+    /// them or calls of `advance`, timers never fire.
     pub fn set_timer(&mut self, at: u64, key: u64) -> Option<TimerId> {
         self.core.timers.set(at, key)
     }
@@ -228,9 +231,10 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.timers.cancel(timer)
     }
 
-    /// Resolves a destination of datagrams: a UD queue pair or a multicast group (with
-    /// [`crate::wr::MULTICAST_QPN`]), and the queue key that it requires. Resolve each destination
-    /// once and keep its name: this call allocates, and on some devices it makes a system call.
+    /// Resolves a destination of datagrams: a UD queue pair, or a multicast group (with
+    /// [`crate::wr::MULTICAST_QPN`] for `qp`), and the queue key that it requires. Resolve each
+    /// destination once and keep its id: this call allocates, and on some devices makes a system
+    /// call.
     ///
     /// # Errors
     /// `NoMemory`: `Config::destinations` are in use. Otherwise the device's answer to the address.
@@ -267,7 +271,8 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.datagrams.send(to, imm, bytes, &mut self.core.sender.accounts)
     }
 
-    /// The sender's address, for [`Outbox::resolve`]; its queue pair is [`Datagram::source_qp`].
+    /// The address of a datagram's sender, for [`Outbox::resolve`]; its queue pair is
+    /// [`Datagram::source_qp`].
     ///
     /// # Errors
     /// `Invalid`: the datagram came without its header.
@@ -275,14 +280,14 @@ impl<P: Provider> Outbox<'_, P> {
         self.core.datagrams.sender_of(datagram)
     }
 
-    /// Messages that may be sent to that peer now: the send queue has slots and the peer has
-    /// promised receives. 0 for a peer that is gone.
+    /// Number of messages that may be sent to that peer now: the send queue has slots for them, and
+    /// the peer has promised receives. 0 for a peer that is gone.
     ///
     /// When the peer has taken everything, there is room for at least its
-    /// [`Config::window_min`](super::Config::window_min) - 1. For more, the peer's share of the
-    /// receives counts: a program that asks for room and sends nothing gets that share as a busy
-    /// one does. If other peers are busy the share may stay less than what there was room for when
-    /// the peer came up.
+    /// [`Config::window_min`](super::Config::window_min) - 1. Room for more is this side's share of
+    /// the peer's receives. A program that asks for room and sends nothing gets a share as a busy
+    /// one does. While other peers are busy, the share may stay smaller than it was when the peer
+    /// came up.
     pub fn room(&mut self, peer: PeerId) -> u32 {
         self.core.sender.room(peer)
     }
@@ -298,8 +303,8 @@ impl<P: Provider> Outbox<'_, P> {
         core::iter::successors(self.next_peer(None), |peer| self.next_peer(Some(*peer)))
     }
 
-    /// The first peer that is up, or the next one after another: to send while going through them,
-    /// which the iterator [`Outbox::peers`] does not allow.
+    /// The first peer that is up, or with `Some(peer)` the next one after it. With this a handler
+    /// can send in a loop over the peers, which the iterator [`Outbox::peers`] does not allow.
     pub fn next_peer(&self, after: Option<PeerId>) -> Option<PeerId> {
         self.core.sender.peers.up_from(after.map_or(0, |peer| peer.slot.saturating_add(1)))
     }
@@ -310,20 +315,20 @@ impl<P: Provider> Outbox<'_, P> {
     }
 
     /// Finishes sending to a peer, and still takes its messages, as `shutdown(SHUT_WR)` of a socket
-    /// does. Everything that was accepted for the peer goes out first, and then the word that there
+    /// does. Everything that was accepted for the peer goes out first, and then a note that there
     /// is no more. The peer's handler gets [`super::Handler::on_finished_sending`] behind the last
     /// message, and may go on sending and answering. When it has finished sending too, the
     /// connection ends, and [`super::Handler::on_peer_down`] says
     /// [`Finished`](super::DownReason::Finished) on both sides. If that takes longer than
-    /// `Config::drain_turns` turns, this side closes the connection, and its handler hears
+    /// `Config::drain_turns` turns, this side closes the connection, and its handler gets
     /// [`CutOff`](super::DownReason::CutOff) unless all its own sends are acknowledged, or the peer
     /// has said goodbye.
     ///
     /// From now on sends, requests (READs and WRITEs too) and replies to this peer are refused with
     /// [`SendError::FinishedSending`], and a verdict of `Reply` counts as `Done`. Nothing bounds
     /// how long the peer goes on; [`Outbox::finish`], [`Outbox::close`] and
-    /// [`Worker::drain`](super::Worker::drain) work as before. A peer that is no worker is not
-    /// told.
+    /// [`Worker::drain`](super::Worker::drain) work as before. A plain
+    /// RDMA program is not told.
     ///
     /// ```
     /// use doorbell_engine::worker::{Handler, Message, Outbox, PeerId, Verdict};
@@ -353,9 +358,9 @@ impl<P: Provider> Outbox<'_, P> {
     /// messages of that peer are accepted; other sends and requests get `NotConnected`. It does not
     /// wait for messages that the handler keeps ([`Outbox::keep`]): answer them first. This side's
     /// handler then gets [`super::Handler::on_peer_down`] with `Closed`. After
-    /// `Config::drain_turns` turns it closes the connection anyway, and the handler gets `CutOff`;
-    /// requests that have not ended by then end before that with an error, usually
-    /// [`Status::Flushed`](crate::wc::Status::Flushed).
+    /// `Config::drain_turns` turns it closes the connection anyway. Requests that have not ended by
+    /// then end with an error, usually [`Status::Flushed`](crate::wc::Status::Flushed), and after
+    /// that the handler gets `CutOff`.
     pub fn finish(&mut self, peer: PeerId) {
         self.core.finish(peer);
     }

@@ -79,8 +79,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// worker allocates everything it will ever need here.
     ///
     /// # Errors
-    /// `Invalid`: the configuration, or memory that is too short or that another process may map.
-    /// The device's refusal.
+    /// `Invalid`: the configuration, or memory that is too short or that another process may write.
+    /// Otherwise the device's refusal.
     pub fn new(
         nic: &P,
         shared: &SharedRecv<P>,
@@ -187,8 +187,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         self.core.regions.adopt(region)
     }
 
-    /// Registers memory for this worker's requests alone, so that no peer may read or write it,
-    /// and takes it in. Requests send and write from there and read into it without a copy, and
+    /// Registers memory for this worker's requests alone, so that no peer may read or write it.
+    /// Requests send and write from there and read into it without a copy, and
     /// [`Outbox::bytes`] and [`Outbox::bytes_mut`] lend its bytes as plain slices. It stays until
     /// the worker is gone.
     ///
@@ -197,7 +197,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     /// a core's own cache, 1 MiB or so: see **Caches** at [`Config`].
     ///
     /// # Errors
-    /// `Invalid`: another process may map the memory. The device's refusal.
+    /// `Invalid`: another process may write the memory. Otherwise the device's refusal.
     pub fn adopt_own(&mut self, nic: &P, memory: Mapping) -> Result<OwnRegion, SetupError> {
         self.core.regions.adopt_own(nic, memory)
     }

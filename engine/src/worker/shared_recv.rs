@@ -21,8 +21,8 @@ use crate::wr::{RecvWr, Sge};
 /// A shared receive queue with its memory. Clones are handles to the same queue. The memory goes
 /// with the last handle and the last worker on it.
 ///
-/// Several workers may share it. A worker that is dropped posts all receives again that it has,
-/// also if a handler's panic unwinds its thread, so the others can use them.
+/// Several workers may share it. A worker that is dropped, also because its handler panics, posts
+/// all receives again that it has, so the others can use them.
 pub struct SharedRecv<P: Provider> {
     inner: Arc<Inner<P>>,
     blocks: Blocks,
@@ -65,8 +65,9 @@ impl<P: Provider> SharedRecv<P> {
     /// a file. Messages arrive there, and handlers borrow them there.
     ///
     /// # Errors
-    /// `Invalid`: memory that is too short, or that another process may map: it could write to what
-    /// a handler has borrowed. The device's refusal.
+    /// `Invalid`: the configuration; memory that is too short, or that another process may write
+    /// ([`MapReport::shared`](doorbell_alloc::MapReport::shared)), also while a handler borrows it.
+    /// Otherwise the device's refusal.
     pub fn new(nic: &P, memory: Mapping, config: &Config) -> Result<Self, SetupError> {
         config.check()?;
         check_memory("receive", &memory, config.recv_bytes())?;

@@ -73,7 +73,7 @@
 //! # Messages into memory of your own
 //!
 //! Messages arrive in the memory that you choose, and the handler borrows them there: huge pages,
-//! a buffer of the program, or a copy of a file. Memory that another process may map is refused,
+//! a buffer of the program, or a copy of a file. Memory that another process may write is refused,
 //! because the handler gets plain slices.
 //!
 //! ```

@@ -162,7 +162,7 @@ fn a_failed_request_gives_its_bytes_back() {
 }
 
 /// Checks at run time what the types cannot: a region that peers may write to, and memory that
-/// another process may map, are refused.
+/// another process may write, are refused.
 #[test]
 fn only_own_memory_is_lent() {
     let mut pair = Pair::new();
