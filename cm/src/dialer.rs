@@ -15,10 +15,10 @@ use crate::redial::{Backoff, Kept};
 use crate::stop::Stop;
 use crate::trace;
 
-/// Connects workers to listeners, and looks after the connections. When it is dropped, its
-/// connections end, as those of a [`crate::Listener`] do. The end of a peer is noticed even if
-/// nobody steps the dialer. Its descriptor is readable when [`Dialer::step`] has an event to
-/// handle.
+/// Connects workers to listeners, and handles the events of these connections. When it is dropped,
+/// its connections end, as those of a [`crate::Listener`] do. Its descriptor is readable when
+/// [`Dialer::step`] has an event to handle. Even if nobody steps it, the worker notices the end of
+/// a peer.
 pub struct Dialer<F: Fabric> {
     connections: Connections<F>,
     dials: Vec<Dial<F>>,
@@ -82,19 +82,20 @@ impl<F: Fabric> Dialer<F> {
         self.connections.query_qps()
     }
 
-    /// Number of connections now.
+    /// Number of present connections.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// Connects a worker to `addr`, within `limit`. After this returns, the worker's next turn
-    /// tells its handler of the peer. The worker may turn meanwhile, but need not. Dropping the
-    /// handle leaves the connection up.
+    /// Connects a worker to `addr`, and waits for that up to `limit`. The worker need not turn
+    /// meanwhile; its handler learns of the peer in a later turn. If the handle is dropped, the
+    /// connection stays up.
     ///
     /// # Errors
-    /// `Refused`: nobody listens, or the peer rejected the request, with its reason
-    /// ([`Dialer::last_refusal`]); `TimedOut`; an address that this device cannot reach; no room at
-    /// this side. `Reset`: the worker has ended, or drains.
+    /// `Refused`: nobody listens, or the peer rejected the request ([`Dialer::last_refusal`] has
+    /// its reason). `TimedOut`: it was not up after `limit`. `NoMemory`: this worker has no slot or
+    /// no receives for one more peer. `Reset`: the worker has ended, or drains. Otherwise the
+    /// device's error, such as for an address that it cannot reach.
     pub fn dial(
         &mut self,
         addr: SocketAddr,
@@ -104,8 +105,8 @@ impl<F: Fabric> Dialer<F> {
         self.dial_with(addr, &[], intake, limit)
     }
 
-    /// [`Dialer::dial`] with up to 32 bytes for the peer's program, such as a name or a shared
-    /// secret: it sees them before it accepts ([`crate::Listener::on_request`]), and when the
+    /// As [`Dialer::dial`], with up to 32 bytes for the peer's program, such as a name or a shared
+    /// secret. It sees them before it accepts ([`crate::Listener::on_request`]), and when the
     /// connection is up.
     ///
     /// # Errors
@@ -139,8 +140,8 @@ impl<F: Fabric> Dialer<F> {
         }
     }
 
-    /// Begins to connect a worker to `addr`, and returns at once. Steps carry it on, and the handle
-    /// tells the outcome, `limit` from now at the latest: [`PeerState::Up`], or
+    /// Begins to connect a worker to `addr`, and returns at once. Calls of [`Dialer::step`] do the
+    /// rest. After `limit` at the latest the handle shows the outcome: [`PeerState::Up`], or
     /// [`PeerState::Ended`] with an error as of [`Dialer::dial`]. `data`: up to 32 bytes for the
     /// peer's program.
     ///
@@ -176,14 +177,14 @@ impl<F: Fabric> Dialer<F> {
         Ok(())
     }
 
-    /// Keeps a worker connected to `addr`: [`Dialer::step`] dials it, and dials again whenever the
-    /// connection ends or cannot be made, after the waits that `backoff` gives. The handler sees
-    /// each connection as a new peer. [`PeerHandle::end`] stops it.
+    /// Keeps a worker connected to `addr`. [`Dialer::step`] dials, and dials again whenever the
+    /// connection ends or cannot be made, after the waits of `backoff`. The handler sees each
+    /// connection as a new peer. [`PeerHandle::end`] ends this.
     pub fn keep(&mut self, addr: SocketAddr, intake: &Intake<F>, backoff: Backoff) -> PeerHandle {
         self.keep_always(addr, PeerData::default(), intake, backoff)
     }
 
-    /// [`Dialer::keep`] with up to 32 bytes for the peer's program, each time it is dialed.
+    /// As [`Dialer::keep`], with up to 32 bytes for the peer's program each time it is dialed.
     ///
     /// # Errors
     /// `Invalid`: more than 32 bytes.
@@ -214,7 +215,7 @@ impl<F: Fabric> Dialer<F> {
         self.refusal.as_ref()
     }
 
-    /// The kept connections that were given up, with the reason, by address.
+    /// The addresses of kept connections that were given up, with the reason.
     pub fn given_up<'a>(&'a self) -> impl Iterator<Item = (SocketAddr, &'a CmError)> {
         let error = |kept: &'a Kept<F>| kept.given_up().map(|error| (kept.handle.addr(), error));
         self.kept.iter().filter_map(error)
@@ -322,9 +323,9 @@ impl<F: Fabric> Dialer<F> {
         }
     }
 
-    /// When [`Dialer::step`] should be called, even if its descriptor is not readable by then: for
-    /// dials, for kept connections, and for what workers and handles have asked. `None`: only an
-    /// event can bring it something to do.
+    /// When to call [`Dialer::step`] even if the descriptor is not readable: for dials, for kept
+    /// connections, and for ends that workers and handles ask for. `None`: wait for the descriptor
+    /// alone.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.due().into_iter().chain(self.connections.next_deadline()).min()
     }
@@ -336,8 +337,8 @@ impl<F: Fabric> Dialer<F> {
     }
 
     /// One step: begins to dial the kept connections that are due, then waits up to `limit` for an
-    /// event and handles it. With a limit of zero it does not wait. True if there was an event;
-    /// there may be another.
+    /// event and handles it. With a limit of zero it does not wait. True: there was an event, and
+    /// there may be more.
     ///
     /// # Errors
     /// The connection manager's error.

@@ -7,8 +7,11 @@
 //! Everything is generic over a [`Fabric`]: a device with its connection manager. [`Device`]
 //! chooses one at run time.
 //!
-//! The files below are grouped: the device; Layer 0 with ids and queue pairs, memory, queues;
-//! Layer 1 with connections and the run of a program; what others see of it.
+//! Numbers such as CM-13 name clauses of `cm/CLAUSES.md`, which lists the rules of verbs and of the
+//! connection manager.
+//!
+//! The files below are grouped: the device; ids and queue pairs, memory and queues (Layer 0);
+//! connections and the run of a program (Layer 1); metrics and traces.
 
 mod device;
 mod error;

@@ -27,14 +27,13 @@ pub struct RefusedRequest {
     pub error: Option<CmError>,
 }
 
-/// Accepts connections and deals them out to workers in turn. When it is dropped, its connections
-/// end: peers and workers are told, and the workers' handlers see
-/// [`DownReason::Disconnected`](doorbell_engine::worker::DownReason::Disconnected). To let the
-/// peers have what was accepted for them, drain the workers first.
+/// Accepts connections and gives them to workers in turn. When it is dropped, its connections end:
+/// peers and workers are told, and the workers' handlers see
+/// [`DownReason::Disconnected`](doorbell_engine::worker::DownReason::Disconnected). So that peers
+/// get everything that was accepted for them, drain the workers first.
 ///
-/// A listener must be stepped for connections to be made; its descriptor is readable when
-/// [`Listener::step`] has an event to handle. If nobody steps, the worker
-/// notices the end of a peer: see
+/// To make connections, call [`Listener::step`] when the listener's descriptor is readable, or
+/// [`Listener::run`]. Even if nobody steps it, the worker notices the end of a peer: see
 /// [`Watch`](doorbell_engine::worker::Watch).
 pub struct Listener<F: Fabric> {
     // Before the connections: a listener that is gone raises no more events on their channel.
@@ -86,14 +85,14 @@ impl<F: Fabric> Listener<F> {
     /// Adds a worker to those that get connections, at any time. One that drains
     /// ([`Worker::drain`](doorbell_engine::worker::Worker::drain)) gets no more. When a worker is
     /// dropped, the listener ends its connections, forgets it, and counts it in
-    /// [`Listener::lost_workers`]. Without a worker the listener refuses each request, for
-    /// [`RefusalReason::NoWorker`], until it is fed again.
+    /// [`Listener::lost_workers`]. While it has no worker, the listener refuses each request
+    /// ([`RefusalReason::NoWorker`]).
     pub fn feed(&mut self, intake: Intake<F>) {
         self.intakes.push(intake);
     }
 
-    /// The worker gets no more connections. It keeps those it has, and this listener looks after
-    /// them. False: it was not fed.
+    /// The worker gets no more connections of this listener. It keeps those it has, and the
+    /// listener still handles their events. False: the worker was not fed.
     pub fn remove(&mut self, intake: &Intake<F>) -> bool {
         let before = self.intakes.len();
         self.intakes.retain(|known| !known.is_same(intake));
@@ -105,20 +104,21 @@ impl<F: Fabric> Listener<F> {
         self.intakes.iter().filter(|intake| intake.is_open()).count()
     }
 
-    /// Number of workers that were fed and have ended, as of the last step.
+    /// Number of fed workers that had ended at the last step.
     pub fn lost_workers(&self) -> u64 {
         self.lost
     }
 
-    /// Lets the program decide about each request before it is accepted: whether it knows the peer
-    /// or its shared secret, and which worker gets the connection. Damaged requests, and those of
-    /// other versions, are refused without asking. Called on the thread that steps the listener;
-    /// without it every request is accepted. The program sees the peer's bytes again in
+    /// Lets the program decide about each request: whether to accept it, by the peer's address or a
+    /// shared secret, and which worker gets the connection. `decide` is called on the thread that
+    /// steps the listener, but not for damaged requests and those of other versions, which are
+    /// refused. Without `on_request` every request is accepted. The program sees the peer's bytes
+    /// again in
     /// [`Handler::on_peer_up`](doorbell_engine::worker::Handler::on_peer_up), by
     /// [`Outbox::peer_info`](doorbell_engine::worker::Outbox::peer_info).
     ///
-    /// Private data goes over the wire in the clear: a secret in it keeps out strangers, not those
-    /// who can read the wire.
+    /// Private data is not encrypted: a secret in it keeps out strangers, but nobody who can read
+    /// the wire.
     pub fn on_request(
         &mut self,
         decide: impl FnMut(&ConnectRequest<'_>) -> Answer<F> + Send + 'static,
@@ -132,7 +132,7 @@ impl<F: Fabric> Listener<F> {
         self.connections.query_qps()
     }
 
-    /// Number of connections now.
+    /// Number of present connections.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
@@ -152,19 +152,19 @@ impl<F: Fabric> Listener<F> {
         self.refused.get(reason as usize).copied().unwrap_or(0)
     }
 
-    /// The last refused request.
+    /// The last request that was refused, and why.
     pub fn last_refusal(&self) -> Option<&RefusedRequest> {
         self.last_refusal.as_ref()
     }
 
-    /// The time of the next [`Listener::step`], for connections that workers want closed: call it
-    /// then, even if the descriptor is not readable. `None`: only an event can bring it work.
+    /// When to call [`Listener::step`] even if the descriptor is not readable, because workers may
+    /// want connections closed. `None`: wait for the descriptor alone.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.connections.next_deadline()
     }
 
     /// One step: waits up to `limit` for an event and handles it. With a limit of zero it does not
-    /// wait. True if there was an event, and there may be another.
+    /// wait. True: there was an event, and there may be more.
     ///
     /// # Errors
     /// The connection manager's error. The failure of one connection is not an error.

@@ -63,9 +63,9 @@ impl PeerHandle {
         self.now().state
     }
 
-    /// Its name in the worker, for sends; from shortly before [`Handler::on_peer_up`] to the end of
-    /// `on_peer_down`. A kept connection gets another one each time it comes up. Takes a lock, so
-    /// do not ask for each message.
+    /// Its id in the worker, for sends: from shortly before [`Handler::on_peer_up`] to the end of
+    /// `on_peer_down`. A kept connection gets another id each time it comes up. This call takes a
+    /// lock, so do not make it for each message.
     ///
     /// [`Handler::on_peer_up`]: doorbell_engine::worker::Handler::on_peer_up
     pub fn peer(&self) -> Option<PeerId> {

@@ -43,9 +43,9 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// What a worker does while it finds nothing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
-    /// It turns on. For a worker with a core of its own: it shares that core with nobody.
+    /// It keeps turning. For a worker that has a core to itself.
     Spin,
-    /// After some microseconds it lets other threads of its core run between turns.
+    /// After some microseconds without work it lets other threads of its core run between turns.
     Yield,
     /// After this many turns in a row, of some ten nanoseconds each, it sleeps until there is work:
     /// see [`run_sleeping`]. Waking takes some microseconds.
@@ -57,8 +57,8 @@ pub enum Idle {
 
 /// Owns a program's workers and runs them, each on a thread of its own, with the control plane on
 /// the thread that calls [`Runtime::run`]. Nothing runs before that call, so a failure of set-up
-/// leaves nothing behind. The first failure while it runs (of the control plane, of a dial, or a
-/// panic of a handler) stops everything and is returned.
+/// leaves nothing behind. While it runs, the first failure of the control plane or a dial, or the
+/// first panic of a handler, stops everything and is returned.
 ///
 /// ```
 /// use doorbell_cm::Runtime;
@@ -137,15 +137,14 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
         }
     }
 
-    /// Adds a worker with this handler, and returns it for further set-up. One runtime has one type
-    /// of handler: workers with different tasks are variants of an enum that is a handler, or have
-    /// a runtime of their own. All workers added so
-    /// share one receive queue of [`Config::recv_blocks`] blocks; the memory is in huge pages where
-    /// the machine has some.
+    /// Adds a worker with this handler, and returns it for further set-up. All handlers of a
+    /// runtime have one type. For workers with different tasks, make that type an enum, or use
+    /// several runtimes. All workers that this call adds share one receive queue of
+    /// [`Config::recv_blocks`] blocks. Their memory is in huge pages if the machine has them free.
     ///
     /// # Errors
-    /// `NoMemory`: memory, or receives of the shared queue for one more worker. `Invalid`: the
-    /// configuration.
+    /// `NoMemory`: the system has too little memory, or the shared queue too few receives for one
+    /// more worker. `Invalid`: the configuration.
     pub fn add(&mut self, handler: H) -> Result<&mut Worker<F, H>, CmError> {
         self.config.check()?;
         let shared = match &self.shared {
@@ -191,9 +190,10 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
         &self.intakes
     }
 
-    /// Pins the workers to cores: the first worker to the first core, and so on. Workers without a
-    /// core run where the system puts them, and cores beyond the workers stay unused. A core that
-    /// the program may not use, or that two workers would spin on, is an error of [`Runtime::run`].
+    /// Pins the workers to cores: the first worker to the first core, and so on. If there are more
+    /// workers than cores, the system places the others; if there are more cores, the others stay
+    /// unused. [`Runtime::run`] fails for a core that the program may not use, or that two workers
+    /// would spin on.
     pub fn on_cores(&mut self, cores: impl IntoIterator<Item = usize>) {
         self.cores = cores.into_iter().collect();
     }
@@ -204,9 +204,10 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
         self.idle = Some(idle);
     }
 
-    /// How long the workers take at the end, at most, to send what was accepted and to close each
-    /// connection with a goodbye ([`Worker::drain`]). What is left then is closed at once, and a
-    /// peer that takes longer than [`Config::drain_turns`] is closed before. Default: one second.
+    /// The longest time that the workers take at the end to send what was accepted and to end each
+    /// connection in order ([`Worker::drain`]). Connections that are left then are closed at once,
+    /// and a peer that takes longer than [`Config::drain_turns`] turns is closed before. Default:
+    /// one second.
     pub fn drain_within(&mut self, limit: Duration) {
         self.drain = limit;
     }
@@ -224,16 +225,16 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
         Ok(bound)
     }
 
-    /// Adds a listener that the caller made, such as one with [`Listener::on_request`]. The runtime
-    /// feeds all of its workers to it.
+    /// Adds a listener that the caller made, such as one with [`Listener::on_request`]. All workers
+    /// of the runtime take its connections.
     pub fn add_listener(&mut self, listener: Listener<F>) {
         self.listeners.push(listener);
     }
 
-    /// Connects a worker to `addr` when the runtime runs: the first call is for the first worker,
-    /// and so on in turn. If that takes longer than 20 s or fails, the runtime ends with the error.
-    /// A connection that ends later does not end the runtime: [`Handler::on_peer_down`] decides.
-    /// [`Runtime::keep`] dials again.
+    /// Connects a worker to `addr` when the runtime runs. The first call is for the first worker,
+    /// and so on in turn. If the connection is not up after 20 s, or fails, the runtime ends with
+    /// the error. A connection that ends later does not end the runtime: the handler learns of it
+    /// ([`Handler::on_peer_down`]) and may end it. [`Runtime::keep`] dials again.
     ///
     /// # Errors
     /// A name that has no address.
@@ -254,9 +255,9 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
         self.add_dial(addr, Some(backoff))
     }
 
-    /// The dialer, for connections with private data of their own: dial and keep them with an
-    /// intake of [`Runtime::intakes`]. The runtime steps it, and ends with the error if a kept
-    /// connection is given up.
+    /// The dialer, for connections that send bytes of the program with the request
+    /// ([`Dialer::keep_with`]). Use it with an intake of [`Runtime::intakes`]. The runtime steps
+    /// the dialer, and ends with the error if a kept connection is given up.
     ///
     /// # Errors
     /// The system's limit on open files.
@@ -277,7 +278,7 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
         Ok(())
     }
 
-    /// A handle that ends the runtime, for handlers and other threads.
+    /// A handle by which handlers and other threads end the runtime.
     pub fn stopper(&self) -> Stop {
         self.stop.clone()
     }
@@ -297,8 +298,8 @@ impl<F: Fabric, H: Handler<F>> Runtime<F, H> {
     }
 
     /// Shows the metrics of this process to `doorbell-top` and to other processes of this user: see
-    /// [`Export`]. The control plane serves them. The workers have their numbers as names, the
-    /// listeners their addresses. A dialer is shown only in a program that does not listen.
+    /// [`Export`]. The control plane serves them. Workers are named by their number, listeners by
+    /// their address. A dialer is shown only in a program that does not listen.
     ///
     /// # Errors
     /// `AddrInUse`: the process exports its metrics already.

@@ -3,9 +3,9 @@
 //! | module | has examples of |
 //! |---|---|
 //! | [`devices`] | a program for any device, endpoints as in the man pages, a NIC |
-//! | [`workers`] | a worker's numbers, waiting for room, calls, datagrams, tokio and epoll |
+//! | [`workers`] | a worker's configuration, waiting for room, calls, datagrams, tokio and epoll |
 //! | [`connections`] | who may connect, an end in order, an end of one direction |
-//! | [`memory`] | huge pages, files, memory that peers use by themselves, messages without a copy |
+//! | [`memory`] | huge pages, files, one-sided requests of peers, messages without a copy |
 //! | [`monitoring`] | metrics, a look into a running program, events, probes |
 
 pub mod connections;

@@ -4,8 +4,8 @@
 //!
 //! A listener shows its program each request before it accepts: the address, up to 32 bytes that
 //! the dialing program sent, and on `soft` the process and user. The program accepts, chooses a
-//! worker, or refuses with words that the other side's error repeats. The bytes come again with
-//! the peer: [`Outbox::peer_info`](crate::worker::Outbox::peer_info).
+//! worker, or refuses with a reason that the other side's error shows. The bytes are also known
+//! for each peer that is up: [`Outbox::peer_info`](crate::worker::Outbox::peer_info).
 //!
 //! A dial returns a handle. It names the peer of the worker, says how the connection stands, and
 //! ends it.
@@ -87,8 +87,9 @@
 //! # An end in order
 //!
 //! A worker drains before it ends: its peers get everything that was accepted for them, and learn
-//! that this was no failure. A worker that is just dropped ends its connections too, but what was
-//! on its way is lost. The listener goes on with its other workers, and takes new ones.
+//! that this was no failure. A worker that is dropped without that ends its connections too, but
+//! messages on their way may be lost. The listener goes on with its other workers, and takes new
+//! ones.
 //!
 //! ```
 //! use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Memory: huge pages, files, memory that peers use by themselves, and memory of your own.
+//! Memory: huge pages, files, one-sided requests of peers, and messages in memory of your own.
 //!
 //! # Memory in huge pages
 //!
@@ -43,10 +43,10 @@
 //! # }
 //! ```
 //!
-//! # Memory that a peer reads and writes by itself
+//! # Memory for one-sided requests of peers
 //!
 //! The owner tells its peers where the memory is, its length and what they may do. A request that
-//! the owner's device would refuse, and then end the connection, is an error before it is posted.
+//! the owner's device would refuse ends the connection, so it is refused before it is posted.
 //! A worker tells peers about its memory by
 //! [`Outbox::remote_memory`](crate::worker::Outbox::remote_memory), and refuses a request whose
 //! pieces have another length than was checked. Only

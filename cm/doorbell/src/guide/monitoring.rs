@@ -3,8 +3,8 @@
 //! # Metrics
 //!
 //! [`Metrics`](crate::metrics::Metrics) gathers workers, listeners and dialers, and its text is
-//! what Prometheus reads. A handle of a worker gives its numbers to any thread. Latency is recorded
-//! where a program asks for it: [`Calls::measure`](crate::rpc::Calls::measure), or a
+//! what Prometheus reads. A handle of a worker gives its counters to any thread. Latency is
+//! recorded only where a program asks for it: [`Calls::measure`](crate::rpc::Calls::measure), or a
 //! [`Latency`](crate::latency::Latency) of its own.
 //!
 //! ```

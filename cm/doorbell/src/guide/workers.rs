@@ -1,6 +1,6 @@
-//! What workers do besides messages: numbers, calls, datagrams, other event loops.
+//! What workers do besides messages: configuration, calls, datagrams, other event loops.
 //!
-//! # The numbers of a worker
+//! # The configuration of a worker
 //!
 //! [`Config::builder`](crate::worker::Config::builder) chooses them from what a program wants, and
 //! reports what it chose and why, and how much memory that takes. With the feature `serde` a file
