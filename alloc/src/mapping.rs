@@ -143,7 +143,7 @@ impl Mapping {
         self.fd
     }
 
-    /// Where the range begins in that memfd, in bytes. Not 0 only for a mapping of
+    /// Where the range begins in that memfd, in bytes. 0 for every mapping but those of
     /// [`Mapping::from_memfd_parts`].
     #[must_use]
     pub const fn offset(&self) -> u64 {

@@ -119,7 +119,7 @@ impl MapRequest {
     }
 
     /// Whether to back the memory with a sealed memfd, which another process can map with
-    /// [`Mapping::from_memfd`]. Default: no.
+    /// [`Mapping::from_memfd`], to read and to write. Default: no.
     pub const fn shared(mut self, shared: bool) -> Self {
         self.backing = if shared { Backing::Shared } else { Backing::Private };
         self
@@ -129,8 +129,8 @@ impl MapRequest {
     /// for writing (`F_SEAL_FUTURE_WRITE`; Linux 5.1 or newer). In everything else the memory is
     /// private: it can be lent as a slice, and child processes do not inherit it. The device in
     /// software passes long messages from such memory with one copy. Transparent huge pages obey
-    /// the switch for shared memory. Default: no. The last call of this and
-    /// [`shared`](Self::shared) holds.
+    /// the switch for shared memory. Default: no. If you call both this and
+    /// [`shared`](Self::shared), the last call counts.
     ///
     /// ```
     /// use doorbell_alloc::{Ask, MapRequest};

@@ -21,8 +21,8 @@ use crate::arith::{self, SizeError};
 ///
 /// To put a block twice, or an index that is not of the pool, is a mistake of the caller. Builds
 /// with debug assertions track the owner of each block; their assertions name the caller and the
-/// previous owner. Other builds never panic: they ignore an index that is not of the pool,
-/// and a block more than the pool has.
+/// previous owner. Other builds never panic: they ignore an index that is not of the pool, and a
+/// put into a pool that has all of its blocks.
 #[derive(Debug)]
 pub struct BlockPool {
     blocks: Blocks,
@@ -90,11 +90,11 @@ impl BlockPool {
         }
     }
 
-    /// The same blocks, taken in turn: next is the one that was put back longest ago. It is the
-    /// order for blocks that another processor reads. The processor that writes a block must first
+    /// The same blocks, taken in turn: the next is the one that was put back longest ago. Use this
+    /// order for blocks that another processor reads. A processor that writes a block must first
     /// take its lines back from every cache that has read them. If all blocks together are larger
-    /// than that cache, the lines have left it by then. A cache of a
-    /// [`SharedPool`](crate::SharedPool) keeps its order.
+    /// than that cache, the lines have left it by then. On a cache of a
+    /// [`SharedPool`](crate::SharedPool) this call has no effect.
     #[must_use]
     pub fn in_turn(mut self) -> Self {
         if self.shared.is_none() && !self.in_turn {
@@ -159,8 +159,8 @@ impl BlockPool {
     ///
     /// # Panics
     /// With debug assertions, if `index` is not a block of this pool, is already free, or is
-    /// posted. Without them, such a call is ignored where it can be seen: an index that is not of
-    /// the pool, or a block more than the pool has.
+    /// posted. Without them, a call with an index that is not of the pool, or on a pool that has
+    /// all of its blocks, is ignored. The other mistakes are not noticed.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn put(&mut self, index: u32) {
