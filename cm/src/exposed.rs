@@ -113,7 +113,7 @@ impl<P: Provider> Exposed<P> {
     /// What to tell peers about `length` bytes from `offset` on: see [`RemoteMemory`].
     ///
     /// # Errors
-    /// `NoRights`: it was made without a right for peers. `OutOfBounds`.
+    /// `NoRights`: it was made without a right for peers. `OutOfBounds`: past the end.
     pub fn remote_memory(&self, offset: usize, length: usize) -> Result<RemoteMemory, RemoteError> {
         match offset.checked_add(length) {
             Some(end) if end <= self.len => self.region.remote_memory(offset, length),

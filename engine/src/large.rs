@@ -184,7 +184,8 @@ impl Large {
     /// comes back when the peer has finished with the offer.
     ///
     /// # Errors
-    /// As [`Outbox::send`]; `TooMany`, `TooLong`, `OutOfBounds`; `NoRights`: the region was not
+    /// As [`Outbox::send`]. `TooMany`: no slot is free. `TooLong`: beyond [`LENGTH_MAX`].
+    /// `OutOfBounds`: the piece is not in the worker's memory. `NoRights`: the region was not
     /// registered for remote reads. Then nothing is offered.
     pub fn offer<P: Provider>(
         &mut self,
@@ -243,8 +244,8 @@ impl Large {
     ///
     /// # Errors
     /// `NotConnected`: the peer is gone. `FinishedSending`: this side may neither read from it nor
-    /// answer. `TooMany`; `OutOfBounds`: the piece is too short. It never fails for lack of room:
-    /// the reads begin when there is room, see [`Large::progress`].
+    /// answer. `TooMany`: no slot is free. `OutOfBounds`: the piece is too short. It never fails
+    /// for lack of room: the reads begin when there is room, see [`Large::progress`].
     pub fn take<P: Provider>(
         &mut self,
         out: &mut Outbox<'_, P>,

@@ -120,8 +120,8 @@ impl Calls {
     }
 
     /// Calls a peer. `key` comes back when the call ends; `deadline` is a time on the worker's
-    /// clock, and no duration: `out.now()` and what you allow. It passes only if somebody advances
-    /// that clock: see [`Outbox::set_timer`].
+    /// clock, not a duration: add the time that you allow to `out.now()`. It passes only if
+    /// somebody advances that clock: see [`Outbox::set_timer`].
     ///
     /// # Errors
     /// As [`Outbox::send`]; `TooLong`: the payload is longer than the `bytes` of [`Calls::new`], or

@@ -37,18 +37,19 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     }
 
     /// Ends all connections in order, and turns meanwhile. The worker takes no new peers from now
-    /// on. To each peer goes everything that was accepted for it, and the answers to messages that
-    /// the handler keeps ([`super::Outbox::keep`]); then a goodbye, after which the peer's handler
-    /// sees [`DownReason::Finished`]. This side's handler sees
-    /// `Closed`, after every request of that peer has ended.
+    /// on. Each peer gets everything that was accepted for it, and the answers to messages that the
+    /// handler keeps ([`super::Outbox::keep`]). Then it gets a goodbye, after which its handler
+    /// sees [`DownReason::Finished`]. This side's handler sees `Closed`, after every request of
+    /// that peer has ended.
     ///
-    /// `more` is called after every turn and says whether there is time: false closes at once what
-    /// is left. A program without a clock can count the calls. A peer that has not acknowledged
-    /// everything after [`Config::drain_turns`](super::Config::drain_turns) turns is cut off even
-    /// if there is time. Returns what did not end in order, those peers too.
+    /// `more` is called after every turn and says whether there is time left. If it returns false,
+    /// the remaining connections are closed at once. A program without a clock can count the calls.
+    /// A peer that has not acknowledged everything after
+    /// [`Config::drain_turns`](super::Config::drain_turns) turns is cut off even if there is time.
+    /// Returns what did not end in order, those peers too.
     ///
     /// A worker that is dropped without this call closes its connections at once, and what waits
-    /// for its peers may be lost. Its handler hears of nothing. The receives that it has go back to
+    /// for its peers may be lost. Its handler is not called. The receives that it has go back to
     /// the [`SharedRecv`](super::SharedRecv) in any case.
     ///
     /// ```

@@ -36,7 +36,7 @@ pub struct Stats {
     pub post_full: u64,
     /// Completions with an error.
     pub errors: u64,
-    /// Completions that named no peer of this worker; their blocks went home.
+    /// Completions that named no peer of this worker; their blocks were taken back.
     pub strays: u64,
     /// Connections that could not be reported to the control plane as closing.
     pub close_lost: u64,

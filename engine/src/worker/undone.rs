@@ -2,7 +2,8 @@
 
 /// What [`super::Worker::drain`] did not end in order. It counts the peers that were left when its
 /// time was over, and those whose end took too long ([`super::DownReason::CutOff`]). If nothing was
-/// cut off, all are zero. Peers that failed meanwhile are not counted; the handler hears of them.
+/// cut off, all are zero. Peers that failed meanwhile are not counted: the handler's
+/// `on_peer_down` tells of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Undone {
     /// Peers that had not taken everything, or had not got their goodbye.
