@@ -24,7 +24,7 @@ use std_alloc::vec::Vec;
 
 use crate::latency::Latency;
 use crate::provider::Provider;
-use crate::room::Room;
+use crate::room::FixedCapacity;
 use crate::search;
 use crate::worker::{Message, Outbox, PeerId, SendError, TimerId};
 

@@ -6,7 +6,7 @@ use std_alloc::collections::VecDeque;
 use std_alloc::vec::Vec;
 
 /// A list with room for a known number of entries.
-pub trait Room<T> {
+pub trait FixedCapacity<T> {
     /// Adds an entry at the end, or gives it back if there is no room.
     fn offer(&mut self, value: T) -> Result<(), T>;
 
@@ -26,7 +26,7 @@ pub fn never() {
 }
 
 /// A list that commands of the control plane may make longer.
-pub trait Grow<T>: Room<T> {
+pub trait TryGrow<T>: FixedCapacity<T> {
     /// Makes room for `entries` entries in total. False: there is no memory for them.
     #[must_use]
     fn make_room(&mut self, entries: usize) -> bool;
@@ -36,7 +36,7 @@ pub trait Grow<T>: Room<T> {
     fn place(&mut self, at: usize, value: T) -> bool;
 }
 
-impl<T> Room<T> for Vec<T> {
+impl<T> FixedCapacity<T> for Vec<T> {
     #[inline(always)]
     fn offer(&mut self, value: T) -> Result<(), T> {
         if self.len() == self.capacity() {
@@ -63,7 +63,7 @@ impl<T> Room<T> for Vec<T> {
     }
 }
 
-impl<T> Grow<T> for Vec<T> {
+impl<T> TryGrow<T> for Vec<T> {
     fn make_room(&mut self, entries: usize) -> bool {
         self.try_reserve(entries.saturating_sub(self.len())).is_ok()
     }
@@ -77,7 +77,7 @@ impl<T> Grow<T> for Vec<T> {
     }
 }
 
-impl<T> Room<T> for VecDeque<T> {
+impl<T> FixedCapacity<T> for VecDeque<T> {
     #[inline(always)]
     fn offer(&mut self, value: T) -> Result<(), T> {
         if self.len() == self.capacity() {
@@ -102,7 +102,7 @@ impl<T> Room<T> for VecDeque<T> {
     }
 }
 
-impl<T> Grow<T> for VecDeque<T> {
+impl<T> TryGrow<T> for VecDeque<T> {
     fn make_room(&mut self, entries: usize) -> bool {
         self.try_reserve(entries.saturating_sub(self.len())).is_ok()
     }
@@ -116,7 +116,7 @@ impl<T> Grow<T> for VecDeque<T> {
     }
 }
 
-impl<T, const N: usize> Room<T> for ArrayVec<T, N> {
+impl<T, const N: usize> FixedCapacity<T> for ArrayVec<T, N> {
     #[inline(always)]
     fn offer(&mut self, value: T) -> Result<(), T> {
         self.try_push(value).map_err(|full| full.element())
@@ -139,7 +139,7 @@ impl<T, const N: usize> Room<T> for ArrayVec<T, N> {
 }
 
 /// A list that entries can be removed from at any position.
-pub trait Take<T> {
+pub trait RemoveAt<T> {
     /// Removes the entry at a position; the last entry takes its place.
     fn take_at(&mut self, at: usize) -> Option<T>;
 
@@ -147,7 +147,7 @@ pub trait Take<T> {
     fn take_out(&mut self, at: usize) -> Option<T>;
 }
 
-impl<T> Take<T> for Vec<T> {
+impl<T> RemoveAt<T> for Vec<T> {
     #[inline(always)]
     fn take_at(&mut self, at: usize) -> Option<T> {
         if at >= self.len() {
@@ -180,18 +180,18 @@ pub fn copy_into<T: Copy>(to: &mut [T], from: &[T]) -> usize {
 }
 
 /// Entries sorted by number. A map that does not panic if there is no memory for one more.
-pub struct Book<T>(Vec<(u32, T)>);
+pub struct SortedMap<T>(Vec<(u32, T)>);
 
-impl<T> Default for Book<T> {
+impl<T> Default for SortedMap<T> {
     fn default() -> Self {
-        Book::new()
+        SortedMap::new()
     }
 }
 
-impl<T> Book<T> {
+impl<T> SortedMap<T> {
     /// An empty map.
-    pub const fn new() -> Book<T> {
-        Book(Vec::new())
+    pub const fn new() -> SortedMap<T> {
+        SortedMap(Vec::new())
     }
 
     /// True if it has no entry.
@@ -272,24 +272,24 @@ mod tests {
 
     /// Compares with the standard library's map while many entries come and go.
     #[test]
-    fn a_book_agrees_with_a_map() {
-        let (mut book, mut map) = (Book::new(), BTreeMap::new());
+    fn a_sorted_map_agrees_with_a_btree_map() {
+        let (mut sorted, mut map) = (SortedMap::new(), BTreeMap::new());
         let mut seed = 3u64;
         for round in 0..20_000u32 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let number = (seed >> 58) as u32;
             let gone = map.remove(&number);
-            assert_eq!(book.remove(number), gone);
+            assert_eq!(sorted.remove(number), gone);
             if gone.is_none() {
-                assert!(book.insert(number, round));
+                assert!(sorted.insert(number, round));
                 map.insert(number, round);
             }
             if round % 500 == 0 {
-                book.retain(|number, _| number % 3 != 0);
+                sorted.retain(|number, _| number % 3 != 0);
                 map.retain(|number, _| number % 3 != 0);
             }
-            assert_eq!((book.len(), book.get(number)), (map.len(), map.get(&number)));
+            assert_eq!((sorted.len(), sorted.get(number)), (map.len(), map.get(&number)));
         }
-        assert!(book.0.is_sorted_by_key(|(number, _)| *number));
+        assert!(sorted.0.is_sorted_by_key(|(number, _)| *number));
     }
 }

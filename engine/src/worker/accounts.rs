@@ -17,7 +17,7 @@ use super::send_blocks::SendBlocks;
 use super::send_error::SendError;
 use super::stats::Stats;
 use crate::provider::{Provider, Qp};
-use crate::room::Room;
+use crate::room::FixedCapacity;
 use crate::wc::Status;
 use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr, Sge};
 

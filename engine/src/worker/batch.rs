@@ -10,7 +10,7 @@ use super::config::{Config, DIRTY_PEERS, SEND_BATCH};
 use super::held::Held;
 use super::peers::{Peer, Peers};
 use crate::provider::Provider;
-use crate::room::Room;
+use crate::room::FixedCapacity;
 use crate::wc::Status;
 use crate::wr::{PostCause, PostError, SendFlags, SendOp, SendWr, Sge};
 

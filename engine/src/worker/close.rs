@@ -13,7 +13,7 @@ use super::message::{DownReason, PeerId};
 use super::peers::{Peer, PeerState};
 use super::sender::Sender;
 use crate::provider::Provider;
-use crate::room::Room;
+use crate::room::FixedCapacity;
 use crate::wr::{Remote, SendFlags, SendOp, Sge};
 
 impl<P: Provider> Core<P> {

@@ -9,7 +9,7 @@ use super::peers::{Conduct, Peer, PeerState};
 use super::recv_blocks::Refill;
 use super::sender::Sender;
 use crate::provider::Provider;
-use crate::room::Room;
+use crate::room::FixedCapacity;
 use crate::wr::{SendFlags, SendOp, Sge};
 
 /// A review of all peers takes this many calls of [`CreditReturns::review_some`].

@@ -19,7 +19,7 @@ use super::send_error::SendError;
 use super::wr_id::{self, INDEX_MASK};
 use crate::error::{Code, SetupError};
 use crate::provider::{AddressHandle, AddressVector, GRH_BYTES, Provider, Qp, Region};
-use crate::room::Room;
+use crate::room::FixedCapacity;
 use crate::wc::{Status, Wc, WcFlags};
 use crate::wr::{Destination, PostCause, RecvWr, SendFlags, SendOp, SendWr, Sge};
 

@@ -10,7 +10,7 @@ use super::peers::PeerState;
 use super::probes;
 use super::requests::Ended;
 use crate::provider::Provider;
-use crate::room::Take;
+use crate::room::RemoveAt;
 
 /// Turns in which closed peers get their last completions.
 pub(super) const CLOSE_TURNS: u32 = 1 << 12;

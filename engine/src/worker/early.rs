@@ -7,7 +7,7 @@
 
 use std_alloc::vec::Vec;
 
-use crate::room::Room;
+use crate::room::FixedCapacity;
 use crate::wc::Wc;
 
 /// The completions of those messages, in the order in which they came.

@@ -29,7 +29,7 @@ use super::peers::Peer;
 use super::probes;
 use super::sender::Sender;
 use crate::provider::{Doorbell, InlineSend, Provider, Qp};
-use crate::room::Room;
+use crate::room::FixedCapacity;
 use crate::wr::Sge;
 
 impl<P: Provider> Peer<P> {

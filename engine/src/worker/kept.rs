@@ -3,7 +3,7 @@
 use std_alloc::vec::Vec;
 
 use super::message::{PeerId, Token};
-use crate::room::Room;
+use crate::room::FixedCapacity;
 use crate::search;
 
 /// The message that a token names.

@@ -17,7 +17,7 @@ use super::send_queue::SendQueue;
 use super::slot_map::{EMPTY, SlotMap};
 use super::watch::Closings;
 use crate::provider::Provider;
-use crate::room::Room;
+use crate::room::FixedCapacity;
 
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

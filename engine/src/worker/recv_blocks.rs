@@ -14,7 +14,7 @@ use super::shared_recv::SharedRecv;
 use super::stats::Stats;
 use crate::error::{Code, SetupError};
 use crate::provider::{Provider, Srq};
-use crate::room::Room;
+use crate::room::FixedCapacity;
 use crate::wc::{Wc, WcFlags, WcOpcode};
 use crate::wr::{RecvWr, Sge};
 

@@ -9,7 +9,7 @@ use super::post::Admission;
 use super::probes;
 use super::sender::Sender;
 use crate::provider::{Doorbell, Provider, Qp};
-use crate::room::Room;
+use crate::room::FixedCapacity;
 use crate::wr::{SendFlags, SendOp, Sge};
 
 /// A reply that found no room or credit.

@@ -10,7 +10,7 @@ use super::config::PIECES_MAX;
 use super::message::PeerId;
 use super::piece::{Piece, Span};
 use crate::remote::RequestOp;
-use crate::room::Room;
+use crate::room::FixedCapacity;
 use crate::wc::Status;
 use crate::wr::SendOp;
 

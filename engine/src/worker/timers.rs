@@ -3,7 +3,7 @@
 use std_alloc::boxed::Box;
 use std_alloc::vec::Vec;
 
-use crate::room::{Room, Take};
+use crate::room::{FixedCapacity, RemoveAt};
 
 /// A timer that is set. One that has fired or was cancelled names nothing. Valid only in the worker
 /// that gave it.

@@ -16,7 +16,7 @@ use super::message::DownReason;
 use super::outbox::Outbox;
 use super::recv_blocks::Refill;
 use crate::provider::{Polled, Poller, Provider, Qp};
-use crate::room::{Grow, Room};
+use crate::room::{FixedCapacity, TryGrow};
 use crate::wc::{Status, Wc};
 
 /// While idle, give free blocks back to the shared queue, however few, at this period in turns.

@@ -20,7 +20,7 @@ use crate::provider::wake::Notifier;
 use crate::provider::{
     Atomics, Caps, CqFlags, Gid, LinkLayer, PortAttr, QpType, ReregFlags, SendOps, WcFields,
 };
-use crate::room::Room;
+use crate::room::FixedCapacity;
 use crate::shm::inbox::DATAGRAM_MAX;
 
 /// The most events that can wait to be taken.

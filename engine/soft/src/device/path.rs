@@ -22,7 +22,7 @@ use crate::device::pd::Pd;
 use crate::error::{Code, SetupError};
 use crate::model::buffers::{Posted, Target};
 use crate::provider::{AddressHandle, FlowRule, Gid};
-use crate::room::{Grow, Room};
+use crate::room::{FixedCapacity, TryGrow};
 use crate::shm::changes::Changes;
 use crate::shm::inbox::{DATAGRAM_MAX, Door, INBOX_BYTES, Outlet, Stamp};
 use crate::shm::remote_map::RemoteMap;

@@ -4,7 +4,7 @@ use std_alloc::sync::Arc;
 
 use crate::model::pd::PdMark;
 use crate::model::recvq::{RecvQueue, Used};
-use crate::room::Book;
+use crate::room::SortedMap;
 
 /// No completion queue.
 pub(crate) const NO_CQ: usize = usize::MAX;
@@ -36,11 +36,11 @@ pub(crate) struct XrcQueue {
 }
 
 /// All XRC receive queues of a device, by number.
-pub(crate) struct XrcQueues(pub(super) Book<XrcQueue>);
+pub(crate) struct XrcQueues(pub(super) SortedMap<XrcQueue>);
 
 impl XrcQueues {
     pub(crate) fn new() -> XrcQueues {
-        XrcQueues(Book::new())
+        XrcQueues(SortedMap::new())
     }
 
     /// The queue of that number, if it belongs to the domain of a queue pair with that part.

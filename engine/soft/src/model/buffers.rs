@@ -24,7 +24,7 @@ use std_alloc::boxed::Box;
 
 use crate::model::limits::SEND_SGE_MAX;
 use crate::prefetch::{self, LINE};
-use crate::room::Room;
+use crate::room::FixedCapacity;
 use crate::sync::reads;
 use crate::wr::{Segmentation, SendFlags, SendOp, SendWr, Sge};
 

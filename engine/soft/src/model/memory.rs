@@ -21,7 +21,7 @@ use crate::model::pd::{PdMark, Who};
 use crate::model::slot::{Bounds, FileName, InFile, Slot};
 use crate::model::table::{DIRECTORY_BYTES, INBOXES, REGIONS, Table, index_of, key_of};
 use crate::provider::Access;
-use crate::room::Room;
+use crate::room::FixedCapacity;
 use crate::wr::{Binding, Sge};
 
 /// Where the table lies.

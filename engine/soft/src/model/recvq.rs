@@ -15,7 +15,7 @@ use crate::model::biased::{Biased, Threads};
 use crate::model::local_waker::LocalWaker;
 use crate::model::memory::MrCache;
 use crate::model::pd::PdMark;
-use crate::room::{Grow, copy_into};
+use crate::room::{TryGrow, copy_into};
 use crate::wr::{PostCause, PostError, RecvWr};
 
 /// The most receives that a domain prefetches.

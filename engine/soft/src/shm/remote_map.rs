@@ -28,7 +28,7 @@ use crate::model::pd::{has_right, pd_in};
 use crate::model::slot::{FileName, Slot};
 use crate::model::table::{INBOXES, Table, index_of};
 use crate::provider::Access;
-use crate::room::{Book, Room};
+use crate::room::{FixedCapacity, SortedMap};
 use crate::shm::inbox::{INBOX_BYTES, OpenNotifier, Outlet, Stamp};
 use crate::shm::layout::KEYS;
 use crate::shm::offer::Offer;
@@ -67,7 +67,7 @@ pub struct RemoteMap {
     process: i32,
     open: Openers,
     views: Views,
-    outlets: Mutex<Book<Known>>,
+    outlets: Mutex<SortedMap<Known>>,
     _keep: Arc<dyn Any + Send + Sync>,
 }
 
@@ -145,7 +145,7 @@ impl RemoteMap {
             process,
             open,
             views: Views::new(),
-            outlets: Mutex::new(Book::new()),
+            outlets: Mutex::new(SortedMap::new()),
             _keep: keep,
         }
     }
@@ -189,7 +189,7 @@ impl RemoteMap {
     }
 
     #[cold]
-    fn look_up(&self, outlets: &mut Book<Known>, qp: u32) {
+    fn look_up(&self, outlets: &mut SortedMap<Known>, qp: u32) {
         // Acquire: the name read below is that of the queue pair, unless the slot changes hands.
         let slot = self.table().inboxes.iter().find(|slot| slot.qp.load(Ordering::Acquire) == qp);
         let file = slot.filter(|_| qp != 0).map(|slot| FileName {

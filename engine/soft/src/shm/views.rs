@@ -10,7 +10,7 @@ use std_alloc::vec::Vec;
 
 use crate::model::buffers::ReadOnly;
 use crate::model::table::{REGIONS, index_of};
-use crate::room::Room;
+use crate::room::FixedCapacity;
 
 /// The most regions of one peer that are mapped.
 const VIEWS_MAX: usize = 256;

@@ -7,7 +7,7 @@
 use std_alloc::vec::Vec;
 
 use crate::model::limits::QPS;
-use crate::room::Room;
+use crate::room::FixedCapacity;
 use crate::state::qp::{QpContext, State};
 use crate::state::qp_table::QpTable;
 

@@ -7,7 +7,7 @@
 
 use arrayvec::ArrayVec;
 
-use crate::room::Room;
+use crate::room::FixedCapacity;
 use crate::shm::layout::{KEYS, LinkHeader, Side};
 use crate::state::policy::copying::Distance;
 use crate::sync::Ordering;

@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 
-use crate::room::{Grow, Room};
+use crate::room::{FixedCapacity, TryGrow};
 use crate::shm::layout::{
     Header, RecordFlags, SLOT_FIRST_RECORD, SLOT_RECORD_MAX, SLOT_SHORT_RECORD,
 };

@@ -15,7 +15,7 @@ use std_alloc::boxed::Box;
 use std_alloc::sync::Arc;
 use std_alloc::vec::Vec;
 
-use crate::room::{Grow, Room};
+use crate::room::{FixedCapacity, TryGrow};
 use crate::state::link::Link;
 use crate::state::link_shared::LinkShared;
 use crate::state::place::{Place, Pointer};

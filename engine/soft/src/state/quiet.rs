@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use core::ptr::NonNull;
 
 use crate::prefetch::fetch_line;
-use crate::room::Room;
+use crate::room::FixedCapacity;
 use crate::shm::layout::LINE;
 use crate::state::link::Link;
 use crate::state::policy::idle::{IDLE_AFTER, RESTING_MAX};

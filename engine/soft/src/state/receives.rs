@@ -9,7 +9,7 @@ use crate::model::buffers::Target;
 use crate::model::local_waker::LocalWaker;
 use crate::model::recvq::{Prefetch, RecvQueue, Used};
 use crate::provider::Sharing;
-use crate::room::Grow;
+use crate::room::TryGrow;
 use crate::state::qp::{Assembly, QpContext};
 use crate::wr::{RecvWr, Sge};
 

@@ -6,7 +6,7 @@
 use std_alloc::collections::VecDeque;
 
 use crate::model::pd::Who;
-use crate::room::{Grow, Room};
+use crate::room::{FixedCapacity, TryGrow};
 use crate::shm::reader::Rx;
 use crate::shm::ring::{Traffic, Tx};
 

@@ -4,7 +4,7 @@
 use std_alloc::vec::Vec;
 
 use crate::model::limits::QPS;
-use crate::room::{Room, Take};
+use crate::room::{FixedCapacity, RemoveAt};
 use crate::state::qp::QpContext;
 
 /// The most polls for which the service queue waits: under a stream of messages each poll may find

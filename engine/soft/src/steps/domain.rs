@@ -19,7 +19,7 @@ use crate::model::biased::{Biased, Guard};
 use crate::model::cq::CompletionQueue;
 use crate::model::local_waker::LocalWaker;
 use crate::provider::Sharing;
-use crate::room::{Grow, Room};
+use crate::room::{FixedCapacity, TryGrow};
 use crate::state::completions::{Completions, LostReceives, NO_QUEUE};
 use crate::state::domain_state::DomainState;
 use crate::state::inboxes::Inboxes;

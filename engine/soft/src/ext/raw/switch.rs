@@ -12,7 +12,7 @@ use crate::device::host::{Member, Neighbours};
 use crate::device::path::{Group, Groups};
 use crate::error::SetupError;
 use crate::provider::{FlowRule, FrameFilter, Gid, Mac};
-use crate::room::{Room, Take};
+use crate::room::{FixedCapacity, RemoveAt};
 use crate::shm::inbox::Stamp;
 
 /// The most destinations whose receivers a sender remembers.
