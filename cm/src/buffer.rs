@@ -77,8 +77,8 @@ impl<P: Provider> Buffer<P> {
         Buffer::over(device, memory, count, len)
     }
 
-    /// `count` buffers of `len` bytes each, cut from memory of your own. Each begins at a multiple of
-    /// 64 bytes. They keep the bytes that the memory has, for example a copy of a file
+    /// `count` buffers of `len` bytes each, cut from memory of your own. Each begins at a multiple
+    /// of 64 bytes. They keep the bytes that the memory has, for example a copy of a file
     /// ([`Mapping::file`]).
     ///
     /// # Errors

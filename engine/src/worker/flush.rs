@@ -7,8 +7,8 @@ use crate::wc::Status;
 
 impl<P: Provider> Core<P> {
     /// Rings the pending doorbells, posts the batches, and sends the replies that have room by now.
-    /// Ends peers whose queue pair refused a post, whose reply was too long, that broke the rules of
-    /// credit, or that said goodbye and did not disconnect.
+    /// Ends peers whose queue pair refused a post, whose reply was too long, that broke the rules
+    /// of credit, or that said goodbye and did not disconnect.
     #[inline(always)]
     pub(super) fn flush(&mut self) {
         self.sender.post_batches();

@@ -99,8 +99,8 @@ fn a_finished_peer_is_no_failure() {
     }
 }
 
-/// A process that ends does not repeat its request to disconnect, and the network may lose that. The
-/// goodbye is enough, whether the worker spins or sleeps.
+/// A process that ends does not repeat its request to disconnect, and the network may lose that.
+/// The goodbye is enough, whether the worker spins or sleeps.
 #[test]
 fn a_goodbye_ends_a_peer_whose_disconnect_was_lost() {
     const FEW: Config = Config { peers: 2, ..COUNTED };
