@@ -3,6 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
+use super::core::SLEEP_TURNS;
 use super::credit_return::CreditReturns;
 use super::handler::Handler;
 use super::recv_blocks::Refill;
@@ -45,7 +46,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     #[inline(never)]
     pub fn arm(&mut self) -> Result<Armed<'_, P, H>, Busy> {
         self.core.refill(Refill::All);
-        CreditReturns::settle(&mut self.core.sender);
+        let now = self.core.clock();
+        CreditReturns::settle(&mut self.core.sender, now);
         self.settled = false;
         self.publish_stats();
         self.check_health();
@@ -73,6 +75,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             worker.credit_rest.end();
             None
         };
+        worker.core.slept += SLEEP_TURNS;
         armed.look_again = rest.into_iter().chain(look_again).min();
         Ok(armed)
     }

@@ -22,6 +22,10 @@ use super::undone::Undone;
 use crate::provider::{Caps, Provider};
 use crate::wc::Wc;
 
+/// What a sleep counts on [`Core::clock`], which knows no better: some 1.5 ms of turns. A sleep of
+/// `run_sleeping` lasts 100 ms if nothing comes, and some 20 µs if the next message comes at once.
+pub(super) const SLEEP_TURNS: u64 = 1 << 17;
+
 /// What an end in order does when everything that was accepted for the peer has gone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Goal {
@@ -71,6 +75,8 @@ pub(super) struct Core<P: Provider> {
     /// The peers that were cut off, for the result of a drain.
     pub(super) undone: Undone,
     pub(super) turn: u64,
+    /// What the sleeps so far count on [`Core::clock`].
+    pub(super) slept: u64,
     /// Bytes of the longest one-sided request.
     pub(super) message_max: u32,
     pub(super) config: Config,
@@ -109,12 +115,18 @@ impl<P: Provider> Core<P> {
             draining: false,
             undone: Undone::default(),
             turn: 0,
+            slept: 0,
             message_max: caps.message_max,
             config: *config,
             wcs: vec![Wc::default(); POLL_BATCH],
             left: 0,
             poller,
         }
+    }
+
+    /// The worker's measure of time: its turns, and [`SLEEP_TURNS`] for each sleep.
+    pub(super) fn clock(&self) -> u64 {
+        self.turn + self.slept
     }
 
     /// True if nothing waits: no doorbell, no message for room, no peer for credit, no ended

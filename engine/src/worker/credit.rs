@@ -236,6 +236,11 @@ impl Credit {
         u64::from(count & GIVEN_MASK) << GIVEN_BIT
     }
 
+    /// The peer is to be told, if that is possible. True if it was not to be already.
+    pub(super) fn becomes_due(&mut self) -> bool {
+        self.peer_word.is_some() && !core::mem::replace(&mut self.due, true)
+    }
+
     /// The peer has been told, and nothing more is due.
     pub(super) fn was_told(&mut self) {
         self.due = false;

@@ -15,11 +15,13 @@ use crate::wr::{SendFlags, SendOp, Sge};
 /// A review of all peers takes this many calls of [`CreditReturns::review_some`].
 const REVIEW_CALLS: u32 = 256;
 
-/// A peer that has said goodbye is closed after this many reviews. A worker that spins reviews a
-/// peer within a million turns, and one that sleeps before each sleep. The connection manager is
-/// usually far quicker; but a process that ends does not repeat its request to disconnect, and the
-/// network may lose it.
-pub(super) const GOODBYE_REVIEWS: u32 = 8;
+/// A peer is closed this long after its goodbye, by [`Core::clock`](super::core::Core::clock): some
+/// 0.4 s of idle turns, or 256 sleeps. The connection manager is usually far quicker; but a process
+/// that ends does not repeat its request to disconnect, and the network may lose it. An idle worker
+/// takes longer than `Retry::DEFAULT` takes to repeat a packet, so the peer has the acknowledgement
+/// of its goodbye. If it has not, its handler hears `Disconnected` in place of `Closed`. A thread
+/// that yields in each turn may take 10 µs a turn, and 6 minutes for this.
+pub(super) const GOODBYE_TURNS: u64 = 1 << 25;
 
 impl<P: Provider> Peer<P> {
     /// Before the peer is told: how long its window is from now on.
@@ -93,8 +95,22 @@ impl<P: Provider> Peer<P> {
             self.sq.close_budget();
             tell = true;
         }
-        let tell = tell && self.credit.peer_word.is_some();
-        Ok(tell && !core::mem::replace(&mut self.credit.due, true))
+        Ok(tell && self.credit.becomes_due())
+    }
+
+    /// True if the peer said goodbye [`GOODBYE_TURNS`] ago, or earlier.
+    fn said_goodbye_long_ago(&self, conduct: &mut Conduct, now: u64) -> bool {
+        self.said_goodbye() && now - *conduct.goodbye_at.get_or_insert(now) >= GOODBYE_TURNS
+    }
+
+    /// Sees to it that a completion or a failure shows when all sends are over. True if a credit
+    /// word is to be sent for that.
+    fn asks_for_completion(&mut self) -> bool {
+        let asks = !self.sq.last_signals();
+        if asks {
+            self.sq.want_signal();
+        }
+        asks
     }
 }
 
@@ -113,9 +129,9 @@ impl CreditReturns {
     /// of half a window. One that waits for more than half a window would wait for ever.
     #[cold]
     #[inline(never)]
-    pub(super) fn settle<P: Provider>(sender: &mut Sender<P>) {
+    pub(super) fn settle<P: Provider>(sender: &mut Sender<P>, now: u64) {
         for slot in 0..sender.peers.slots() {
-            Self::review(sender, slot);
+            Self::review(sender, slot, now);
             let Some(peer) = sender.peers.at(slot) else { continue };
             if peer.is_up() && peer.credit_falls_due() {
                 sender.accounts.credit_due.put(slot);
@@ -124,29 +140,33 @@ impl CreditReturns {
     }
 
     /// Reviews the windows of a few peers: others may need what they do not use.
-    pub(super) fn review_some<P: Provider>(&mut self, sender: &mut Sender<P>) {
+    pub(super) fn review_some<P: Provider>(&mut self, sender: &mut Sender<P>, now: u64) {
         let slots = sender.peers.slots();
         for _ in 0..slots.div_ceil(REVIEW_CALLS) {
             self.reviewed = if self.reviewed + 1 < slots { self.reviewed + 1 } else { 0 };
-            Self::review(sender, self.reviewed);
+            Self::review(sender, self.reviewed, now);
         }
     }
 
-    fn review<P: Provider>(sender: &mut Sender<P>, slot: u32) {
+    fn review<P: Provider>(sender: &mut Sender<P>, slot: u32, now: u64) {
         sender.end_reservation(slot);
         let Some((peer, conduct)) = sender.peers.conduct(slot) else { return };
         if !peer.is_up() {
             return;
         }
-        if peer.said_goodbye() {
-            conduct.goodbyes += 1;
-            if conduct.goodbyes == GOODBYE_REVIEWS {
-                sender.accounts.broken.add(slot);
+        let mut tell = false;
+        if peer.said_goodbye_long_ago(conduct, now) {
+            // What is outstanding ends by itself, if the peer is there or not.
+            match peer.sq.outstanding() {
+                0 => sender.accounts.broken.add(slot),
+                _ => tell = peer.asks_for_completion(),
             }
         }
         match peer.review_credit(conduct) {
-            Ok(true) => sender.accounts.credit_due.put(slot),
-            Ok(false) => {}
+            Ok(due) if due || tell && peer.credit.becomes_due() => {
+                sender.accounts.credit_due.put(slot);
+            }
+            Ok(_) => {}
             Err(breach) => Self::end_for(sender, slot, breach),
         }
     }

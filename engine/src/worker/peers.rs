@@ -152,8 +152,8 @@ impl<P: Provider> Peer<P> {
 pub(super) struct Conduct {
     /// What its credit word granted at the last review.
     pub(super) granted: u32,
-    /// Reviews since it said goodbye.
-    pub(super) goodbyes: u32,
+    /// When a review first found its goodbye.
+    pub(super) goodbye_at: Option<u64>,
     /// It broke a rule, and is about to be ended.
     pub(super) breach: Option<Breach>,
     /// Why it closes, for the handler.

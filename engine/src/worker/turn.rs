@@ -319,7 +319,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             self.publish_stats();
         }
         if self.idle == SETTLE_IDLE_TURNS {
-            CreditReturns::settle(&mut self.core.sender);
+            let now = self.core.clock();
+            CreditReturns::settle(&mut self.core.sender, now);
         }
         if self.idle.is_multiple_of(HEALTH_IDLE_TURNS) {
             self.check_health();
@@ -332,7 +333,8 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     #[inline(never)]
     fn look_around(&mut self) {
         self.publish_stats();
-        self.core.credit_returns.review_some(&mut self.core.sender);
+        let now = self.core.clock();
+        self.core.credit_returns.review_some(&mut self.core.sender, now);
     }
 
     #[cold]

@@ -22,7 +22,8 @@ impl Dice {
 
 pub(super) fn settle_credits<H: Handler<Soft>>(side: &mut Side<H>) {
     let core = &mut side.worker.core;
-    CreditReturns::settle(&mut core.sender);
+    let now = core.clock();
+    CreditReturns::settle(&mut core.sender, now);
 }
 
 fn any_config(dice: &mut Dice) -> Config {

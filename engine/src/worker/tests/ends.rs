@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::remote::RequestOp;
-use crate::worker::credit_return::GOODBYE_REVIEWS;
-use crate::worker::turn::{LOOK_TURNS, PUBLISH_TURNS};
+use crate::worker::core::SLEEP_TURNS;
+use crate::worker::credit_return::GOODBYE_TURNS;
+use crate::worker::turn::LOOK_TURNS;
 use crate::wr::SendOp;
 
 const COUNTED: Config = Config { recv_blocks: 160, peers: 16, window: 8, window_min: 8, ..CONFIG };
@@ -99,38 +100,82 @@ fn a_finished_peer_is_no_failure() {
     }
 }
 
+/// Lets a 64th of the time pass after which a goodbye is enough: turns, or sleeps.
+fn wait_for_goodbye(side: &mut Side, sleeps: bool) {
+    if sleeps {
+        for _ in 0..GOODBYE_TURNS / SLEEP_TURNS / 64 {
+            let _ = side.worker.arm();
+        }
+    } else {
+        // As many turns at once; then one that reviews a peer.
+        side.worker.core.turn += GOODBYE_TURNS / 64;
+        (0..16).for_each(|_| _ = side.worker.turn());
+    }
+}
+
+/// Two peers at most, so that each second review is of the only one.
+const FEW: Config = Config { peers: 2, ..COUNTED };
+
 /// A process that ends does not repeat its request to disconnect, and the network may lose that.
-/// The goodbye is enough, whether the worker spins or sleeps.
+/// The goodbye is enough, whether the worker spins or sleeps, and whether it has sent a credit word.
 #[test]
 fn a_goodbye_ends_a_peer_whose_disconnect_was_lost() {
-    const FEW: Config = Config { peers: 2, ..COUNTED };
-    for sleeps in [false, true] {
+    for (sleeps, sent) in [(false, false), (true, false), (false, true), (true, true)] {
         let (mut one, mut two) = (side(&FEW, false), side(&FEW, false));
         let nums = connect(&mut one, &mut two);
         let (peer, back) = (one.only_peer(), two.only_peer());
-        one.worker.outbox().send(peer, &payload(0, 24)).unwrap();
+        if sent {
+            // A credit word asks for no completion, so it stays outstanding.
+            one.worker.outbox().send(peer, &payload(0, 24)).unwrap();
+            settle(&mut [&mut one, &mut two]);
+            let _ = two.worker.arm();
+            settle(&mut [&mut one, &mut two]);
+        }
         one.worker.outbox().finish(peer);
         settle(&mut [&mut one, &mut two]);
         assert_eq!(one.worker.handler().down, [(peer, DownReason::Closed)]);
-        let steps_of_a_review = if sleeps { 1 } else { u64::from(FEW.peers) * PUBLISH_TURNS };
-        // The queue pair drains after the last review.
-        let most = 2 * u64::from(GOODBYE_REVIEWS) * steps_of_a_review + 100;
-        let mut steps = 0;
-        while two.worker.handler().down.is_empty() && steps < most {
-            steps += 1;
-            match sleeps {
-                true => drop(two.worker.arm()),
-                false => drop(two.worker.turn()),
-            }
+        let outstanding = two.worker.core.sender.peers.get(back).unwrap().sq.outstanding();
+        assert_eq!(outstanding > 0, sent);
+        let mut waits = 0;
+        while two.worker.handler().down.is_empty() && waits < 200 {
+            waits += 1;
+            wait_for_goodbye(&mut two, sleeps);
+            // Its device refuses what comes for a queue pair that is gone.
+            one.worker.turn();
         }
-        assert!(steps > u64::from(GOODBYE_REVIEWS) / 2, "it waits for the connection manager");
+        assert!((64..80).contains(&waits), "{waits}: it waits for the connection manager first");
         assert_eq!(two.worker.handler().down, [(back, DownReason::Finished)]);
         assert_eq!(two.intake.next_closing(), Some(nums.1));
-        assert_in_order(two.worker.handler(), 1, 24);
+        assert_in_order(two.worker.handler(), usize::from(sent), 24);
         // The next peer in its slot has not said goodbye.
         connect(&mut one, &mut two);
-        (0..3).for_each(|_| drop(two.worker.arm()));
+        (0..80).for_each(|_| wait_for_goodbye(&mut two, sleeps));
         assert_eq!((two.worker.handler().down.len(), two.worker.peers()), (1, 1));
+    }
+}
+
+/// A goodbye does not end a peer while a message to it may still be acknowledged.
+#[test]
+fn a_goodbye_waits_for_what_is_outstanding() {
+    let config = Config { signal_every: 1, ..FEW };
+    for sleeps in [false, true] {
+        let (mut one, mut two) = (side(&FEW, false), side(&config, false));
+        connect(&mut one, &mut two);
+        let (peer, back) = (one.only_peer(), two.only_peer());
+        one.worker.outbox().finish(peer);
+        // It says goodbye, and takes nothing from now on.
+        while !two.worker.core.sender.peers.get(back).unwrap().said_goodbye() {
+            one.worker.turn_full();
+            two.worker.turn();
+        }
+        two.worker.outbox().send(back, &payload(0, 24)).unwrap();
+        (0..200).for_each(|_| wait_for_goodbye(&mut two, sleeps));
+        assert_eq!(two.worker.handler().down, []);
+        settle(&mut [&mut one, &mut two]);
+        assert_in_order(one.worker.handler(), 1, 24);
+        assert_eq!(one.worker.handler().down, [(peer, DownReason::Closed)]);
+        (0..4).for_each(|_| wait_for_goodbye(&mut two, sleeps));
+        assert_eq!(two.worker.handler().down, [(back, DownReason::Finished)]);
     }
 }
 
