@@ -63,7 +63,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         let core = &mut worker.core;
         let left = core.mailbox.has_mail() || core.mailbox.state.has_work();
         let due = core.timers.next_at().is_some_and(|at| at <= core.timers.now);
-        if taken > 0 || left || due || !core.is_settled_but_for_replies() {
+        // A peer that broke a rule, or has gone, ends with the next turn that flushes.
+        let broken = !core.sender.accounts.broken.is_empty();
+        if taken > 0 || left || due || broken || !core.is_settled_but_for_replies() {
             return Err(Busy);
         }
         let look_again = core.poller.look_again();

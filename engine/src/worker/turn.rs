@@ -143,7 +143,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
     #[inline(never)]
     fn settles(&mut self) -> bool {
         self.core.sender.accounts.count_singles();
-        self.settled = self.core.is_settled() && !self.core.sender.accounts.recv.is_refill_due();
+        let accounts = &self.core.sender.accounts;
+        let done = accounts.broken.is_empty() && !accounts.recv.is_refill_due();
+        self.settled = self.core.is_settled() && done;
         self.settled
     }
 

@@ -198,6 +198,27 @@ fn a_peer_whose_kept_messages_exceed_its_credit_ends() {
     }
 }
 
+/// A worker does not sleep over a breach that it finds when it is about to sleep, whichever of its
+/// idle turns comes next: the peer has ended, or the worker is busy.
+#[test]
+fn a_breach_that_is_found_before_a_sleep_ends_the_peer() {
+    for turns in 0..16 {
+        let mut court = Court::new(&LIAR);
+        court.writes(12);
+        court.review();
+        court.writes(11);
+        (0..20 + turns).for_each(|_| _ = court.server.worker.turn());
+        assert_eq!(court.server.worker.stats().breaches, 0);
+        let mut arms = 0;
+        while arms < 8 && court.server.worker.arm().is_err() {
+            arms += 1;
+        }
+        let down = &court.server.worker.handler().down;
+        assert_eq!(down.len(), 1, "{turns} turns: it sleeps after {arms} turns");
+        court.ends(Breach::WentBack { said: 11, before: 12 });
+    }
+}
+
 #[test]
 fn a_breach_says_what_was_seen_and_what_was_allowed() {
     let said = [
