@@ -150,8 +150,9 @@ pub struct Config {
     /// Turns that the end of a peer may take. After them a failed peer is abandoned although some
     /// of its completions are missing, and a peer that is being finished is closed although it has
     /// not acknowledged everything ([`Outbox::finish`](super::Outbox::finish), [`Worker::drain`]).
-    /// 0 is the next turn. Default: 2^24 (16 777 216). Turns without a pause take some tenths of a
-    /// second for that; a thread that does other work between turns takes longer.
+    /// 0 is the next turn. Default: 2^26 (67 108 864). Turns without a pause take most of a second
+    /// for that; a thread that does other work between turns takes longer. By default a lost packet
+    /// is repeated after 0.27 s ([`Retry::ack_timeout`]), so there is time for two repetitions.
     ///
     /// [`Worker::drain`]: super::Worker::drain
     pub drain_turns: u64,
@@ -218,7 +219,7 @@ impl Config {
         datagram_bytes: 1024,
         destinations: 64,
         thread_domain: true,
-        drain_turns: 1 << 24,
+        drain_turns: 1 << 26,
         retry: Retry::DEFAULT,
     };
 
