@@ -27,6 +27,20 @@ pub(crate) struct Bed<F: Fabric> {
 /// A connected pair: active, passive.
 pub(crate) type Pair<F> = (Id<F>, Id<F>);
 
+/// Ends a connection as two programs do: the second disconnects when it has heard of it. If it did
+/// not, a synchronous id on verbs would wait for it for long.
+pub(crate) fn part<F: Fabric>(first: &mut Id<F>, second: &mut Id<F>) {
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !second.peer_left() {
+                thread::yield_now();
+            }
+            second.disconnect().expect("so does the other");
+        });
+        first.disconnect().expect("disconnect");
+    });
+}
+
 impl<F: Fabric> Bed<F> {
     pub(crate) fn new(fabric: F) -> Bed<F> {
         Bed { fabric }

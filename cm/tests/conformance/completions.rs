@@ -8,7 +8,7 @@ use doorbell_seam::provider::Access;
 use doorbell_seam::wc::Status;
 use doorbell_seam::wr::{SendFlags, SendOp};
 
-use crate::bed::{Bed, SOON, number, received, send, send_inline, sent};
+use crate::bed::{Bed, SOON, number, part, received, send, send_inline, sent};
 use crate::harness::skip;
 
 cases! {
@@ -27,13 +27,12 @@ cases! {
 fn cp_01_an_error_has_its_buffer_and_status_and_nothing_else<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.small());
     one.queues().post_recv(bed.filled(8, 3)).expect("a receive");
-    one.disconnect().expect("disconnect");
+    part(&mut one, &mut two);
     let flushed = one.queues().next_recv(SOON).expect("it comes back");
     assert_eq!((flushed.status, flushed.len, flushed.imm), (Status::Flushed, 0, None));
     assert!(flushed.bytes().is_empty());
     let error = flushed.ok().expect_err("flushed");
     assert!(error.to_string().contains("status 5"), "{error}");
-    let _ = two.disconnect();
 }
 
 /// The receive's own length does not count. Other tests cover READs, WRITEs with immediate data and
@@ -134,19 +133,18 @@ fn sm_02_outstanding_requests_are_flushed_in_order<F: Fabric>(bed: &Bed<F>) {
         let flags = if at % 2 == 0 { SendFlags::SIGNALED } else { SendFlags::empty() };
         one.queues().post_send(buffer, 1, SendOp::Send, flags).expect("post");
     }
-    one.disconnect().expect("disconnect");
+    part(&mut one, &mut two);
     for at in 0..4 {
         let receive = one.queues().next_recv(SOON).expect("every receive comes back");
         assert_eq!((receive.status, number(&receive)), (Status::Flushed, at));
         let send = one.queues().next_send(SOON).expect("every send, signalled or not");
         assert_eq!((send.status, number(&send)), (Status::Flushed, at));
     }
-    let _ = two.disconnect();
 }
 
 fn sm_02_posts_in_error_are_taken_and_flushed<F: Fabric>(bed: &Bed<F>) {
     let (mut one, mut two) = bed.pair(&bed.quiet());
-    one.disconnect().expect("disconnect");
+    part(&mut one, &mut two);
     one.queues().post_recv(bed.filled(8, 0)).expect("taken");
     one.queues().post_inline(&[1], SendOp::Send, SendFlags::empty()).expect("taken");
     if bed.is_strict() {
@@ -155,7 +153,6 @@ fn sm_02_posts_in_error_are_taken_and_flushed<F: Fabric>(bed: &Bed<F>) {
         skip("this device does not look at receives that are posted in error");
     }
     assert_eq!(one.queues().next_send(SOON).expect("comes back").status, Status::Flushed);
-    let _ = two.disconnect();
 }
 
 fn a_wait_for_a_completion_ends_in_time<F: Fabric>(bed: &Bed<F>) {

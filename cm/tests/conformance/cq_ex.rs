@@ -10,7 +10,7 @@ use doorbell_seam::provider::{CqFlags, CqInit, PollerEx, WcEx, WcFields};
 use doorbell_seam::wc::{Status, WcFlags, WcOpcode};
 use doorbell_seam::wr::{SendFlags, SendOp};
 
-use crate::bed::{Bed, Pair, SOON, number, received, send, sent};
+use crate::bed::{Bed, Pair, SOON, number, part, received, send, sent};
 use crate::datagrams;
 use crate::harness::{address, skip};
 
@@ -101,13 +101,12 @@ fn cp_09_an_error_has_only_defined_fields<F: Fabric>(bed: &Bed<F>) {
     let Some(cq) = extended(bed, all | WcFields::QP_NUM) else { return };
     let (mut one, mut two) = pair_into(bed, &cq);
     two.queues().post_recvs(&mut bed.numbered(1)).expect("a receive");
-    two.disconnect().expect("disconnect");
+    part(&mut two, &mut one);
     let wc = fields(&mut two);
     let qp_num = two.qp().map(|(number, _)| number);
     let (wr_id, vendor_err) = (wc.wr_id, wc.vendor_err);
     let status = Status::Flushed;
     assert_eq!(wc, WcEx { wr_id, status, vendor_err, qp_num, ..WcEx::default() });
-    let _ = one.disconnect();
 }
 
 fn cp_09_a_datagram_says_where_it_came_from<F: Fabric>(bed: &Bed<F>) {

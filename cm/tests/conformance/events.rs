@@ -12,7 +12,7 @@ use doorbell_seam::provider::Access;
 use doorbell_seam::wc::Status;
 use doorbell_seam::wr::{SendFlags, SendOp};
 
-use crate::bed::{A_WHILE, Bed, SOON, received, send_inline, sent};
+use crate::bed::{A_WHILE, Bed, SOON, part, received, send_inline, sent};
 use crate::harness::skip;
 
 cases! {
@@ -127,14 +127,14 @@ fn cp_06_solicited_only_wakes_for_those<F: Fabric>(bed: &Bed<F>) {
 }
 
 fn cp_06_errors_wake_a_wait_for_solicited<F: Fabric>(bed: &Bed<F>) {
-    let (_one, mut two) = bed.pair(&bed.small());
+    let (mut one, mut two) = bed.pair(&bed.small());
     two.queues().post_recvs(&mut bed.numbered(1)).expect("receives");
     let queue = recv_queue(&two);
     if !bed.is_strict() {
         return skip("this device never flushes receives");
     }
     queue.arm(true).expect("arm");
-    two.disconnect().expect("disconnect");
+    part(&mut two, &mut one);
     assert!(wakes(&queue));
     assert!(two.queues().next_recv(NOW).expect("flushed").ok().is_err());
 }
@@ -386,11 +386,11 @@ fn srq_16_last_wqe_reached_comes_when_a_queue_pair_is_done_with_its_queue<F: Fab
         return skip("this device never says so (R5)");
     }
     let srq = SharedReceive::new(&bed.fabric, 16).expect("a shared receive queue");
-    let (_one, mut two) = bed.pair(&bed.small().srq(&srq));
+    let (mut one, mut two) = bed.pair(&bed.small().srq(&srq));
     let qp = two.qp().expect("a queue pair").0;
     let wanted = AsyncEvent { kind: AsyncKind::LastWqeReached, object: Object::Qp(qp) };
     assert!(is_silent(bed, wanted));
-    two.disconnect().expect("disconnect");
+    part(&mut two, &mut one);
     assert!(two.queues().next_recv(A_WHILE).is_err(), "the receives stay");
     event(bed, wanted);
 }

@@ -6,7 +6,7 @@ use doorbell_seam::provider::{Access, WindowKind};
 use doorbell_seam::wc::Status;
 use doorbell_seam::wr::{SendFlags, SendOp};
 
-use crate::bed::{A_WHILE, Bed, Pair, SOON, number, sent};
+use crate::bed::{A_WHILE, Bed, Pair, SOON, number, part, sent};
 use crate::external::{joined_by, up_as};
 use crate::harness::skip;
 
@@ -168,10 +168,9 @@ fn sq_03_a_flush_completes<F: Fabric>(bed: &Bed<F>) {
     for buffer in bed.numbered(3) {
         one.queues().post_send(buffer, 1, SendOp::Send, SILENT).expect("post");
     }
-    one.disconnect().expect("disconnect");
+    part(&mut one, &mut two);
     for at in 0..3 {
         let flushed = one.queues().next_send(SOON).expect("each of them completes");
         assert_eq!((flushed.status, number(&flushed)), (Status::Flushed, at));
     }
-    let _ = two.disconnect();
 }

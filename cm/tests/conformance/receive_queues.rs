@@ -7,7 +7,7 @@ use doorbell_seam::error::Code;
 use doorbell_seam::wc::Status;
 use doorbell_seam::wr::PostCause;
 
-use crate::bed::{Bed, SOON, received, send, send_inline, sent};
+use crate::bed::{Bed, SOON, part, received, send, send_inline, sent};
 
 cases! {
     srq_01_an_id_bound_to_no_device_is_refused
@@ -161,12 +161,11 @@ fn srq_16_receives_stay_when_a_queue_pair_fails<F: Fabric>(bed: &Bed<F>) {
     let srq = SharedReceive::new(&bed.fabric, 8).expect("a shared receive queue");
     srq.post(&mut bed.numbered(2)).expect("receives");
     let ([mut one, mut other], [mut two, mut second]) = two_on_one(bed, &srq);
-    two.disconnect().expect("disconnect");
+    part(&mut two, &mut one);
     let flushed = two.queues().next_recv(Duration::from_millis(50));
     assert!(flushed.is_err(), "what is shared is not flushed (SM-2)");
     send_inline(&mut other, &[]);
     assert_eq!(crate::bed::number(&received(&mut second)), 0, "the first is still there");
-    let _ = one.disconnect();
 }
 
 fn srq_13_empty_makes_the_sender_wait<F: Fabric>(bed: &Bed<F>) {

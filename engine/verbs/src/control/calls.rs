@@ -35,8 +35,10 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(90);
 const JOIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long disconnect of a synchronous id waits for the peer's answer. By then the queue pair is
-/// in ERR and the peer is told, whether it answers or not.
-const DISCONNECT_LIMIT: Duration = Duration::from_secs(2);
+/// in ERR. The kernel repeats the request if no answer comes within 4.1 s (`2^12` ms, its figure for
+/// the peer's response) and twice the life of a packet, which makes up to 6.1 s. An id that is
+/// destroyed repeats nothing, so the wait has room for two repetitions.
+const DISCONNECT_LIMIT: Duration = Duration::from_secs(13);
 
 impl CmId<Verbs> for VerbsId {
     fn key(&self) -> IdKey {
@@ -292,7 +294,9 @@ impl CmId<Verbs> for VerbsId {
         plain(&asked, self.core.reject(private_data)).map(drop)
     }
 
-    /// On a synchronous id waits for the peer to disconnect too, at most 2 s.
+    /// On a synchronous id waits for the peer to disconnect too, at most 13 s: the network may lose
+    /// the request, and the kernel repeats it after 4 to 6 s, as long as the id lives. Drop the id
+    /// in place of this call to tell the peer once, without a wait.
     fn disconnect(&mut self) -> Result<(), CmError> {
         let asked = format!("disconnect from {}", self.peer());
         if self.core.space().is_datagram() {

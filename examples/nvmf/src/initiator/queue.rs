@@ -58,7 +58,8 @@ enum Slot {
     Answered,
 }
 
-/// A queue pair to a target.
+/// A queue pair to a target. Its end is that of its id: the target is told, and not waited for,
+/// because it may be dead.
 pub struct Queue<F: Fabric> {
     id: Id<F>,
     /// Data of all slots, for the target's READs and WRITEs.
@@ -337,11 +338,4 @@ fn capsules<F: Fabric>(fabric: &F, count: usize) -> Result<Vec<Buffer<F>>, CmErr
         CmError::new(Code::from_errno(error.errno()), asked, error.to_string())
     })?;
     Buffer::over(fabric, memory, count, CAPSULE_BYTES)
-}
-
-impl<F: Fabric> Drop for Queue<F> {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.id.disconnect();
-    }
 }
