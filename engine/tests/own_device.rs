@@ -4,24 +4,24 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use doorbell_alloc::Mapping;
-use doorbell_engine::worker::{Config, Handler, Intake, Message, Outbox, PeerData, PeerId};
-use doorbell_engine::worker::{SharedRecv, Verdict, Worker};
+use doorbell_engine::worker::{Config, DownReason, Handler, Intake, Message, Outbox, PeerData};
+use doorbell_engine::worker::{PeerId, SharedRecv, Verdict, Worker};
 use doorbell_seam::error::SetupError;
 use doorbell_seam::provider::{
     Access, Caps, Datagrams, NoAddress, Poller, Provider, Qp, QpCaps, Region, Sharing, Srq,
 };
-use doorbell_seam::wc::{Wc, WcOpcode};
-use doorbell_seam::wr::{PostCause, PostError, RecvWr, SendFlags, SendWr};
+use doorbell_seam::wc::{Status, Wc, WcOpcode};
+use doorbell_seam::wr::{PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr};
 
 type Shared<T> = Arc<Mutex<VecDeque<T>>>;
 
-/// Its limits, and the entries of the completion queue that was made last.
+/// Its limits, the entries of the completion queue that was made last, and whether it is cut.
 #[derive(Clone)]
-struct Wire(Arc<Caps>, Arc<AtomicU32>);
+struct Wire(Arc<Caps>, Arc<AtomicU32>, Arc<AtomicBool>);
 
 impl Datagrams for Wire {
     type Ah = NoAddress;
@@ -33,6 +33,8 @@ impl Provider for Wire {
     type Poller = Reader;
     type Srq = Receives;
     type Qp = End;
+
+    const OVER_NETWORK: bool = true;
 
     fn caps(&self) -> &Caps {
         &self.0
@@ -109,6 +111,15 @@ struct End {
     own: Shared<Wc>,
     receives: Shared<RecvWr>,
     peer: Shared<Wc>,
+    is_cut: Arc<AtomicBool>,
+}
+
+impl End {
+    fn complete(&self, wr_id: u64, status: Status) {
+        let (qp_num, opcode) = (self.num, WcOpcode::Send);
+        let wc = Wc { wr_id, qp_num, opcode, status, ..Wc::default() };
+        self.own.lock().unwrap().push_back(wc);
+    }
 }
 
 impl Qp for End {
@@ -122,20 +133,29 @@ impl Qp for End {
 
     unsafe fn post(&mut self, list: &[SendWr<'_>]) -> Result<(), PostError> {
         for (accepted, wr) in list.iter().enumerate() {
+            if self.is_cut.load(Ordering::Relaxed) {
+                self.complete(wr.wr_id, Status::RetryExceeded);
+                continue;
+            }
             let full = PostError { accepted, cause: PostCause::Full };
-            let receive = self.receives.lock().unwrap().pop_front().ok_or(full)?;
-            let length = wr.sge.length.min(receive.sge.length);
-            let (from, to) = (wr.sge.addr as *const u8, receive.sge.addr as *mut u8);
-            // SAFETY: both pieces are registered, by the contracts of the two posts.
+            let (to, length, receive) = match wr.op {
+                SendOp::Write(word) => (word.addr, wr.sge.length, None),
+                _ => {
+                    let receive = self.receives.lock().unwrap().pop_front().ok_or(full)?;
+                    (receive.sge.addr, wr.sge.length.min(receive.sge.length), Some(receive.wr_id))
+                }
+            };
+            let (from, to) = (wr.sge.addr as *const u8, to as *mut u8);
+            // SAFETY: both pieces are registered: the sender's and the receive's by the contracts of
+            // the two posts, and a word by the worker that has told its peer of it.
             unsafe { std::ptr::copy_nonoverlapping(from, to, length as usize) };
-            let (wr_id, qp_num) = (receive.wr_id, 3 - self.num);
-            let opcode = WcOpcode::Recv;
-            let wc = Wc { wr_id, qp_num, byte_len: length, opcode, ..Wc::default() };
-            self.peer.lock().unwrap().push_back(wc);
+            if let Some(wr_id) = receive {
+                let (qp_num, opcode) = (3 - self.num, WcOpcode::Recv);
+                let wc = Wc { wr_id, qp_num, byte_len: length, opcode, ..Wc::default() };
+                self.peer.lock().unwrap().push_back(wc);
+            }
             if wr.flags.contains(SendFlags::SIGNALED) {
-                let (wr_id, qp_num) = (wr.wr_id, self.num);
-                let wc = Wc { wr_id, qp_num, opcode: WcOpcode::Send, ..Wc::default() };
-                self.own.lock().unwrap().push_back(wc);
+                self.complete(wr.wr_id, Status::Success);
             }
         }
         Ok(())
@@ -152,6 +172,7 @@ impl Qp for End {
 struct Log {
     echo: bool,
     up: Option<PeerId>,
+    down: Option<DownReason>,
     got: Vec<Vec<u8>>,
 }
 
@@ -163,6 +184,10 @@ impl<P: Provider> Handler<P> for Log {
 
     fn on_peer_up(&mut self, peer: PeerId, _: &mut Outbox<'_, P>) {
         self.up = Some(peer);
+    }
+
+    fn on_peer_down(&mut self, _: PeerId, why: DownReason, _: &mut Outbox<'_, P>) {
+        self.down = Some(why);
     }
 }
 
@@ -185,11 +210,11 @@ fn device() -> Wire {
     let mut caps = Caps::named("wire0");
     (caps.qp_wr_max, caps.cqe_max, caps.srq_wr_max) = (1 << 16, 1 << 20, 1 << 20);
     (caps.send_sge_max, caps.inline_max, caps.message_max) = (1, 4096, 1 << 20);
-    Wire(Arc::new(caps), Arc::default())
+    Wire(Arc::new(caps), Arc::default(), Arc::default())
 }
 
 /// Connects the two; returns the first one's peer.
-fn connect(sides: &mut [(Worker<Wire, Log>, Intake<Wire>); 2]) -> PeerId {
+fn connect(nic: &Wire, sides: &mut [(Worker<Wire, Log>, Intake<Wire>); 2]) -> PeerId {
     let grants = [0, 1].map(|n| sides[n].1.reserve().ok().unwrap());
     let handshakes = grants.each_ref().map(|grant| grant.handshake(&PeerData::default()));
     for (n, grant) in grants.into_iter().enumerate() {
@@ -200,6 +225,7 @@ fn connect(sides: &mut [(Worker<Wire, Log>, Intake<Wire>); 2]) -> PeerId {
             own: own.cq().clone(),
             receives: peer.srq().1.clone(),
             peer: peer.cq().clone(),
+            is_cut: nic.2.clone(),
         };
         let greeting = own.check_peer(handshakes[1 - n].bytes()).unwrap();
         assert!(own.admit(end, grant, None, Some(greeting)).is_ok());
@@ -213,7 +239,7 @@ fn connect(sides: &mut [(Worker<Wire, Log>, Intake<Wire>); 2]) -> PeerId {
 fn workers_talk_over_a_device_of_ones_own() {
     let nic = device();
     let mut sides = [side(&nic, false), side(&nic, true)];
-    let peer = connect(&mut sides);
+    let peer = connect(&nic, &mut sides);
     for n in 0..100_u8 {
         sides[0].0.outbox().send(peer, &[n; 40]).unwrap();
         (0..4).for_each(|_| turn(&mut sides));
@@ -223,13 +249,35 @@ fn workers_talk_over_a_device_of_ones_own() {
     assert_eq!(sides[0].0.handler().got, sent, "the echoes");
 }
 
+/// A worker that only receives posts nothing that could fail. Over a network it writes to its peer
+/// now and then, and so notices that it is gone.
+#[test]
+fn a_receiver_notices_that_its_peer_is_gone() {
+    let nic = device();
+    let mut sides = [side(&nic, false), side(&nic, false)];
+    connect(&nic, &mut sides);
+    let [(receiver, _), _] = &mut sides;
+    let mut rest = || {
+        for _ in 0..10_000 {
+            let _ = receiver.arm();
+            receiver.turn();
+        }
+        (receiver.stats().credit_returns, receiver.handler().down)
+    };
+    let (words, down) = rest();
+    assert!((2..=10).contains(&words) && down.is_none(), "{words} words, {down:?}");
+    nic.2.store(true, Ordering::Relaxed);
+    let (_, down) = rest();
+    assert_eq!(down, Some(DownReason::Failed(Status::RetryExceeded)));
+}
+
 /// This device writes messages and their completions when they are sent. A worker that is dropped
 /// before it has polled gives the receives back.
 #[test]
 fn receives_of_completions_that_were_not_polled_go_back() {
     let nic = device();
     let mut sides = [side(&nic, false), side(&nic, true)];
-    let peer = connect(&mut sides);
+    let peer = connect(&nic, &mut sides);
     let receives = sides[1].1.srq().1.clone();
     let posted = || receives.lock().unwrap().len();
     for _ in 0..5 {

@@ -162,8 +162,9 @@ pub struct Config {
 
 /// How a connection retries requests that get no answer. Both queue pairs are configured with it
 /// when the connection comes up. A lost packet costs one wait, and a peer that is gone costs all of
-/// them. Soft loses no packet and notices a peer's death by its socket, so only the first two
-/// fields matter there.
+/// them. They begin with the next send to it: see [`DownReason::Failed`](super::DownReason::Failed)
+/// for a worker that only receives. Soft loses no packet and notices a peer's death by its socket,
+/// so only the first two fields matter there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]

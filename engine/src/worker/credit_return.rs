@@ -23,6 +23,12 @@ const REVIEW_CALLS: u32 = 256;
 /// that yields in each turn may take 10 µs a turn, and 6 minutes for this.
 pub(super) const GOODBYE_TURNS: u64 = 1 << 25;
 
+/// A peer to which nothing was posted for this long gets a credit word, on a device over a network:
+/// 3 s of idle turns, or 2048 sleeps, which are 205 s at most in `run_sleeping`. A worker that only
+/// receives posts nothing else that could fail. If the peer is gone the word fails after the
+/// retries of `Config::retry`, some 2 s.
+const QUIET_TURNS: u64 = 1 << 28;
+
 impl<P: Provider> Peer<P> {
     /// Before the peer is told: how long its window is from now on.
     fn adjust_window(&mut self) -> Result<(), Breach> {
@@ -103,6 +109,17 @@ impl<P: Provider> Peer<P> {
         self.said_goodbye() && now - *conduct.goodbye_at.get_or_insert(now) >= GOODBYE_TURNS
     }
 
+    /// True if nothing was posted to the peer for [`QUIET_TURNS`].
+    fn is_quiet(&self, conduct: &mut Conduct, now: u64) -> bool {
+        let posted = self.sq.posted();
+        let since = match conduct.posted {
+            Some((before, since)) if before == posted => since,
+            _ => now,
+        };
+        conduct.posted = Some((posted, since));
+        now - since >= QUIET_TURNS
+    }
+
     /// Sees to it that a completion or a failure shows when all sends are over. True if a credit
     /// word is to be sent for that.
     fn asks_for_completion(&mut self) -> bool {
@@ -154,12 +171,12 @@ impl CreditReturns {
         if !peer.is_up() {
             return;
         }
-        let mut tell = false;
+        let mut tell = P::OVER_NETWORK && peer.is_quiet(conduct, now);
         if peer.said_goodbye_long_ago(conduct, now) {
             // What is outstanding ends by itself, if the peer is there or not.
             match peer.sq.outstanding() {
                 0 => sender.accounts.broken.add(slot),
-                _ => tell = peer.asks_for_completion(),
+                _ => tell |= peer.asks_for_completion(),
             }
         }
         match peer.review_credit(conduct) {

@@ -152,6 +152,8 @@ impl<P: Provider> Peer<P> {
 pub(super) struct Conduct {
     /// What its credit word granted at the last review.
     pub(super) granted: u32,
+    /// Requests posted to it at the last review, and since when there were as many.
+    pub(super) posted: Option<(u32, u64)>,
     /// When a review first found its goodbye.
     pub(super) goodbye_at: Option<u64>,
     /// It broke a rule, and is about to be ended.

@@ -85,6 +85,8 @@ impl Provider for Verbs {
     type Srq = VerbsSrq;
     type Qp = VerbsQp;
 
+    const OVER_NETWORK: bool = true;
+
     fn caps(&self) -> &Caps {
         self.device().caps()
     }

@@ -112,6 +112,12 @@ pub trait Provider: Datagrams {
     /// A queue pair, owned by one worker or id. Dropping it destroys it.
     type Qp: Qp + Send + 'static;
 
+    /// True if there is a network between the device and its peers. It may lose packets, also the
+    /// last ones of a peer that ends, and a host may die without a word. A worker then writes to a
+    /// peer now and then to which it sends nothing; the write fails if the peer is gone. False, the
+    /// default, for a device that is told of each end.
+    const OVER_NETWORK: bool = false;
+
     /// The limits of the device.
     fn caps(&self) -> &Caps;
 

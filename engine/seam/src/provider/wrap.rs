@@ -145,6 +145,8 @@ impl<P: Provider, H: Hook> Provider for Wrapped<P, H> {
     type Srq = WrappedSrq<P, H>;
     type Qp = WrappedQp<P, H>;
 
+    const OVER_NETWORK: bool = P::OVER_NETWORK;
+
     fn caps(&self) -> &Caps {
         self.inner.caps()
     }
