@@ -17,7 +17,7 @@ use doorbell::{
     Source, Target, UdParam,
 };
 
-use super::common::{Plan, announce, differs, is_unanswered};
+use super::common::{Plan, announce, differs, is_unanswered, linger};
 
 /// Number of receives that are kept posted.
 const DEPTH: usize = 500;
@@ -205,6 +205,9 @@ impl Program for Pingpong {
             if !self.serves {
                 self.receive(&mut qp)?;
             }
+        }
+        if self.kind == QpType::Rc {
+            linger::<F>();
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use doorbell::{
     SharedReceive,
 };
 
-use super::common::{Plan, differs};
+use super::common::{Plan, differs, linger};
 use super::pingpong::{PSN, Pingpong, Side, exchange};
 
 /// Number of addresses that each side sends.
@@ -99,6 +99,7 @@ impl Program for SrqPingpong {
                 return Err(differs("messages each way in time", self.count, said));
             }
         }
+        linger::<F>();
         Ok(())
     }
 }
