@@ -146,8 +146,8 @@ impl Qp for End {
                 }
             };
             let (from, to) = (wr.sge.addr as *const u8, to as *mut u8);
-            // SAFETY: both pieces are registered: the sender's and the receive's by the contracts of
-            // the two posts, and a word by the worker that has told its peer of it.
+            // SAFETY: both pieces are registered: the sender's and the receive's by the contracts
+            // of the two posts, and a word by the worker that has told its peer of it.
             unsafe { std::ptr::copy_nonoverlapping(from, to, length as usize) };
             if let Some(wr_id) = receive {
                 let (qp_num, opcode) = (3 - self.num, WcOpcode::Recv);

@@ -94,9 +94,9 @@ pub(super) fn arrived<F: Fabric>(id: &mut Id<F>, plan: &Plan) -> Result<(), CmEr
     }
 }
 
-/// Keeps the queue pairs of a program that has ended for a while, if there is a network. It may have
-/// lost the last acknowledgement of the peer's last message. The peer then repeats the message, eight
-/// times in half a second by the timeout of `ibv_rc_pingpong`, and fails if no queue pair answers.
+/// Keeps the queue pairs of a program that has ended for a while, if there is a network. It may
+/// have lost the acknowledgement of the peer's last message. The peer then repeats the message and
+/// fails if no queue pair answers; `ibv_rc_pingpong` does so for half a second.
 pub(super) fn linger<F: Fabric>() {
     if F::OVER_NETWORK {
         thread::sleep(Duration::from_secs(1));

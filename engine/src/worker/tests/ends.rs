@@ -117,7 +117,7 @@ fn wait_for_goodbye(side: &mut Side, sleeps: bool) {
 const FEW: Config = Config { peers: 2, ..COUNTED };
 
 /// A process that ends does not repeat its request to disconnect, and the network may lose that.
-/// The goodbye is enough, whether the worker spins or sleeps, and whether it has sent a credit word.
+/// The goodbye is enough, whether the worker spins or sleeps, and has sent a credit word or not.
 #[test]
 fn a_goodbye_ends_a_peer_whose_disconnect_was_lost() {
     for (sleeps, sent) in [(false, false), (true, false), (false, true), (true, true)] {

@@ -35,9 +35,9 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(90);
 const JOIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long disconnect of a synchronous id waits for the peer's answer. By then the queue pair is
-/// in ERR. The kernel repeats the request if no answer comes within 4.1 s (`2^12` ms, its figure for
-/// the peer's response) and twice the life of a packet, which makes up to 6.1 s. An id that is
-/// destroyed repeats nothing, so the wait has room for two repetitions.
+/// in ERR. The kernel repeats the request if no answer comes within 4.1 s (2^12 ms, its figure for
+/// the peer's response) and twice the life of a packet, up to 6.1 s together. It repeats nothing
+/// for an id that is destroyed, so the wait has room for two repetitions.
 const DISCONNECT_LIMIT: Duration = Duration::from_secs(13);
 
 impl CmId<Verbs> for VerbsId {

@@ -42,8 +42,8 @@ const FLUSH_ANSWERED_MIN: u32 = 32 << 10;
 
 /// If the load of a line that the sender has written takes this many ticks of the processor's
 /// clock, or more, its core is far. Between near cores it takes 100 to 200, and between far ones
-/// 350 or more. A line that this side still has takes 50 to 100. From memory it takes 250 to 450, so
-/// this side never looks at a line that it has flushed.
+/// 350 or more. A line that this side still has takes 50 to 100. From memory it takes 250 to 450,
+/// so this side never looks at a line that it has flushed.
 const FAR_TICKS: u64 = 275;
 
 /// One long message in that many is looked at, if the looks before agree.
