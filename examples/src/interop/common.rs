@@ -96,10 +96,11 @@ pub(super) fn arrived<F: Fabric>(id: &mut Id<F>, plan: &Plan) -> Result<(), CmEr
 
 /// Keeps the queue pairs of a program that has ended for a while, if there is a network. It may
 /// have lost the acknowledgement of the peer's last message. The peer then repeats the message and
-/// fails if no queue pair answers; `ibv_rc_pingpong` does so for half a second.
+/// fails if no queue pair answers: `ibv_rc_pingpong` within half a second, and our own ping-pong,
+/// whose first repetition comes after 1.07 s, later.
 pub(super) fn linger<F: Fabric>() {
     if F::OVER_NETWORK {
-        thread::sleep(Duration::from_secs(1));
+        thread::sleep(Duration::from_secs(3));
     }
 }
 
