@@ -86,20 +86,22 @@ impl<'a> Source<'a> {
     }
 
     /// How many ticks of the processor's clock the load of the last byte takes; 0 if there is none,
-    /// or no such clock. The first byte of its page, or of these bytes, is loaded before: a page
-    /// that is new to this process says nothing about the line.
+    /// or no such clock. The first byte of its page, or of these bytes, is loaded before, unless it
+    /// is in the same line: a page that is new to this process says nothing about the line.
     pub(crate) fn ticks_of_last(self) -> u64 {
         let Some(last) = self.length.checked_sub(1) else { return 0 };
         let in_page = self.at.addr().wrapping_add(last as usize) % PAGE;
-        let first = (last as usize).saturating_sub(in_page);
-        reads(self.at.wrapping_add(first), 1);
-        // SAFETY: the byte is readable.
-        unsafe { self.at.add(first).read_volatile() };
+        if in_page >= LINE {
+            let first = (last as usize).saturating_sub(in_page);
+            reads(self.at.wrapping_add(first), 1);
+            // SAFETY: the byte is readable.
+            unsafe { self.at.add(first).read_volatile() };
+        }
         let start = prefetch::ticks();
         reads(self.at.wrapping_add(last as usize), 1);
         // SAFETY: the byte is readable.
         unsafe { self.at.add(last as usize).read_volatile() };
-        prefetch::ticks() - start
+        prefetch::ticks().saturating_sub(start)
     }
 
     /// Drops the lines of the bytes from the caches of all cores; what was written there goes to
