@@ -1,5 +1,6 @@
-//! The building blocks of the datapath, `no_std`: [`room`], lists and maps with preallocated room,
-//! [`sync`], atomics for memory that threads and processes share, and [`prefetch`] of cache lines.
+//! The building blocks of the datapath, `no_std`: [`room`], lists and a map that never
+//! panic for lack of memory, [`sync`], atomics for memory that threads and processes share, and
+//! [`prefetch`] of cache lines.
 //!
 //! In a model run (`--cfg loom`) the atomics are loom's, and `models` runs a crate's models with
 //! each memory order weakened in turn.

@@ -1,11 +1,11 @@
-//! Preallocated room: lists that the data plane fills and never grows, so that no push ends the
-//! process for lack of memory, and no list operation can panic.
+//! Lists and a map that never panic for lack of memory. The data plane fills them within their
+//! capacity; only commands of the control plane make them longer.
 
 use arrayvec::ArrayVec;
 use std_alloc::collections::VecDeque;
 use std_alloc::vec::Vec;
 
-/// A list with room for a known number of entries.
+/// A list that is filled within its capacity and never reallocates.
 pub trait FixedCapacity<T> {
     /// Adds an entry at the end, or gives it back if there is no room.
     fn offer(&mut self, value: T) -> Result<(), T>;
@@ -13,7 +13,8 @@ pub trait FixedCapacity<T> {
     /// Removes the first `count` entries, or all if there are fewer.
     fn drop_first(&mut self, count: usize);
 
-    /// Adds an entry to a list whose owner has made room for every possible entry.
+    /// Adds an entry to a list whose owner has made room for every possible entry. Without room it
+    /// drops the entry; debug builds panic.
     fn put(&mut self, value: T);
 }
 
@@ -141,15 +142,15 @@ impl<T, const N: usize> FixedCapacity<T> for ArrayVec<T, N> {
 /// A list that entries can be removed from at any position.
 pub trait RemoveAt<T> {
     /// Removes the entry at a position; the last entry takes its place.
-    fn take_at(&mut self, at: usize) -> Option<T>;
+    fn swap_remove_at(&mut self, at: usize) -> Option<T>;
 
     /// Removes the entry at a position; later entries move up.
-    fn take_out(&mut self, at: usize) -> Option<T>;
+    fn remove_at(&mut self, at: usize) -> Option<T>;
 }
 
 impl<T> RemoveAt<T> for Vec<T> {
     #[inline(always)]
-    fn take_at(&mut self, at: usize) -> Option<T> {
+    fn swap_remove_at(&mut self, at: usize) -> Option<T> {
         if at >= self.len() {
             return None;
         }
@@ -160,7 +161,7 @@ impl<T> RemoveAt<T> for Vec<T> {
         }
     }
 
-    fn take_out(&mut self, at: usize) -> Option<T> {
+    fn remove_at(&mut self, at: usize) -> Option<T> {
         match self.get_mut(at..) {
             Some(rest) if !rest.is_empty() => rest.rotate_left(1),
             _ => return None,
@@ -232,7 +233,7 @@ impl<T> SortedMap<T> {
     /// Removes the entry with that number.
     pub fn remove(&mut self, number: u32) -> Option<T> {
         let at = self.place(number).ok()?;
-        self.0.take_out(at).map(|(_, entry)| entry)
+        self.0.remove_at(at).map(|(_, entry)| entry)
     }
 
     /// Keeps the entries for which `stays` is true.
@@ -258,7 +259,7 @@ mod tests {
         assert_eq!(list.first(), Some(&1));
         assert!(list.make_room(capacity + 1) && list.offer(99).is_ok() && list.offer(100).is_ok());
         assert_eq!(
-            (list.take_at(9), list.take_at(0), list.take_out(0)),
+            (list.swap_remove_at(9), list.swap_remove_at(0), list.remove_at(0)),
             (None, Some(1), Some(100))
         );
     }

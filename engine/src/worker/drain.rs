@@ -32,7 +32,7 @@ pub(super) fn report_drained<P: Provider, H: Handler<P>>(core: &mut Core<P>, han
     while let Some(slot) = core.closing.get(at).copied() {
         let Some(peer) = core.sender.peers.at(slot) else { return };
         let PeerState::Closing { known, since, marked } = peer.state else {
-            core.closing.take_at(at);
+            core.closing.swap_remove_at(at);
             continue;
         };
         let drained = peer.sq.retired == peer.sq.posted();
@@ -49,7 +49,7 @@ pub(super) fn report_drained<P: Provider, H: Handler<P>>(core: &mut Core<P>, han
         core.sender.accounts.retire_all(slot, peer);
         // It stays in the list meanwhile: if the handler panics, the next turn reports the rest.
         report_requests(core, handler);
-        core.closing.take_at(at);
+        core.closing.swap_remove_at(at);
         if known {
             probes::peer_down(slot);
             let why = core.sender.peers.conduct(slot).and_then(|(_, conduct)| conduct.why);

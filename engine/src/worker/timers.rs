@@ -102,7 +102,7 @@ impl Timers {
     }
 
     fn remove(&mut self, place: usize) {
-        let Some(index) = self.heap.take_at(place) else { return };
+        let Some(index) = self.heap.swap_remove_at(place) else { return };
         if let Some(timer) = self.timers.get_mut(index as usize) {
             timer.generation = timer.generation.wrapping_add(1);
         }

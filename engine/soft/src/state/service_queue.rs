@@ -66,7 +66,7 @@ impl ServiceQueue {
 
     /// Takes the first number out. Its queue pair stays scheduled until it is served.
     pub(crate) fn next(&mut self) -> Option<u32> {
-        self.nums.take_out(0)
+        self.nums.remove_at(0)
     }
 
     /// Puts a number that was taken out at the end: its queue pair is not done.

@@ -77,7 +77,7 @@ impl Switch {
             solicited: false,
         };
         let place = self.known.iter().position(|(mac, _)| *mac == to);
-        let known = place.and_then(|place| self.known.take_out(place));
+        let known = place.and_then(|place| self.known.remove_at(place));
         let known = known.unwrap_or_else(|| (to, self.all.beside(name_of(FlowRule::To(to)))));
         self.all.put_frame(&stamp, frame, |member| Some(*member) != not_to);
         let once = |member: &Member| Some(*member) != not_to && !self.all.holds(member);
