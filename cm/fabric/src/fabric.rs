@@ -376,9 +376,9 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     fn reject(&mut self, private_data: &[u8]) -> Result<(), CmError>;
 
     /// Ends the connection (`rdma_disconnect`): first the queue pair goes to ERR (QP-22), then the
-    /// peer is told. Both sides call it (CM-10). On a synchronous id it waits for the peer, on
-    /// verbs at most 13 s. An id that is dropped also tells the peer, and waits for nobody; if the
-    /// network loses that, nobody repeats it.
+    /// peer is told. Both sides call it (CM-10). On a synchronous id of verbs it waits for the
+    /// peer, at most 13 s; on soft it does not wait. An id that is dropped also tells the peer, and
+    /// waits for nobody; if the network loses that, nobody repeats it.
     ///
     /// # Errors
     /// `Invalid` if not connected.

@@ -32,7 +32,9 @@ pub(crate) type Pair<F> = (Id<F>, Id<F>);
 pub(crate) fn part<F: Fabric>(first: &mut Id<F>, second: &mut Id<F>) {
     thread::scope(|scope| {
         scope.spawn(|| {
+            let end = Instant::now() + SOON;
             while !second.peer_left() {
+                assert!(Instant::now() < end, "the peer did not leave");
                 thread::yield_now();
             }
             second.disconnect().expect("so does the other");

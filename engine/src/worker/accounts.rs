@@ -60,7 +60,8 @@ pub(super) struct Accounts<P: Provider> {
 
 /// Peers to close at the next flush. The queue pair has refused a post for another reason than a
 /// full queue, and the refused requests are still in the peer's batch, if they were in one; or a
-/// reply was too long.
+/// reply was too long; or the peer broke the rules of credit, or said goodbye and did not
+/// disconnect.
 pub(super) struct Broken {
     slots: Vec<u32>,
 }

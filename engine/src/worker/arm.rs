@@ -3,7 +3,6 @@
 use core::fmt;
 use core::time::Duration;
 
-use super::core::SLEEP_TURNS;
 use super::credit_return::CreditReturns;
 use super::handler::Handler;
 use super::recv_blocks::Refill;
@@ -77,7 +76,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             worker.credit_rest.end();
             None
         };
-        worker.core.slept += SLEEP_TURNS;
+        worker.core.count_sleep();
         armed.look_again = rest.into_iter().chain(look_again).min();
         Ok(armed)
     }

@@ -150,9 +150,10 @@ pub struct Config {
     /// Turns that the end of a peer may take. After them a failed peer is abandoned although some
     /// of its completions are missing, and a peer that is being finished is closed although it has
     /// not acknowledged everything ([`Outbox::finish`](super::Outbox::finish), [`Worker::drain`]).
-    /// 0 is the next turn. Default: 2^26 (67 108 864). Turns without a pause take most of a second
-    /// for that; a thread that does other work between turns takes longer. By default a lost packet
-    /// is repeated after 0.27 s ([`Retry::ack_timeout`]), so there is time for two repetitions.
+    /// 0 is the next turn. Default: 2^26 (67 108 864). Turns without a pause take about a second
+    /// for that; a thread that does other work or yields between turns takes longer, up to minutes.
+    /// By default a lost packet is repeated after 0.27 s ([`Retry::ack_timeout`]), so there is time
+    /// for two repetitions.
     ///
     /// [`Worker::drain`]: super::Worker::drain
     pub drain_turns: u64,

@@ -22,9 +22,14 @@ use super::undone::Undone;
 use crate::provider::{Caps, Provider};
 use crate::wc::Wc;
 
-/// What a sleep counts on [`Core::clock`], which knows no better: some 1.5 ms of turns. A sleep of
-/// `run_sleeping` lasts 100 ms if nothing comes, and some 20 µs if the next message comes at once.
+/// What a sleep counts on [`Core::clock`] if no completion has come since the sleep before: some
+/// 1.5 ms of turns. Nobody tells the worker how long it slept; in `run_sleeping` it is 100 ms at
+/// most.
 pub(super) const SLEEP_TURNS: u64 = 1 << 17;
+
+/// What a sleep counts if a completion has come since the sleep before, which was then short: some
+/// 20 µs of turns.
+const SHORT_SLEEP_TURNS: u64 = 1 << 11;
 
 /// What an end in order does when everything that was accepted for the peer has gone.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,6 +82,8 @@ pub(super) struct Core<P: Provider> {
     pub(super) turn: u64,
     /// What the sleeps so far count on [`Core::clock`].
     pub(super) slept: u64,
+    /// The completions that had come before the last sleep.
+    completions_at_sleep: u64,
     /// Bytes of the longest one-sided request.
     pub(super) message_max: u32,
     pub(super) config: Config,
@@ -116,6 +123,7 @@ impl<P: Provider> Core<P> {
             undone: Undone::default(),
             turn: 0,
             slept: 0,
+            completions_at_sleep: 0,
             message_max: caps.message_max,
             config: *config,
             wcs: vec![Wc::default(); POLL_BATCH],
@@ -124,9 +132,16 @@ impl<P: Provider> Core<P> {
         }
     }
 
-    /// The worker's measure of time: its turns, and [`SLEEP_TURNS`] for each sleep.
+    /// The worker's measure of time: its turns, and what its sleeps count.
     pub(super) fn clock(&self) -> u64 {
         self.turn + self.slept
+    }
+
+    /// Counts a sleep that begins.
+    pub(super) fn count_sleep(&mut self) {
+        let now = self.sender.accounts.stats.completions;
+        let before = core::mem::replace(&mut self.completions_at_sleep, now);
+        self.slept += if now == before { SLEEP_TURNS } else { SHORT_SLEEP_TURNS };
     }
 
     /// True if nothing waits: no doorbell, no message for room, no peer for credit, no ended

@@ -17,10 +17,10 @@ const REVIEW_CALLS: u32 = 256;
 
 /// A peer is closed this long after its goodbye, by [`Core::clock`](super::core::Core::clock): some
 /// 0.4 s of idle turns, or 256 sleeps. The connection manager is usually far quicker; but a process
-/// that ends does not repeat its request to disconnect, and the network may lose it. An idle worker
-/// takes longer than `Retry::DEFAULT` takes to repeat a packet, so the peer has the acknowledgement
-/// of its goodbye. If it has not, its handler hears `Disconnected` in place of `Closed`. A thread
-/// that yields in each turn may take 10 µs a turn, and 6 minutes for this.
+/// that ends does not repeat its request to disconnect, and the network may lose it. A worker that
+/// spins takes longer than `Retry::DEFAULT` takes to repeat a packet, so the peer has the
+/// acknowledgement of its goodbye. If it has not, it ends with `Disconnected` in place of `Closed`.
+/// A thread that yields in each turn may take 10 µs a turn, and 6 minutes for this.
 pub(super) const GOODBYE_TURNS: u64 = 1 << 25;
 
 /// A peer to which nothing was posted for this long gets a credit word, on a device over a network:

@@ -151,10 +151,11 @@ pub enum DownReason {
     #[error("the peer closed it, or its process or worker ended")]
     Disconnected,
     /// A request failed with this status. [`Status::RetryExceeded`] is a peer that does not answer:
-    /// its process or host has died, or the network is broken. Over a network a worker notices that
-    /// also if it only receives: it writes to a peer to which it has sent nothing for 2^28 turns
-    /// (some 3 s) or 2048 sleeps (at most 205 s of `run_sleeping`), and the write fails after the
-    /// retries of [`Config::retry`](super::Config::retry), some 2 s by default.
+    /// its process or host has died, or the network is broken. A worker notices that even if it
+    /// only receives, if the peer is a worker: over a network it writes to a peer to which it has
+    /// sent nothing for 2^28 turns (some 3 s) or 2048 idle sleeps (at most 205 s of
+    /// `run_sleeping`). The write fails after the retries of
+    /// [`Config::retry`](super::Config::retry), some 2 s by default.
     #[error("a request to the peer failed: {0}")]
     Failed(Status),
     /// The handler's reply was longer than the peer's blocks: see

@@ -327,8 +327,7 @@ impl<P: Provider> Outbox<'_, P> {
     /// From now on sends, requests (READs and WRITEs too) and replies to this peer are refused with
     /// [`SendError::FinishedSending`], and a verdict of `Reply` counts as `Done`. Nothing bounds
     /// how long the peer goes on; [`Outbox::finish`], [`Outbox::close`] and
-    /// [`Worker::drain`](super::Worker::drain) work as before. A plain
-    /// RDMA program is not told.
+    /// [`Worker::drain`](super::Worker::drain) work as before. A plain RDMA program is not told.
     ///
     /// ```
     /// use doorbell_engine::worker::{Handler, Message, Outbox, PeerId, Verdict};

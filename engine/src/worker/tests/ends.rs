@@ -164,10 +164,13 @@ fn a_goodbye_waits_for_what_is_outstanding() {
         let (peer, back) = (one.only_peer(), two.only_peer());
         one.worker.outbox().finish(peer);
         // It says goodbye, and takes nothing from now on.
-        while !two.worker.core.sender.peers.get(back).unwrap().said_goodbye() {
-            one.worker.turn_full();
-            two.worker.turn();
+        for _ in 0..1000 {
+            if !two.worker.core.sender.peers.get(back).unwrap().said_goodbye() {
+                one.worker.turn_full();
+                two.worker.turn();
+            }
         }
+        assert!(two.worker.core.sender.peers.get(back).unwrap().said_goodbye());
         two.worker.outbox().send(back, &payload(0, 24)).unwrap();
         (0..200).for_each(|_| wait_for_goodbye(&mut two, sleeps));
         assert_eq!(two.worker.handler().down, []);
@@ -177,6 +180,30 @@ fn a_goodbye_waits_for_what_is_outstanding() {
         (0..4).for_each(|_| wait_for_goodbye(&mut two, sleeps));
         assert_eq!(two.worker.handler().down, [(back, DownReason::Finished)]);
     }
+}
+
+/// A worker that messages wake soon has not slept for long, so its sleeps count little, and a
+/// goodbye is not enough yet.
+#[test]
+fn short_sleeps_count_little() {
+    let [mut one, mut two, mut other] = [(); 3].map(|()| side(&FEW, false));
+    connect(&mut one, &mut two);
+    connect(&mut other, &mut two);
+    let (peer, lively) = (one.only_peer(), other.only_peer());
+    one.worker.outbox().finish(peer);
+    settle(&mut [&mut one, &mut two]);
+    let mut sleeps = 0;
+    for _ in 0..10_000 {
+        if sleeps > 2 * GOODBYE_TURNS / SLEEP_TURNS {
+            break;
+        }
+        let _ = other.worker.outbox().send(lively, b"awake");
+        other.worker.turn_full();
+        two.worker.turn_full();
+        sleeps += u64::from(two.worker.arm().is_ok());
+    }
+    assert!(sleeps > 2 * GOODBYE_TURNS / SLEEP_TURNS, "{sleeps}");
+    assert_eq!(two.worker.handler().down, [], "{} messages", two.worker.handler().got.len());
 }
 
 /// Keeps the first message, and answers it when told to.
