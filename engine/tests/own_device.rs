@@ -112,6 +112,8 @@ struct End {
     receives: Shared<RecvWr>,
     peer: Shared<Wc>,
     is_cut: Arc<AtomicBool>,
+    /// How often it was asked to prefetch.
+    fetched: Arc<AtomicU32>,
 }
 
 impl End {
@@ -150,7 +152,7 @@ impl Qp for End {
             // of the two posts, and a word by the worker that has told its peer of it.
             unsafe { std::ptr::copy_nonoverlapping(from, to, length as usize) };
             if let Some(wr_id) = receive {
-                let (qp_num, opcode) = (3 - self.num, WcOpcode::Recv);
+                let (qp_num, opcode) = (3_u32.wrapping_sub(self.num), WcOpcode::Recv);
                 let wc = Wc { wr_id, qp_num, byte_len: length, opcode, ..Wc::default() };
                 self.peer.lock().unwrap().push_back(wc);
             }
@@ -159,6 +161,10 @@ impl Qp for End {
             }
         }
         Ok(())
+    }
+
+    unsafe fn fetch_ahead(&mut self) {
+        self.fetched.fetch_add(1, Ordering::Relaxed);
     }
 
     unsafe fn post_recv(&mut self, _: &[RecvWr]) -> Result<(), PostError> {
@@ -194,10 +200,14 @@ impl<P: Provider> Handler<P> for Log {
 const CONFIG: Config = Config { peers: 1, window: 0, ..Config::DEFAULT };
 
 fn side(nic: &Wire, echo: bool) -> (Worker<Wire, Log>, Intake<Wire>) {
-    let shared = SharedRecv::new(nic, Mapping::plain(CONFIG.recv_bytes()).unwrap(), &CONFIG);
-    let memory = Mapping::plain(CONFIG.send_bytes()).unwrap();
+    side_of(nic, echo, &CONFIG)
+}
+
+fn side_of(nic: &Wire, echo: bool, config: &Config) -> (Worker<Wire, Log>, Intake<Wire>) {
+    let shared = SharedRecv::new(nic, Mapping::plain(config.recv_bytes()).unwrap(), config);
+    let memory = Mapping::plain(config.send_bytes()).unwrap();
     let log = Log { echo, ..Log::default() };
-    Worker::new(nic, &shared.unwrap(), memory, log, &CONFIG).unwrap()
+    Worker::new(nic, &shared.unwrap(), memory, log, config).unwrap()
 }
 
 fn turn(sides: &mut [(Worker<Wire, Log>, Intake<Wire>); 2]) {
@@ -226,6 +236,7 @@ fn connect(nic: &Wire, sides: &mut [(Worker<Wire, Log>, Intake<Wire>); 2]) -> Pe
             receives: peer.srq().1.clone(),
             peer: peer.cq().clone(),
             is_cut: nic.2.clone(),
+            fetched: Arc::default(),
         };
         let greeting = own.check_peer(handshakes[1 - n].bytes()).unwrap();
         assert!(own.admit(end, grant, None, Some(greeting)).is_ok());
@@ -288,6 +299,47 @@ fn receives_of_completions_that_were_not_polled_go_back() {
     let [_, (dropped, _)] = sides;
     drop(dropped);
     assert_eq!(posted(), CONFIG.recv_blocks as usize);
+}
+
+/// How often the device was asked to prefetch for each peer, in that many turns in vain. The
+/// worker has room for more peers.
+fn fetches(peers: u32, turns: u32) -> Vec<u32> {
+    let nic = device();
+    let config = Config { peers: 3 * peers, ..CONFIG };
+    let (mut worker, intake) = side_of(&nic, false, &config);
+    let (_other, others) = side_of(&nic, false, &config);
+    let admit = |n| {
+        let grant = intake.reserve().ok().unwrap();
+        let theirs = others.reserve().ok().unwrap().handshake(&PeerData::default());
+        let fetched = Arc::<AtomicU32>::default();
+        let end = End {
+            num: n + 1,
+            caps: intake.qp_caps(),
+            own: intake.cq().clone(),
+            receives: others.srq().1.clone(),
+            peer: others.cq().clone(),
+            is_cut: nic.2.clone(),
+            fetched: fetched.clone(),
+        };
+        let greeting = intake.check_peer(theirs.bytes()).unwrap();
+        assert!(intake.admit(end, grant, None, Some(greeting)).is_ok());
+        fetched
+    };
+    let fetched: Vec<_> = (0..peers).map(admit).collect();
+    (0..turns).for_each(|_| _ = worker.turn());
+    fetched.iter().map(|count| count.load(Ordering::Relaxed)).collect()
+}
+
+/// A worker without messages lets the device prefetch for one peer after the other, past the free
+/// slots. It does so for a single peer too, and not for more peers than a near cache holds.
+#[test]
+fn an_idle_worker_prefetches_for_each_peer_in_turn() {
+    for peers in [1, 2, 5] {
+        let counts = fetches(peers, 64 * 300);
+        let (least, most) = (*counts.iter().min().unwrap(), *counts.iter().max().unwrap());
+        assert!(least >= 30 && most - least <= 1, "{peers}: {counts:?}");
+    }
+    assert!(fetches(257, 64 * 300).iter().all(|count| *count == 0));
 }
 
 /// Every receive of the shared queue may complete at one worker, also if that worker's own

@@ -16,6 +16,9 @@ pub(crate) trait Carrier {
     /// Takes what has come back on the links that the ledger waits for, into the ledger.
     fn poll(&mut self) -> Result<(), Failure>;
 
+    /// Looks in vain for a message on a link that waits for none.
+    fn poll_resting(&mut self, link: usize) -> Result<(), Failure>;
+
     fn ledger(&mut self) -> &mut Ledger;
 }
 
@@ -113,6 +116,10 @@ impl<C: Carrier, N: FnMut() -> u64> Driver<'_, C, N> {
                 }
             };
             self.drain()?;
+            if turns == Turns::Rested {
+                // The peers have loops of their own, which go on while there is nothing to do.
+                self.carrier.poll_resting(1 + step % (links - 1))?;
+            }
             if due.saturating_sub(first) >= ticks {
                 break;
             }
@@ -198,6 +205,7 @@ mod tests {
         on_their_way: VecDeque<(u64, usize, Vec<u8>)>,
         room: usize,
         stall: std::ops::Range<u64>,
+        resting_polled: Vec<usize>,
     }
 
     const DELAY: u64 = 10;
@@ -205,7 +213,14 @@ mod tests {
     impl Fake<'_> {
         fn new(clock: &Cell<u64>, stall: std::ops::Range<u64>, room: usize) -> Fake<'_> {
             let ledger = Ledger::new(4, &Clock { tick_ns: 1.0, step_ns: 1.0 }).unwrap();
-            Fake { clock, ledger, on_their_way: VecDeque::new(), room, stall }
+            Fake {
+                clock,
+                ledger,
+                on_their_way: VecDeque::new(),
+                room,
+                stall,
+                resting_polled: Vec::new(),
+            }
         }
     }
 
@@ -227,6 +242,11 @@ mod tests {
                 self.ledger.came(*link, bytes, || now);
                 self.on_their_way.pop_front();
             }
+            Ok(())
+        }
+
+        fn poll_resting(&mut self, link: usize) -> Result<(), Failure> {
+            self.resting_polled.push(link);
             Ok(())
         }
 
@@ -289,6 +309,10 @@ mod tests {
             let ticks = if turns == Turns::Rested { 60_000 } else { 4000 };
             let ledger = with(0..0, 4, None, |driver| {
                 driver.ping(64, (turns, 4), &mut Random::new(1, 1), ticks).unwrap();
+                let polled = &driver.carrier.resting_polled;
+                let is_polled = |link: usize| polled.contains(&link);
+                let rests = turns == Turns::Rested;
+                assert_eq!([0, 1, 2, 3].map(is_polled), [false, rests, rests, rests], "{turns:?}");
             });
             assert!(ledger.back > 100 && ledger.wrong == 0, "{turns:?}");
             let timed =

@@ -99,6 +99,11 @@ impl<F: Fabric> Carrier for Links<F> {
     }
 
     #[inline(always)]
+    fn poll_resting(&mut self, link: usize) -> Result<(), Failure> {
+        self.sessions[link].turn().map(drop)
+    }
+
+    #[inline(always)]
     fn ledger(&mut self) -> &mut Ledger {
         match &mut self.sessions[self.at].worker.handler_mut().order.ledger {
             Some(ledger) => ledger,

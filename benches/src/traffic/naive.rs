@@ -1,6 +1,7 @@
 //! The naive ring, both sides: the simplest way to exchange messages over shared memory. Each peer
 //! has a lane of one slot each way, or of many slots where many messages are in flight.
 
+use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -110,6 +111,12 @@ impl Carrier for Naive {
         } else {
             (self.in_vain, self.idle_since) = (0, None);
         }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn poll_resting(&mut self, link: usize) -> Result<(), Failure> {
+        black_box(self.from[link].get());
         Ok(())
     }
 

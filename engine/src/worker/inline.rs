@@ -53,6 +53,15 @@ impl<P: Provider> Peer<P> {
         posted
     }
 
+    /// Lets the device prefetch what the next message needs. False: the slot is free.
+    #[inline(always)]
+    pub(super) fn fetch_queue_pair(&mut self) -> bool {
+        let Some(qp) = &mut self.qp else { return false };
+        // SAFETY: the worker's thread is the one that polls.
+        unsafe { qp.fetch_ahead() };
+        true
+    }
+
     /// Renews an open budget, so that no message finds it used up and has to wait for that.
     #[inline(always)]
     pub(super) fn renew_budget(&mut self) {

@@ -15,6 +15,7 @@ use super::message::PeerId;
 use super::promises::{Base, Promises};
 use super::shared_recv::SharedRecv;
 use crate::error::{Code, SetupError};
+use crate::prefetch::fetch_line;
 use crate::provider::{Access, Provider, Region};
 
 const WORD: usize = size_of::<u64>();
@@ -146,6 +147,11 @@ impl<P: Provider> PeerResources<P> {
     pub(super) fn word(&self) -> u64 {
         // Acquire: nothing is read because of it, but sends come after it.
         self.words.at(self.index).load(Ordering::Acquire)
+    }
+
+    /// Prefetches the credit word.
+    pub(super) fn fetch_ahead(&self) {
+        fetch_line(core::ptr::from_ref(self.words.at(self.index)).cast());
     }
 
     fn promises(&self) -> &Promises {

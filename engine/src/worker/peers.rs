@@ -16,6 +16,7 @@ use super::send_error::SendError;
 use super::send_queue::SendQueue;
 use super::slot_map::{EMPTY, SlotMap};
 use super::watch::Closings;
+use crate::prefetch;
 use crate::provider::Provider;
 use crate::room::FixedCapacity;
 
@@ -39,6 +40,12 @@ pub(super) enum PeerState {
         marked: bool,
     },
 }
+
+/// The most peers whose state is prefetched while they rest: each has some 30 lines.
+const FETCHED_MAX: usize = 256;
+
+/// The most slots that [`Peers::fetch_ahead`] looks at.
+const FREE_PASSED: usize = 8;
 
 /// One peer, or a free slot.
 pub(super) struct Peer<P: Provider> {
@@ -177,6 +184,8 @@ pub(super) struct Peers<P: Provider> {
     map: SlotMap,
     /// The slot of the last lookup: the next one is often the same.
     recent: u32,
+    /// The slot whose state was prefetched last.
+    fetched: u32,
     pub(super) block_bytes: u32,
     /// The length of the shortest blocks that any peer has had.
     pub(super) shortest_blocks: u32,
@@ -217,6 +226,7 @@ impl<P: Provider> Peers<P> {
             free,
             map,
             recent: 0,
+            fetched: 0,
             block_bytes: config.block_bytes,
             shortest_blocks: u32::MAX,
         }
@@ -293,6 +303,35 @@ impl<P: Provider> Peers<P> {
         }
         self.recent = self.map.find(num)?;
         Some((self.recent, self.slots.get_mut(self.recent as usize)?))
+    }
+
+    /// Prefetches what the next message of one peer needs, each time of another one, so that the
+    /// first message after a rest finds it in a near cache. It passes over free slots, a few at a
+    /// time. With more than [`FETCHED_MAX`] peers it does nothing: they do not fit there.
+    ///
+    /// One of 64 links has rested for some 10 ms while another one was busy, and both workers have
+    /// turned meanwhile. Half a round trip of its first message then takes 450 to 530 ns, and
+    /// without this 950 to 1200 (near cores, on a machine whose caches others share).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn fetch_ahead(&mut self) {
+        if self.len() > FETCHED_MAX {
+            return;
+        }
+        for _ in 0..FREE_PASSED {
+            self.fetched =
+                if (self.fetched as usize) + 1 < self.slots.len() { self.fetched + 1 } else { 0 };
+            // The next one's slot, which its turn reads.
+            if let Some(next) = self.slots.get(self.fetched as usize + 1) {
+                prefetch::fetch(core::ptr::from_ref(next).cast(), size_of::<Peer<P>>());
+            }
+            let Some(peer) = self.slots.get_mut(self.fetched as usize) else { return };
+            if peer.fetch_queue_pair() {
+                peer.grant.iter().for_each(PeerResources::fetch_ahead);
+                self.map.fetch_ahead(peer.num);
+                return;
+            }
+        }
     }
 
     /// The peer in a slot.

@@ -3,6 +3,7 @@
 use std_alloc::boxed::Box;
 use std_alloc::vec;
 
+use crate::prefetch::fetch_line;
 use crate::room::never;
 
 /// Queue pair number to slot: open addressing, at most half full. Devices number queue pairs in
@@ -36,6 +37,14 @@ impl SlotMap {
                 return None;
             }
             at = (at + 1) & mask;
+        }
+    }
+
+    /// Prefetches the cell where the search for that number begins.
+    #[inline(always)]
+    pub(super) fn fetch_ahead(&self, num: u32) {
+        if let Some(cell) = self.cells.get(num as usize & (self.cells.len() - 1)) {
+            fetch_line(core::ptr::from_ref(cell).cast());
         }
     }
 

@@ -171,6 +171,9 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
             || !self.core.is_settled()
         {
             self.alone -= 1;
+            if self.alone + 1 == FULL_BUSY_TURNS && self.core.sender.peers.len() > 1 {
+                self.core.sender.peers.fetch_ahead();
+            }
             self.finish(1);
             return 1;
         }
@@ -260,6 +263,7 @@ impl<P: Provider, H: Handler<P>> Worker<P, H> {
         }
         if taken == 0 && self.idle.is_multiple_of(REFILL_IDLE_TURNS) {
             core.refill(Refill::All);
+            core.sender.peers.fetch_ahead();
         } else {
             core.refill(Refill::Batch);
         }

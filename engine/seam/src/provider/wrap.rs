@@ -350,6 +350,11 @@ impl<P: Provider, H: Hook> Qp for WrappedQp<P, H> {
         let _ = unsafe { self.send(Call::Doorbell) };
     }
 
+    unsafe fn fetch_ahead(&mut self) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.fetch_ahead() }
+    }
+
     unsafe fn post_recv(&mut self, list: &[RecvWr]) -> Posted {
         let Self { inner, hook, .. } = self;
         // SAFETY: the caller's promise, passed on.

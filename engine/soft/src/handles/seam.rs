@@ -391,6 +391,14 @@ impl Qp for SoftQp {
         unsafe { self.domain.enter(|state| state.ring_doorbell(self.context.get_alone())) }
     }
 
+    unsafe fn fetch_ahead(&mut self) {
+        // A shared domain would have to be locked.
+        if self.domain.sharing() == Sharing::Exclusive {
+            // SAFETY: as in `post`.
+            unsafe { self.domain.alone().fetch_ahead(self.context.get_alone()) }
+        }
+    }
+
     unsafe fn post_recv(&mut self, list: &[RecvWr]) -> Result<(), PostError> {
         if self.shared_queue {
             return Err(PostError { accepted: 0, cause: PostCause::State });

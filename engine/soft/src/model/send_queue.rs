@@ -7,6 +7,7 @@ use bitflags::bitflags;
 use std_alloc::boxed::Box;
 
 use crate::model::buffers::Pieces;
+use crate::prefetch::fetch_line;
 use crate::wc::{Status, WcOpcode};
 use crate::wr::SendOp;
 
@@ -119,6 +120,14 @@ impl SendQueue {
             pending,
             inline,
             inline_max,
+        }
+    }
+
+    /// Prefetches the slot of the next request.
+    #[inline(always)]
+    pub(crate) fn fetch_ahead(&self) {
+        if let Some(slot) = self.slots.get((self.posted & self.mask) as usize) {
+            fetch_line(core::ptr::from_ref(slot).cast());
         }
     }
 

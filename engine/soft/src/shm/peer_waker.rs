@@ -11,6 +11,7 @@
 use spin::Once;
 use std_alloc::sync::Arc;
 
+use crate::prefetch::fetch_line;
 use crate::provider::wake::Notifier;
 use crate::shm::layout::{LinkHeader, Side, Word};
 use crate::sync::{Ordering, half_barrier};
@@ -35,6 +36,12 @@ impl PeerWaker {
         if self.asleep.load(Ordering::Relaxed) != 0 {
             self.ring();
         }
+    }
+
+    /// Prefetches the word that the next check reads.
+    #[inline(always)]
+    pub(crate) fn fetch_ahead(&self) {
+        fetch_line(core::ptr::from_ref(&*self.asleep).cast());
     }
 
     /// The first thread to find the peer asleep wakes it; the others need not.

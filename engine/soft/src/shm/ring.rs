@@ -356,6 +356,12 @@ impl Tx {
         prefetch::own(self.data.at(self.at), bytes as usize);
     }
 
+    /// Prefetches the word that says whether the peer sleeps.
+    #[inline(always)]
+    pub(crate) fn fetch_ahead(&self) {
+        self.peer_waker.fetch_ahead();
+    }
+
     /// See [`Writer::claim_behind`].
     #[inline(always)]
     pub(crate) fn claim_behind(&self, payload: u32) {

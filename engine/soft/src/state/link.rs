@@ -1,13 +1,16 @@
 //! A link: both directions between two domains, for one receive queue on each side. Many queue
 //! pairs share it; each record has the number of the queue pair it is for.
 
+use core::mem::offset_of;
+
 use arrayvec::ArrayVec;
 use std_alloc::collections::VecDeque;
 use std_alloc::sync::Arc;
 
+use crate::prefetch;
 use crate::room::{FixedCapacity, TryGrow};
 use crate::shm::layout::{
-    Header, RecordFlags, SLOT_FIRST_RECORD, SLOT_RECORD_MAX, SLOT_SHORT_RECORD,
+    Header, RecordFlags, SLOT_FIRST_RECORD, SLOT_RECORD_MAX, SLOT_SHORT, SLOT_SHORT_RECORD,
 };
 use crate::shm::peer_waker::PeerWaker;
 use crate::shm::reader::Rx;
@@ -144,6 +147,13 @@ impl Link {
             lent_lines: 0,
             shared,
         }
+    }
+
+    /// Prefetches what the next message needs, either way.
+    pub(crate) fn fetch_ahead(&self) {
+        prefetch::fetch(core::ptr::from_ref(self).cast(), offset_of!(Link, backlog));
+        self.tx.fetch_ahead();
+        self.tx.claim(SLOT_SHORT as u32);
     }
 
     /// The position up to which this side has taken every record.

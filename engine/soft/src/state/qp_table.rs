@@ -3,6 +3,7 @@
 use std_alloc::boxed::Box;
 
 use crate::model::limits::QPS;
+use crate::prefetch::fetch_line;
 use crate::state::place::Place;
 use crate::state::qp::QpContext;
 
@@ -37,6 +38,12 @@ impl QpTable {
     pub(crate) fn get_mut(&mut self, num: u32) -> Option<&mut QpContext> {
         let qp = self.places[num as usize % QPS].as_deref_mut()?;
         if qp.num == num { Some(qp) } else { None }
+    }
+
+    /// Prefetches the place of the queue pair with that number.
+    #[inline(always)]
+    pub(crate) fn fetch_ahead(&self, num: u32) {
+        fetch_line(core::ptr::from_ref(&self.places[num as usize % QPS]).cast());
     }
 
     /// The completion queue for receives of the queue pair with that number, if it is open on that

@@ -13,6 +13,7 @@ pub(crate) mod command;
 pub(crate) mod deferred;
 pub(crate) mod domain;
 mod execute;
+pub(crate) mod fetch_ahead;
 pub(crate) mod lend;
 mod local_rdma;
 mod poll;
