@@ -20,6 +20,7 @@ use crate::context::context;
 use crate::progress::{Listed, News, Progress, count_poll};
 use crate::queue::{NONE, Queue, wait_by};
 use crate::reader::{Current, Reader};
+use crate::scatter;
 
 /// After `PATIENCE` empty polls in a row, every `YIELD_EVERY`-th one yields.
 const PATIENCE: u32 = 1024;
@@ -86,6 +87,9 @@ impl Cq {
             self.progress.tell_qp(wc.qp_num, News::Failed);
         }
         self.empty.store(0, Ordering::Relaxed);
+        if !scatter::may_be_one(wc.wr_id) {
+            return wc;
+        }
         let is_receive = wc.status.is_ok() && wc.opcode == WcOpcode::Recv;
         let filled = is_receive.then_some(wc.byte_len);
         Wc { wr_id: self.progress.scatter.end(wc.wr_id, filled), ..wc }

@@ -21,6 +21,12 @@ pub(crate) const PIECES_MAX: u32 = 8;
 /// Numbers of such receives begin here: programs count from 0, or give addresses.
 const FIRST: u64 = 0xd00b_e11d_0000_0000;
 
+/// False: that is not the number of a receive of several pieces.
+#[inline(always)]
+pub(crate) fn may_be_one(wr_id: u64) -> bool {
+    wr_id >= FIRST
+}
+
 /// The queue that a receive was posted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
@@ -132,7 +138,7 @@ impl Scatter {
     /// receive, its bytes are spread; `filled` says how many there are, or `None` after an error.
     #[inline]
     pub(crate) fn end(&self, wr_id: u64, filled: Option<u32>) -> u64 {
-        let is_one = wr_id >= FIRST && self.has_some();
+        let is_one = may_be_one(wr_id) && self.has_some();
         if is_one { self.spread(wr_id, filled) } else { wr_id }
     }
 

@@ -36,7 +36,7 @@ const EITHER: &[&[&str]] = &[&["inbox.rs claim 1", "inbox.rs claim 2"]];
 const UNSEEN: &[(&str, &str)] = &[
     ("inbox.rs drop", "a sender that sees that the owner is gone does nothing"),
     ("inbox.rs owner", "as `is_for`, for the simulation"),
-    ("poll.rs spin_after_reply", "affects speed alone"),
+    ("poll.rs spin", "affects speed alone"),
 ];
 
 #[test]

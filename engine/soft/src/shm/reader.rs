@@ -171,7 +171,13 @@ impl Rx {
     /// The sender's word in the slot, if it is new, and no record has come in the ring alone.
     #[inline(always)]
     pub(crate) fn new_in_slot(&self) -> Option<u64> {
-        let [word, written] = self.words();
+        self.new_among(self.words())
+    }
+
+    /// The same among words that were just read.
+    #[inline(always)]
+    pub(crate) fn new_among(&self, words: [u64; 2]) -> Option<u64> {
+        let [word, written] = words;
         (written == self.seen[1] && !self.has_seen(word)).then_some(word)
     }
 
@@ -187,8 +193,14 @@ impl Rx {
     /// for them again. Half a round trip of 8 bytes between far cores takes 100 ns in place of 120.
     #[inline(always)]
     pub(crate) fn has_awaited(&self) -> bool {
+        self.awaited() != self.seen
+    }
+
+    /// The words that [`Rx::has_awaited`] reads.
+    #[inline(always)]
+    pub(crate) fn awaited(&self) -> [u64; 2] {
         prefetch::claim(self.dir.slot_line(0).as_ptr(), (self.slot_lines + 1) * LINE);
-        self.words() != self.seen
+        self.words()
     }
 
     /// The sender's two words, and each as last read.

@@ -197,6 +197,13 @@ impl PredictedReceive {
         self.find(link, word)
     }
 
+    /// The same for a look that has read these words.
+    #[inline(always)]
+    pub(crate) fn find_among(&self, link: &Link, words: [u64; 2]) -> Option<SlotRecord> {
+        let word = link.rx.new_among(words)?;
+        self.find(link, word)
+    }
+
     /// Takes the message that [`PredictedReceive::find`] has found. Returns its length;
     /// [`PredictedReceive::wc`] makes its completion. `None`: nothing was done.
     #[inline(always)]

@@ -86,6 +86,12 @@ impl Ready {
         self.qp = Some(Pointer::to(qp));
     }
 
+    /// True if that send is known, and ends in that queue.
+    #[inline(always)]
+    pub(crate) fn ends_in(&self, cq: usize) -> bool {
+        self.send_cq == cq
+    }
+
     /// Ends that send for a poll of that queue: the peer has taken it. `None`, and nothing was
     /// done: it is not known, or not the only one any more.
     #[inline(always)]
@@ -94,13 +100,23 @@ impl Ready {
         if self.send_cq != cq || link.signaled.tail() != self.tail {
             return None;
         }
-        debug_assert!(link.signaled.has_one());
         // SAFETY: the queue pair is in the table. Commands alone take one out, and after them
         // nothing is predicted.
         let qp = unsafe { self.qp?.get(qps) };
         if qp.state != State::Rts {
             return None;
         }
+        self.end_checked_send(link, qps)
+    }
+
+    /// The same without checks, for a poll that has just called [`Ready::renew`]; after
+    /// [`Ready::ends_in`].
+    #[inline(always)]
+    pub(crate) fn end_checked_send(&mut self, link: &mut Link, qps: &mut QpTable) -> Option<Wc> {
+        debug_assert!(link.signaled.has_one() && link.signaled.tail() == self.tail);
+        // SAFETY: as in `end_send`.
+        let qp = unsafe { self.qp?.get(qps) };
+        debug_assert!(qp.state == State::Rts);
         self.send_cq = NO_QUEUE;
         link.signaled.pop();
         (qp.sq.completed, qp.sq.retired) = (self.upto, self.upto);

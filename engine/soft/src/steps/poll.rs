@@ -27,6 +27,7 @@ use crate::provider::Polled;
 use crate::shm::layout::SLOT_SHORT;
 use crate::shm::reader::SlotRecord;
 use crate::state::domain_state::DomainState;
+use crate::state::link::Link;
 use crate::state::policy::idle::{RESTING_MAX, TAIL_LOOKS};
 use crate::steps::receive::LOOK_EVERY;
 use crate::sync::{Ordering, fence};
@@ -85,7 +86,7 @@ impl DomainState {
                     looked => return looked,
                 }
             }
-            self.spin_after_reply(|_| ());
+            self.spin_after_reply();
         }
         let Some(link) = self.links.only() else { return Looked::More };
         if !link.rx.has_seen_written() {
@@ -158,19 +159,29 @@ impl DomainState {
     /// It does not look at its other links meanwhile. With one of 2 or 8 links that has rested, in
     /// 5 to 12 rounds in turn, such looks changed neither the p50 nor the p90 for certain.
     ///
-    /// `prepared` is called before the spin. True if a message has come; false: look.
+    /// True if a message has come; false: look.
     #[inline(never)]
-    pub(crate) fn spin_after_reply(&mut self, prepared: impl FnOnce(&mut DomainState)) -> bool {
-        let Some(link) = self.links.only() else { return false };
+    fn spin_after_reply(&mut self) -> bool {
+        let Some(link) = self.spin(|_| ()) else { return false };
+        let came = link.rx.has_awaited();
+        link.rx.is_near = link.spin.note_look(came);
+        came
+    }
+
+    /// The spin of [`DomainState::spin_after_reply`]. It calls `prepared` first. The caller looks
+    /// for a message then, and tells the policy. `None`: this link does not spin.
+    #[inline(always)]
+    pub(crate) fn spin(&mut self, prepared: impl FnOnce(&mut DomainState)) -> Option<&mut Link> {
+        let link = self.links.only()?;
         link.ping_pong = false;
         // A message that was not predicted has noted this already. To note it twice does no harm.
         link.contention.note_followed();
         if !link.rx.has_acked() || !link.spin.may_spin() {
-            return false;
+            return None;
         }
         self.predicted.prepare(link, &mut self.transport);
         prepared(self);
-        let Some(link) = self.links.only() else { return false };
+        let link = self.links.only()?;
         link.empty_polls = 1;
         if self.transport.res.receives.were_posted(link.rq) {
             link.spin.note_work();
@@ -179,9 +190,7 @@ impl DomainState {
         for _ in 0..link.spin.steps() {
             core::hint::black_box(());
         }
-        let came = link.rx.has_awaited();
-        link.rx.is_near = link.spin.note_look(came);
-        came
+        Some(link)
     }
 
     /// Nothing has come: prepares for the next message.

@@ -74,7 +74,14 @@ impl DomainState {
             if others && self.find_in_background() {
                 return Polled::More;
             }
-            came = self.spin_after_reply(DomainState::make_ready);
+            if self.spin_and_make_ready() {
+                let Some(link) = self.links.only() else { return Polled::More };
+                let words = link.rx.awaited();
+                if let Some(wc) = self.end_made_ready(index, words) {
+                    return Polled::One(wc);
+                }
+                came = self.note_look(words);
+            }
         }
         let Some(link) = self.links.only() else { return Polled::More };
         link.empty_polls = link.empty_polls.wrapping_add(1);
@@ -92,6 +99,44 @@ impl DomainState {
             self.make_ready();
         }
         if others && self.find_in_background() { Polled::More } else { Polled::Nothing }
+    }
+
+    /// Spins after a reply as in a domain of one thread, and prepares for the message before. True
+    /// if the caller has to look. What the last such look has found is noted only here, because
+    /// that message is waited for and this one is not there yet.
+    #[inline(never)]
+    fn spin_and_make_ready(&mut self) -> bool {
+        if let Some(link) = self.links.only()
+            && link.spin.take_found()
+        {
+            link.rx.is_near = link.spin.note_look(true);
+        }
+        self.spin(DomainState::make_ready).is_some()
+    }
+
+    /// What [`DomainState::end_ready`] does, for a look that has read these words of the peer right
+    /// after [`DomainState::spin_and_make_ready`]: nothing has changed since.
+    #[inline(always)]
+    fn end_made_ready(&mut self, index: usize, words: [u64; 2]) -> Option<Wc> {
+        let link = self.links.only()?;
+        if !self.ready.ends_in(index) {
+            return None;
+        }
+        let record = self.predicted.find_among(link, words)?;
+        let wc = self.ready.end_checked_send(link, &mut self.transport.qps)?;
+        link.spin.note_found();
+        link.reply.peer_replies = true;
+        self.predicted.leave(record);
+        Some(wc)
+    }
+
+    /// Tells the policy what that look has found. True if it has found something.
+    #[inline(always)]
+    fn note_look(&mut self, words: [u64; 2]) -> bool {
+        let Some(link) = self.links.only() else { return false };
+        let came = words != link.rx.seen();
+        link.rx.is_near = link.spin.note_look(came);
+        came
     }
 
     /// See [`Ready`](crate::state::ready::Ready).

@@ -91,6 +91,8 @@ pub(crate) struct SpinPolicy {
     missed: bool,
     /// Counts late messages, and the others back.
     late: u32,
+    /// The last first look found a message, and that is not noted yet.
+    found: bool,
 }
 
 impl SpinPolicy {
@@ -102,6 +104,7 @@ impl SpinPolicy {
             was_shortened: false,
             missed: false,
             late: 0,
+            found: false,
         }
     }
 
@@ -144,8 +147,32 @@ impl SpinPolicy {
         (self.budget, self.late, self.disabled) = (0, 0, DISABLED_FOR);
     }
 
+    /// The first look found a message that the program waits for, so that this is noted later:
+    /// before the next spin, by [`SpinPolicy::take_found`] and [`SpinPolicy::note_look`].
+    #[inline(always)]
+    pub(crate) fn note_found(&mut self) {
+        self.found = true;
+    }
+
+    /// True once after [`SpinPolicy::note_found`].
+    #[inline(always)]
+    pub(crate) fn take_found(&mut self) -> bool {
+        core::mem::take(&mut self.found)
+    }
+
+    /// Notes what the first look has found. Work behind a look is not work before it.
+    #[cold]
+    #[inline(never)]
+    fn note_found_before(&mut self) {
+        self.found = false;
+        self.note_look(true);
+    }
+
     /// This side has done other work since its last look.
     pub(crate) fn note_work(&mut self) {
+        if self.found {
+            self.note_found_before();
+        }
         if !self.was_shortened {
             self.worked = self.worked.saturating_add(WORK);
         }
@@ -236,6 +263,28 @@ mod tests {
         spin.pause();
         spin.note_work();
         assert!(!spin.may_spin() && !spin.is_shortened(), "work of an earlier round");
+    }
+
+    /// A message that is noted late teaches what it would have taught at once, also if this side
+    /// has done other work meanwhile.
+    #[test]
+    fn a_message_that_is_noted_late_counts_before_the_work_behind_it() {
+        let [mut at_once, mut late] = [SpinPolicy::new(), SpinPolicy::new()];
+        for spin in [&mut at_once, &mut late] {
+            (0..200).for_each(|_| _ = spin.note_look(false));
+        }
+        for works in [true, false, true, true, false, false] {
+            at_once.note_look(true);
+            late.note_found();
+            if works {
+                at_once.note_work();
+                late.note_work();
+            }
+            if late.take_found() {
+                late.note_look(true);
+            }
+            assert_eq!((late.steps(), late.budget()), (at_once.steps(), at_once.budget()));
+        }
     }
 
     /// A near peer needs less than half of the maximum.
