@@ -77,7 +77,7 @@ pub use self::ext::raw::{SEGMENT_HEADER_MAX, SoftFlow, SoftIndTable, SoftWq};
 pub use self::ext::xrc::SoftXrcd;
 pub use self::handles::create_qp::{SoftQpEx, SoftQpInit};
 pub use self::handles::device::Soft;
-pub use self::handles::poller::{SoftCq, SoftPoller};
+pub use self::handles::poller::{LeftReceive, SoftCq, SoftPoller};
 pub use self::handles::qp_control::{QpControl, Wiring};
 pub use self::handles::queue_pair::{Flushes, SharedReceives, SharedSends, SoftQp};
 pub use self::handles::region::{SoftRegion, SoftWindow};

@@ -25,6 +25,16 @@ pub struct SoftCq {
     pub(crate) place: Arc<CqPlace>,
 }
 
+/// What [`SoftCq::poll_left_short`] has done.
+pub enum LeftReceive {
+    /// The receive.
+    Taken(Wc),
+    /// Nothing: the message is long, and [`SoftCq::poll_left_at_once`] may take it.
+    Long,
+    /// Nothing: another poll finds the receive.
+    Later,
+}
+
 /// A completion queue's place in its domain, freed when the last handle is dropped.
 pub(crate) struct CqPlace {
     pub(crate) nic: Arc<Nic>,
@@ -188,8 +198,19 @@ impl SoftCq {
     /// thread. `None`: nothing was done; another poll finds the receive.
     #[inline(always)]
     pub fn poll_left_at_once(&self) -> Option<Wc> {
+        self.domain.own()?.poll_left_at_once::<true>(self.index)
+    }
+
+    /// The same for a short message, without a call, so that the caller need not save registers.
+    #[inline(always)]
+    pub fn poll_left_short(&self) -> LeftReceive {
         self.domain.note_left(NO_QUEUE);
-        self.domain.own()?.poll_left_at_once(self.index)
+        let Some(mut state) = self.domain.own() else { return LeftReceive::Later };
+        match state.poll_left_at_once::<false>(self.index) {
+            Some(wc) => LeftReceive::Taken(wc),
+            None if state.predicted.is_left_long() => LeftReceive::Long,
+            None => LeftReceive::Later,
+        }
     }
 
     /// After [`SoftCq::poll_one_shared`] has returned the end of a send: the receive of the answer

@@ -321,13 +321,34 @@ impl Rx {
     /// the ring.
     #[inline(always)]
     pub(crate) fn take_from_slot(&mut self, lone: SlotRecord, to: Target<'_>) -> bool {
+        self.take_from_slot_by::<true>(&lone, to)
+    }
+
+    /// The same without a call. False also if the payload is longer than `SLOT_SHORT`.
+    #[inline(always)]
+    pub(crate) fn take_short_from_slot(&mut self, lone: &SlotRecord, to: Target<'_>) -> bool {
+        self.take_from_slot_by::<false>(lone, to)
+    }
+
+    /// Both. With `LONG`, a call takes a payload of more than the first line. The record comes by
+    /// reference, so that each field may be read where it is used.
+    #[inline(always)]
+    fn take_from_slot_by<const LONG: bool>(&mut self, lone: &SlotRecord, to: Target<'_>) -> bool {
         if lone.header.length() > to.length() {
             return false;
         }
         let (length, to) = (lone.header.length() as usize, to.as_ptr());
         if length > SLOT_FIRST_BYTES {
-            // SAFETY: the target has the length.
-            return unsafe { self.take_long_from_slot(length, (lone.end, lone.word), to) };
+            if LONG {
+                // SAFETY: the target has the length, which is more than the first line holds.
+                return unsafe { self.take_long_from_slot(length, (lone.end, lone.word), to) };
+            }
+            if length > SLOT_SHORT {
+                return false;
+            }
+            // SAFETY: as above, and it is not too long.
+            unsafe { self.copy_lines(length, to) };
+            return self.has_copied(length, (lone.end, lone.word));
         }
         // SAFETY: the target has the length, which fits the first line.
         unsafe { copy::from_shared(to, self.dir.slot_payload(), length) };
@@ -357,6 +378,17 @@ impl Rx {
             // SAFETY: as the caller vouches.
             return unsafe { self.take_longest_from_slot(length, (end, word), to) };
         }
+        // SAFETY: as the caller vouches.
+        unsafe { self.copy_lines(length, to) };
+        self.has_copied(length, (end, word))
+    }
+
+    /// Copies a payload of more than the first line, of at most `SLOT_SHORT` bytes.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    unsafe fn copy_lines(&self, length: usize, to: *mut u8) {
         let way = &self.dir;
         // SAFETY: as the caller vouches: the first line's part is less than `length`. The rest fits
         // the lines behind it.
@@ -365,7 +397,6 @@ impl Rx {
             let behind = length - SLOT_FIRST_BYTES;
             copy::from_shared(to.add(SLOT_FIRST_BYTES), way.slot_rest(), behind);
         }
-        self.has_copied(length, (end, word))
     }
 
     /// The same with a payload of more than `SLOT_SHORT` bytes, for the same reason apart.

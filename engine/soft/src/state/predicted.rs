@@ -161,10 +161,16 @@ impl PredictedReceive {
         self.left_for
     }
 
-    /// As [`PredictedReceive::receive`], for the message that the last poll has left for that
-    /// queue.
+    /// True if the message that was left is too long to be taken without a call.
     #[inline(always)]
-    pub(crate) fn receive_left(
+    pub(crate) fn is_left_long(&self) -> bool {
+        self.left.header.length() as usize > SLOT_SHORT
+    }
+
+    /// As [`PredictedReceive::receive`], for the message that the last poll has left for that
+    /// queue. Unless it may be `LONG`, only for a short one, and without a call.
+    #[inline(always)]
+    pub(crate) fn receive_left<const LONG: bool>(
         &mut self,
         link: &mut Link,
         cq: usize,
@@ -173,14 +179,19 @@ impl PredictedReceive {
         if self.left_for != cq {
             return None;
         }
-        let record = self.left;
-        if !link.rx.take_from_slot(record, self.to.get(&res.nic.memory)?) {
+        let to = self.to.get(&res.nic.memory)?;
+        let taken = match LONG {
+            true => link.rx.take_from_slot(self.left, to),
+            false => link.rx.take_short_from_slot(&self.left, to),
+        };
+        if !taken {
             return None;
         }
         self.left_for = NO_QUEUE;
-        self.used(link, record.header, res);
+        let header = self.left.header;
+        self.used(link, header, res);
         link.ping_pong = true;
-        Some(record.header.length())
+        Some(header.length())
     }
 
     /// The message in the slot, which begins with `word`, if it is the predicted one and its peer

@@ -25,7 +25,7 @@ pub(crate) struct Ready {
     /// The end of the queue of signalled sends, with that one.
     tail: u32,
     /// The completion queue of the receive is empty as well, and an entry may go straight to its
-    /// poll. Another receive is prefetched.
+    /// poll. Another receive is prefetched, and the acknowledgement may wait for a reply.
     pub(crate) receive: bool,
     qp: Option<Pointer<QpContext>>,
     num: u32,
@@ -78,7 +78,8 @@ impl Ready {
         }
         let rq = transport.res.receives.get_mut(link.rq);
         self.receive = transport.res.completions.passes_plain(predicted.recv_cq)
-            && rq.is_some_and(|rq| rq.prefetch.len() > 1);
+            && rq.is_some_and(|rq| rq.prefetch.len() > 1)
+            && link.reply.arrives_again(link.tx.published());
         (self.send_cq, self.tail) = (qp.send_cq, link.signaled.tail());
         let SqEntry { wr_id, sent, length, .. } = *qp.sq.entry(send.index);
         (self.num, self.upto) = (qp.num, send.index.wrapping_add(1));

@@ -684,7 +684,11 @@ fn ready() -> (Program, End) {
 
 /// The receive that a short poll takes after the end of the send.
 fn taken_at_once(one: &Program, queue: usize) -> Option<u32> {
-    one.state(|state| state.poll_left_at_once(queue)).map(|wc| wc.byte_len)
+    let short = one.state(|state| state.poll_left_at_once::<false>(queue));
+    let long = || one.state(|state| state.poll_left_at_once::<true>(queue));
+    let is_long = one.state(|state| state.predicted.is_left_long());
+    let taken = short.or_else(|| if is_long { long() } else { None });
+    taken.map(|wc| wc.byte_len)
 }
 
 /// A poll that waits finds out what the next two need: that of the sends and that of the receives.

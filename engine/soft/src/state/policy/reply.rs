@@ -39,7 +39,8 @@ impl ReplyPolicy {
     }
 
     /// True if [`ReplyPolicy::note_arrival`] would return true, as it has before. Then it only
-    /// notes what was published.
+    /// notes what was published. That stays so until something comes, or an acknowledgement has
+    /// waited in vain.
     #[inline(always)]
     pub(crate) fn arrives_again(&self, published: u64) -> bool {
         self.published != published && self.answered > ANSWERED
