@@ -13,12 +13,15 @@ use doorbell_fabric::{
 use doorbell_seam::error::Code;
 use doorbell_seam::provider::{Qp, QpType};
 
+use crate::leaving::Leaving;
 use crate::peer_handle::PeerHandle;
 use crate::{trace, worker_qp};
 
 struct Connection<F: Fabric> {
     id: F::Id,
     qp_num: u32,
+    /// Its event has said so.
+    is_up: bool,
     intake: Intake<F>,
     /// If this side dialed.
     handle: Option<PeerHandle>,
@@ -88,6 +91,7 @@ impl<F: Fabric> Connections<F> {
         let live = Live {
             channel: channel.clone(),
             live: HashMap::new(),
+            leaving: Leaving::of::<F>(),
             workers: Vec::new(),
             events: VecDeque::new(),
             ended: 0,
@@ -107,11 +111,13 @@ impl<F: Fabric> Connections<F> {
     }
 
     /// When to look again for what does not show in the descriptor: a connection that a worker or
-    /// a handle wants ended, and an event that a worker has taken from the channel.
+    /// a handle wants ended, an event that a worker has taken from the channel, and an id whose
+    /// peer does not answer.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.with(|live| {
             let idle = live.live.is_empty() && live.workers.is_empty() && live.events.is_empty();
-            (!idle).then(|| Instant::now() + STEP)
+            let soon = (!idle).then(|| Instant::now() + STEP);
+            soon.into_iter().chain(live.leaving.next_deadline()).min()
         })
     }
 
@@ -192,6 +198,8 @@ impl<F: Fabric> Drop for Connections<F> {
 struct Live<F: Fabric> {
     channel: Arc<F::Channel>,
     live: HashMap<IdKey, Connection<F>>,
+    /// Ids of connections that this side has ended. They count as gone.
+    leaving: Leaving<F::Id>,
     /// The workers that have had connections, by intakes of this control plane's own.
     workers: Vec<Intake<F>>,
     /// Events that a worker's look has taken from the channel, for the next steps.
@@ -277,7 +285,8 @@ impl<F: Fabric> Live<F> {
             return failed(id, no_resources(&error), error);
         }
         let key = id.key();
-        self.live.insert(key, Connection { id, qp_num, intake: intake.clone(), handle });
+        let (is_up, intake) = (false, intake.clone());
+        self.live.insert(key, Connection { id, qp_num, is_up, intake, handle });
         Ok(key)
     }
 
@@ -287,6 +296,7 @@ impl<F: Fabric> Live<F> {
         match event.kind {
             EventKind::Established => {
                 let connection = self.live.get_mut(&event.key)?;
+                connection.is_up = true;
                 let greeting = connection.intake.check_peer(connection.id.private_data());
                 let greeting = match greeting {
                     Ok(greeting) => greeting,
@@ -307,10 +317,12 @@ impl<F: Fabric> Live<F> {
                 Some(Outcome::Up)
             }
             EventKind::Disconnected => {
+                self.leaving.remove(event.key);
                 self.end(event.key, Some("the peer ended it"));
                 None
             }
             EventKind::DeviceRemoval => {
+                self.leaving.remove(event.key);
                 self.end(event.key, Some("the device was removed"));
                 None
             }
@@ -338,8 +350,9 @@ impl<F: Fabric> Live<F> {
         self.remove(key, why);
     }
 
-    /// Removes a connection: tells the worker and the peer, and drops the id. `why`: if it was up
-    /// and this side did not want it.
+    /// Removes a connection: tells the worker and the peer. `why`: if it was up and this side did
+    /// not want it. Its id is destroyed, or waits for the peer's answer if this side is the first
+    /// to disconnect. One that is not up is destroyed at once: that rejects it, and no answer comes.
     fn remove(&mut self, key: IdKey, why: Option<&str>) {
         if let Some(mut connection) = self.live.remove(&key) {
             self.ended += 1;
@@ -348,8 +361,11 @@ impl<F: Fabric> Live<F> {
                 handle.is_down(why.map(|why| CmError::new(Code::Reset, asked(), why)));
             }
             // Both ends disconnect (CM-10); one that never was connected cannot, which is fine.
-            let _ = connection.id.disconnect();
+            let asked = connection.id.disconnect().is_ok();
             connection.intake.gone(connection.qp_num);
+            if asked && connection.is_up && why.is_none() {
+                self.leaving.add(key, connection.id);
+            }
         }
     }
 
@@ -362,8 +378,9 @@ impl<F: Fabric> Live<F> {
     }
 
     /// Ends connections that workers want ended, that handles want ended, and those of workers that
-    /// have ended, which it forgets.
+    /// have ended, which it forgets. Destroys ids whose peer has not answered for too long.
     fn tend(&mut self) {
+        self.leaving.expire();
         for n in 0..self.workers.len() {
             while let Some(qp_num) = self.workers[n].next_closing() {
                 let worker = self.workers[n].clone();
@@ -428,4 +445,157 @@ pub(crate) fn run(
         step(STEP)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use doorbell_engine::worker::{Config, Handler, Message, Outbox, SharedRecv, Verdict, Worker};
+    use doorbell_fabric::PortSpace;
+    use doorbell_seam::provider::Provider;
+    use doorbell_soft::{SoftDevice, SoftId};
+
+    use super::*;
+    use crate::{Listener, message_memory};
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    struct Nobody;
+
+    impl<P: Provider> Handler<P> for Nobody {
+        fn on_message(&mut self, _: Message<'_>, _: &mut Outbox<'_, P>) -> Verdict {
+            Verdict::Done
+        }
+    }
+
+    type Side = (Worker<SoftDevice, Nobody>, Intake<SoftDevice>);
+
+    fn side(nic: &SoftDevice) -> Side {
+        let config = Config { peers: 4, ..Config::DEFAULT };
+        let memory = |bytes| message_memory(nic, bytes).unwrap();
+        let shared = SharedRecv::new(nic, memory(config.recv_bytes()), &config).unwrap();
+        Worker::new(nic, &shared, memory(config.send_bytes()), Nobody, &config).unwrap()
+    }
+
+    /// Connections to a listener. Their ids wait for answers as over a network.
+    struct Ends {
+        nic: SoftDevice,
+        connections: Connections<SoftDevice>,
+        one: Side,
+        listener: Listener<SoftDevice>,
+        _two: Side,
+    }
+
+    impl Ends {
+        fn new(limit: Duration) -> Ends {
+            let nic = SoftDevice::open().unwrap();
+            let (one, two) = (side(&nic), side(&nic));
+            let mut listener = Listener::bind(&nic, ([127, 0, 0, 1], 0).into()).unwrap();
+            listener.feed(two.1.clone());
+            let connections = Connections::new(&nic).unwrap();
+            connections.with(|live| live.leaving.wait_for(limit));
+            Ends { nic, connections, one, listener, _two: two }
+        }
+
+        /// The next event.
+        fn event(&mut self) -> Event<SoftDevice> {
+            loop {
+                self.listener.step(Duration::ZERO).unwrap();
+                if let Some(event) = self.connections.next(Duration::ZERO).unwrap() {
+                    return event;
+                }
+            }
+        }
+
+        /// A connection to that address, with a request on its way.
+        fn ask(&mut self, to: SocketAddr) -> IdKey {
+            let channel = self.connections.channel.clone();
+            let mut id = self.nic.create_id(Some(&channel), PortSpace::Tcp).unwrap();
+            id.resolve_addr(None, to, LONG).unwrap();
+            assert_eq!(self.event().kind, EventKind::AddrResolved);
+            id.resolve_route(LONG).unwrap();
+            assert_eq!(self.event().kind, EventKind::RouteResolved);
+            let (intake, data) = (&self.one.1, PeerData::default());
+            let asked = self.connections.hand_over(id, intake, None, &data, None, SoftId::connect);
+            asked.map_err(|failed| failed.error).unwrap()
+        }
+
+        /// A connection that is up.
+        fn connect(&mut self) -> IdKey {
+            let key = self.ask(self.listener.local_addr().unwrap());
+            let event = self.event();
+            assert!(matches!(self.connections.handle(&event), Some(Outcome::Up)));
+            key
+        }
+
+        /// The connections, those that have ended, and the ids that wait.
+        fn counts(&self) -> (usize, u64, usize) {
+            let leaving = self.connections.with(|live| live.leaving.len());
+            (self.connections.len(), self.connections.ended(), leaving)
+        }
+    }
+
+    #[test]
+    fn the_id_of_an_ended_connection_waits_for_the_answer_and_does_not_count() {
+        let mut ends = Ends::new(LONG);
+        let key = ends.connect();
+        ends.connections.give_up(key);
+        assert_eq!(ends.counts(), (0, 1, 1));
+        assert!(!ends.connections.has(key) && ends.connections.query_qps().is_empty());
+        ends.connections.tend();
+        assert_eq!(ends.counts(), (0, 1, 1));
+        let event = ends.event();
+        assert_eq!((event.kind, event.key), (EventKind::Disconnected, key));
+        assert!(ends.connections.handle(&event).is_none());
+        assert_eq!(ends.counts(), (0, 1, 0));
+    }
+
+    /// Soft raises the event at once. Until a step takes it, it is as if no answer had come.
+    #[test]
+    fn an_id_whose_peer_does_not_answer_is_destroyed_in_time() {
+        let mut ends = Ends::new(LONG);
+        let (first, before) = (ends.connect(), Instant::now());
+        ends.connections.give_up(first);
+        // With a worker it looks again soon, for what the worker wants.
+        ends.connections.with(|live| live.workers.clear());
+        ends.connections.tend();
+        let deadline = ends.connections.next_deadline().unwrap();
+        assert!(deadline >= before + LONG && deadline <= Instant::now() + LONG);
+        let answer = ends.event();
+        ends.connections.handle(&answer);
+        assert_eq!(ends.connections.next_deadline(), None);
+        ends.connections.with(|live| live.leaving.wait_for(Duration::ZERO));
+        let second = ends.connect();
+        ends.connections.give_up(second);
+        assert_eq!(ends.counts(), (0, 2, 1));
+        ends.connections.tend();
+        assert_eq!(ends.counts(), (0, 2, 0));
+    }
+
+    /// The peer, or the device, has ended it: there is nobody to wait for.
+    #[test]
+    fn an_id_that_the_peer_has_ended_does_not_wait() {
+        let mut ends = Ends::new(LONG);
+        ends.connect();
+        let address = ([127, 0, 0, 1], 0).into();
+        ends.listener = Listener::bind(&ends.nic, address).unwrap();
+        let event = ends.event();
+        assert_eq!(event.kind, EventKind::Disconnected);
+        ends.connections.handle(&event);
+        assert_eq!(ends.counts(), (0, 1, 0));
+    }
+
+    /// It has not come up, so there is nothing to disconnect, and its id takes the request back.
+    #[test]
+    fn the_id_of_a_request_that_is_given_up_does_not_wait() {
+        let mut ends = Ends::new(LONG);
+        let key = ends.ask(ends.listener.local_addr().unwrap());
+        ends.connections.give_up(key);
+        assert_eq!(ends.counts(), (0, 1, 0));
+        ends.ask(([127, 0, 0, 1], 1).into());
+        let event = ends.event();
+        assert!(matches!(ends.connections.handle(&event), Some(Outcome::Failed(..))));
+        assert_eq!(ends.counts(), (0, 2, 0));
+    }
 }

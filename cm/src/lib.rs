@@ -41,6 +41,7 @@ mod xrc;
 
 mod connections;
 mod dialer;
+mod leaving;
 mod listener;
 mod peer_handle;
 mod port;

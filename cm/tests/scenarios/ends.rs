@@ -23,6 +23,7 @@ cases! {
     a_dropped_control_plane_ends_its_connections
     each_control_plane_ends_its_own_connections
     a_drained_worker_finishes_its_peers
+    an_id_waits_for_the_peer_to_answer_its_end
 }
 
 /// Records what happens; panics at the message `die`.
@@ -323,4 +324,31 @@ fn a_drained_worker_finishes_its_peers<F: Fabric>(nic: &F) {
     let addr = listener.local_addr().expect("bound");
     let error = dialer.dial(addr, &one.intake, LIMIT).err().expect("it drains");
     assert!(error.to_string().contains("drains"), "{error}");
+}
+
+/// One side ends its connection, and the other's control plane does not run yet. For the program
+/// the connection has ended. Over a network its id lives on, so that the kernel repeats the request
+/// if that was lost: the control plane has a deadline, until the other has answered.
+fn an_id_waits_for_the_peer_to_answer_its_end<F: Fabric>(nic: &F) {
+    let mut pair = Pair::new(nic, &CONFIG, (Log::default(), Log::default()), 1);
+    pair.until("up", |pair| pair.one.worker.handler().up.len() == 1);
+    let Pair { mut dialer, mut listener, one, mut two } = pair;
+    let begin = Instant::now();
+    // A control plane without workers and connections has no other deadline.
+    drop(one);
+    dialer.step(Duration::ZERO).expect("a step");
+    assert_eq!((dialer.connections(), dialer.query_qps().len()), (0, 0));
+    let Some(deadline) = dialer.next_deadline() else {
+        assert!(!F::OVER_NETWORK, "the id does not wait");
+        return;
+    };
+    assert!(F::OVER_NETWORK, "the device tells the peer by itself");
+    assert!(deadline > begin + Duration::from_secs(12), "the kernel repeats nothing by then");
+    until("the peer is told, and answers", &mut two, |two| {
+        listener.step(Duration::ZERO).expect("a step");
+        dialer.step(Duration::ZERO).expect("a step");
+        two.worker.peers() == 0 && dialer.next_deadline().is_none()
+    });
+    assert!(Instant::now() < deadline, "the answer is not seen");
+    assert_eq!((two.worker.handler().down.len(), listener.connections()), (1, 0));
 }
