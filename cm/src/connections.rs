@@ -591,11 +591,16 @@ mod tests {
     fn the_id_of_a_request_that_is_given_up_does_not_wait() {
         let mut ends = Ends::new(LONG);
         let key = ends.ask(ends.listener.local_addr().unwrap());
+        assert_eq!(ends.event().kind, EventKind::Established);
+        // Nobody has handled that.
         ends.connections.give_up(key);
         assert_eq!(ends.counts(), (0, 1, 0));
+        let key = ends.ask(ends.listener.local_addr().unwrap());
+        ends.connections.give_up(key);
+        assert_eq!(ends.counts(), (0, 2, 0));
         ends.ask(([127, 0, 0, 1], 1).into());
         let event = ends.event();
         assert!(matches!(ends.connections.handle(&event), Some(Outcome::Failed(..))));
-        assert_eq!(ends.counts(), (0, 2, 0));
+        assert_eq!(ends.counts(), (0, 3, 0));
     }
 }
