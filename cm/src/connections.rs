@@ -352,7 +352,8 @@ impl<F: Fabric> Live<F> {
 
     /// Removes a connection: tells the worker and the peer. `why`: if it was up and this side did
     /// not want it. Its id is destroyed, or waits for the peer's answer if this side is the first
-    /// to disconnect. One that is not up is destroyed at once: that rejects it, and no answer comes.
+    /// to disconnect. One that is not up is destroyed at once: that rejects it, and no answer
+    /// comes.
     fn remove(&mut self, key: IdKey, why: Option<&str>) {
         if let Some(mut connection) = self.live.remove(&key) {
             self.ended += 1;

@@ -324,8 +324,8 @@ impl<F: Fabric> Dialer<F> {
     }
 
     /// When to call [`Dialer::step`] even if the descriptor is not readable: for dials, for kept
-    /// connections, and for ends that workers and handles ask for. `None`: wait for the descriptor
-    /// alone.
+    /// connections, for ends that workers and handles ask for, and for ended connections whose peer
+    /// does not answer. `None`: wait for the descriptor alone.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.due().into_iter().chain(self.connections.next_deadline()).min()
     }

@@ -17,8 +17,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// there are 28232.
 const MOST: usize = 1024;
 
-/// The ids that wait for an answer, of a listener or a dialer. Each is destroyed when it leaves this
-/// list. Its queue pair is the worker's, which destroys it meanwhile.
+/// The ids of a listener or a dialer that wait for an answer. Each is destroyed when it leaves
+/// this list. Its queue pair is the worker's, which destroys it meanwhile.
 pub(crate) struct Leaving<I> {
     /// In the order in which they began to wait, and so in the order of their deadlines.
     waiting: VecDeque<Waiting<I>>,
@@ -39,7 +39,8 @@ impl<I> Leaving<I> {
         Leaving { waiting: VecDeque::new(), limit: F::OVER_NETWORK.then_some(LIMIT) }
     }
 
-    /// Takes an id that has asked its peer to disconnect. If too many wait, the oldest is destroyed.
+    /// Takes an id that has asked its peer to disconnect. If too many wait, the oldest is
+    /// destroyed.
     pub(crate) fn add(&mut self, key: IdKey, id: I) {
         let until = self.limit.and_then(|limit| Instant::now().checked_add(limit));
         let Some(until) = until else { return };

@@ -30,7 +30,9 @@ pub struct RefusedRequest {
 /// Accepts connections and gives them to workers in turn. When it is dropped, its connections end:
 /// peers and workers are told, and the workers' handlers see
 /// [`DownReason::Disconnected`](doorbell_engine::worker::DownReason::Disconnected). So that peers
-/// get everything that was accepted for them, drain the workers first.
+/// get everything that was accepted for them, drain the workers first. Over a network each peer is
+/// told once, and the network may lose that. A connection that ends before is different: the kernel
+/// repeats the request until the peer answers, for 20 s at most.
 ///
 /// To make connections, call [`Listener::step`] when the listener's descriptor is readable, or
 /// [`Listener::run`]. Even if nobody steps it, the worker notices the end of a peer: see
@@ -158,7 +160,8 @@ impl<F: Fabric> Listener<F> {
     }
 
     /// When to call [`Listener::step`] even if the descriptor is not readable, because workers may
-    /// want connections closed. `None`: wait for the descriptor alone.
+    /// want connections closed, or the peer of an ended connection does not answer. `None`: wait
+    /// for the descriptor alone.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.connections.next_deadline()
     }

@@ -378,7 +378,8 @@ pub trait CmId<F: Fabric>: Send + Sized + 'static {
     /// Ends the connection (`rdma_disconnect`): first the queue pair goes to ERR (QP-22), then the
     /// peer is told. Both sides call it (CM-10). On a synchronous id of verbs it waits for the
     /// peer, at most 13 s; on soft it does not wait. An id that is dropped also tells the peer, and
-    /// waits for nobody; if the network loses that, nobody repeats it.
+    /// waits for nobody; if the network loses that, nobody repeats it. On an id with a channel the
+    /// kernel repeats it while the id lives: keep the id until DISCONNECTED comes.
     ///
     /// # Errors
     /// `Invalid` if not connected.

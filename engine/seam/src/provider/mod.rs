@@ -114,7 +114,8 @@ pub trait Provider: Datagrams {
 
     /// True if there is a network between the device and its peers. It may lose packets, also the
     /// last ones of a peer that ends, and a host may die without a word. A worker then writes to a
-    /// peer now and then to which it sends nothing; the write fails if the peer is gone. False, the
+    /// peer now and then to which it sends nothing; the write fails if the peer is gone. A listener
+    /// or dialer keeps the id of a connection that it has ended until the peer answers. False, the
     /// default, for a device that is told of each end.
     const OVER_NETWORK: bool = false;
 
