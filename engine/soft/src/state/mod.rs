@@ -1,5 +1,6 @@
 //! What a domain holds: links with their policies, queue pairs, completion queues, the prediction.
 
+pub(crate) mod again;
 pub(crate) mod completion;
 pub(crate) mod completions;
 pub(crate) mod domain_state;

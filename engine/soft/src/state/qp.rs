@@ -12,6 +12,7 @@ use crate::provider::{Access, QpCaps, QpType};
 use crate::shm::inbox::Inbox;
 use crate::shm::layout::{Header, KIND_SEND, KIND_WRITE, RecordFlags};
 use crate::shm::ring::Until;
+use crate::state::again::Again;
 use crate::state::link::{CLOSED, Link};
 use crate::state::place::Pointer;
 use crate::wc::Status;
@@ -99,6 +100,8 @@ pub(crate) struct Datagrams {
 pub(crate) struct QpContext {
     /// Space that plain messages may use without further checks.
     pub(crate) reserved: Reserved,
+    /// Its last short send.
+    pub(crate) again: Again,
     /// The bits that the headers of all its whole messages have in common; set when connected.
     pub(crate) common: u64,
     pub(crate) sq: SendQueue,
@@ -254,6 +257,7 @@ impl QpContext {
             rnr_retry: 7,
             rnr_timer_ns: 0,
             reserved: Reserved::NONE,
+            again: Again::NONE,
             sq,
             in_backlog: false,
             reads: Reads::default(),

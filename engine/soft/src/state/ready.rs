@@ -87,10 +87,27 @@ impl Ready {
         self.qp = Some(Pointer::to(qp));
     }
 
-    /// True if that send is known, and ends in that queue.
+    /// Ends that send for a poll of that queue, if the look that has read these words of the peer
+    /// has found the predicted message, and leaves the message to the next poll. As on a NIC, a
+    /// send ends before the receive of its answer. The poll has just called [`Ready::renew`], so
+    /// nothing has changed since.
     #[inline(always)]
-    pub(crate) fn ends_in(&self, cq: usize) -> bool {
-        self.send_cq == cq
+    pub(crate) fn end_found(
+        &mut self,
+        predicted: &mut PredictedReceive,
+        link: &mut Link,
+        (cq, words): (usize, [u64; 2]),
+        transport: &mut Transport,
+    ) -> Option<Wc> {
+        if self.send_cq != cq {
+            return None;
+        }
+        let record = predicted.find_among(link, words)?;
+        let wc = self.end_checked_send(link, &mut transport.qps)?;
+        link.spin.note_found();
+        link.reply.peer_replies = true;
+        predicted.leave(record);
+        Some(wc)
     }
 
     /// Ends that send for a poll of that queue: the peer has taken it. `None`, and nothing was
@@ -110,10 +127,9 @@ impl Ready {
         self.end_checked_send(link, qps)
     }
 
-    /// The same without checks, for a poll that has just called [`Ready::renew`]; after
-    /// [`Ready::ends_in`].
+    /// The same after its checks.
     #[inline(always)]
-    pub(crate) fn end_checked_send(&mut self, link: &mut Link, qps: &mut QpTable) -> Option<Wc> {
+    fn end_checked_send(&mut self, link: &mut Link, qps: &mut QpTable) -> Option<Wc> {
         debug_assert!(link.signaled.has_one() && link.signaled.tail() == self.tail);
         // SAFETY: as in `end_send`.
         let qp = unsafe { self.qp?.get(qps) };

@@ -303,11 +303,10 @@ fn post_at_once(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Poste
 #[inline(always)]
 fn post_short(link: &mut Link, memory: &Memory, qp: &mut QpContext, wr: &Posted<'_>) -> bool {
     debug_assert!(qp.state == State::Rts && qp.sq.sent == qp.sq.posted);
-    let is_short = wr.sge.length as usize <= SLOT_SHORT && wr.op == SendOp::Send;
-    if !is_short || link.slow_path || link.tx.unpublished() > 0 {
+    if wr.op != SendOp::Send || link.slow_path || link.tx.unpublished() > 0 {
         return false;
     }
-    let (Some(plain), payload) = (plain(memory, qp, wr), wr.first()) else { return false };
+    let (Some(plain), payload) = (plain_again(memory, qp, wr), wr.first()) else { return false };
     if !has_slot(link, qp, &plain) {
         return false;
     }
@@ -452,6 +451,22 @@ pub(crate) fn fast_path_ok(link: &Link, qp: &QpContext) -> bool {
 #[inline(always)]
 pub(crate) fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<Head> {
     plain_within(memory, qp, wr, LEND_MIN - 1)
+}
+
+/// The same for a SEND that the slot holds as a short one. It is checked only if it differs from
+/// the last of its queue pair.
+#[inline(always)]
+fn plain_again(memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> Option<Head> {
+    if let Some(head) = qp.again.head(memory, wr.sge, wr.flags) {
+        return Some(head);
+    }
+    let removals = memory.removals();
+    let head = match wr.sge.length as usize {
+        ..=SLOT_SHORT => plain(memory, qp, wr)?,
+        _ => return None,
+    };
+    qp.again.note(removals, wr.sge, wr.flags, head);
+    Some(head)
 }
 
 /// The same; a message that is not inline may have `most` bytes.

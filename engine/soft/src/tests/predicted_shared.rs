@@ -1,8 +1,9 @@
 //! The next message is predicted in the shared domain too. There a poll of any queue takes it, and
 //! the sends that it acknowledges complete first.
 
+mod again;
+
 use super::*;
-use crate::model::buffers::Posted;
 use crate::model::cq::{Arm, CompletionQueue, Retire, Stamps};
 use crate::provider::Polled;
 use crate::state::domain_state::DomainState;
@@ -732,31 +733,4 @@ fn what_a_poll_found_out_does_not_hold_for_another_send() {
     let sent: Vec<_> = (0..8).flat_map(|_| one.sent()).collect();
     assert_eq!(sent, [(7, Status::Success), (8, Status::Success)]);
     assert_eq!(one.end.poll().len(), 1);
-}
-
-/// A short post goes by the link that an earlier one has remembered. A post of another kind forgets
-/// that link, because its requests may wait, and so does a failure.
-#[test]
-fn a_short_post_needs_a_link_that_is_remembered() {
-    let long: fn(&mut Program) = |one| one.end.send(8, 0, 4 << 10, SendFlags::empty()).unwrap();
-    let fails: fn(&mut Program) = |one| one.end.qp.fail();
-    for change in [long, fails] {
-        let (mut one, mut two) = talking();
-        let bytes = [9_u8; 8];
-        let sge = Sge { addr: bytes.as_ptr() as u64, length: 8, lkey: 0 };
-        let wr = SendWr { wr_id: 7, op: SendOp::Send, flags: SendFlags::INLINE, sge, more: &[] };
-        let short = |one: &Program| {
-            one.state(|state| unsafe {
-                state.post_short(one.end.qp.context.get_alone(), Posted::one(&wr))
-            })
-        };
-        assert!(!short(&one), "nothing is remembered");
-        unsafe { one.end.qp.shared_sends().post_one(|| wr) }.unwrap();
-        (0..2).for_each(|n| two.recv(n, 8192, 4096));
-        assert_eq!(two.poll().len(), 1);
-        assert!(short(&one));
-        assert_eq!((two.poll().len(), two.bytes(8192, 8)), (1, vec![9; 8]));
-        change(&mut one);
-        assert!(!short(&one));
-    }
 }
