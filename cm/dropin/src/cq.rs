@@ -407,7 +407,7 @@ unsafe extern "C" fn poll_left(cq: &Object<Cq>, most: c_int, to: *mut ibv_wc) ->
         if !cq.own.may_take_left(most, to) {
             return poll_any(cq, most, to);
         }
-        match cq.own.cq.poll_left_short() {
+        match cq.own.cq.poll_left::<false>() {
             LeftReceive::Taken(wc) => cq.own.give_left(wc, to),
             LeftReceive::Long => poll_left_long(cq, most, to),
             LeftReceive::Later => poll_any(cq, most, to),
@@ -424,9 +424,9 @@ unsafe extern "C" fn poll_left(cq: &Object<Cq>, most: c_int, to: *mut ibv_wc) ->
 unsafe extern "C" fn poll_left_long(cq: &Object<Cq>, most: c_int, to: *mut ibv_wc) -> c_int {
     // SAFETY: as the caller says.
     unsafe {
-        match cq.own.cq.poll_left_at_once() {
-            Some(wc) => cq.own.give_left(wc, to),
-            None => poll_any(cq, most, to),
+        match cq.own.cq.poll_left::<true>() {
+            LeftReceive::Taken(wc) => cq.own.give_left(wc, to),
+            LeftReceive::Long | LeftReceive::Later => poll_any(cq, most, to),
         }
     }
 }

@@ -25,11 +25,11 @@ pub struct SoftCq {
     pub(crate) place: Arc<CqPlace>,
 }
 
-/// What [`SoftCq::poll_left_short`] has done.
+/// What [`SoftCq::poll_left`] has done.
 pub enum LeftReceive {
     /// The receive.
     Taken(Wc),
-    /// Nothing: the message is long, and [`SoftCq::poll_left_at_once`] may take it.
+    /// Nothing: the message is long, and was asked for as a short one.
     Long,
     /// Nothing: another poll finds the receive.
     Later,
@@ -195,20 +195,15 @@ impl SoftCq {
     }
 
     /// That receive, if nothing else is to be done, and the lock of the domain belongs to this
-    /// thread. `None`: nothing was done; another poll finds the receive.
+    /// thread. Unless the message may be `LONG`, only that of a short one, and without a call, so
+    /// that the caller need not save registers.
     #[inline(always)]
-    pub fn poll_left_at_once(&self) -> Option<Wc> {
-        self.domain.own()?.poll_left_at_once::<true>(self.index)
-    }
-
-    /// The same for a short message, without a call, so that the caller need not save registers.
-    #[inline(always)]
-    pub fn poll_left_short(&self) -> LeftReceive {
+    pub fn poll_left<const LONG: bool>(&self) -> LeftReceive {
         self.domain.note_left(NO_QUEUE);
         let Some(mut state) = self.domain.own() else { return LeftReceive::Later };
-        match state.poll_left_at_once::<false>(self.index) {
+        match state.poll_left_at_once::<LONG>(self.index) {
             Some(wc) => LeftReceive::Taken(wc),
-            None if state.predicted.is_left_long() => LeftReceive::Long,
+            None if !LONG && state.predicted.is_left_long() => LeftReceive::Long,
             None => LeftReceive::Later,
         }
     }
