@@ -398,11 +398,19 @@ impl<F: Fabric> Live<F> {
         }
     }
 
+    /// The next event, if it comes within `limit`. It waits no longer than until the next id that
+    /// leaves is due, and destroys that id then.
     fn next(&mut self, limit: Duration) -> Result<Option<Event<F>>, CmError> {
-        match self.events.pop_front() {
-            Some(event) => Ok(Some(event)),
-            None => self.channel.next(limit),
+        if let Some(event) = self.events.pop_front() {
+            return Ok(Some(event));
         }
+        let left = |at: Instant| at.saturating_duration_since(Instant::now());
+        let due = self.leaving.next_deadline();
+        let event = self.channel.next(due.map_or(limit, |at| limit.min(left(at))))?;
+        if event.is_none() {
+            self.leaving.expire();
+        }
+        Ok(event)
     }
 }
 
@@ -572,6 +580,20 @@ mod tests {
         assert_eq!(ends.counts(), (0, 2, 1));
         ends.connections.tend();
         assert_eq!(ends.counts(), (0, 2, 0));
+    }
+
+    /// Soft raises the answer at once. It is taken and not handled, as if it had not come.
+    #[test]
+    fn a_long_step_wakes_for_an_id_whose_peer_does_not_answer() {
+        const LONG_STEP: Duration = Duration::from_secs(60);
+        let mut ends = Ends::new(LONG_STEP / 100);
+        let key = ends.connect();
+        ends.connections.give_up(key);
+        assert_eq!(ends.event().kind, EventKind::Disconnected);
+        let before = Instant::now();
+        while ends.connections.next(LONG_STEP).unwrap().is_some() {}
+        assert_eq!(ends.counts(), (0, 1, 0));
+        assert!(before.elapsed() < LONG_STEP);
     }
 
     /// The peer, or the device, has ended it: there is nobody to wait for.

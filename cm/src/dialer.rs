@@ -337,8 +337,9 @@ impl<F: Fabric> Dialer<F> {
     }
 
     /// One step: begins to dial the kept connections that are due, then waits up to `limit` for an
-    /// event and handles it. With a limit of zero it does not wait. True: there was an event, and
-    /// there may be more.
+    /// event and handles it. With a limit of zero it does not wait. It waits for less if a dial, a
+    /// kept connection or an id whose peer does not answer is due before. True: there was an event,
+    /// and there may be more.
     ///
     /// # Errors
     /// The connection manager's error.

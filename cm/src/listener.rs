@@ -167,7 +167,8 @@ impl<F: Fabric> Listener<F> {
     }
 
     /// One step: waits up to `limit` for an event and handles it. With a limit of zero it does not
-    /// wait. True: there was an event, and there may be more.
+    /// wait. It waits for less if an id whose peer does not answer is due before. True: there was
+    /// an event, and there may be more.
     ///
     /// # Errors
     /// The connection manager's error. The failure of one connection is not an error.
