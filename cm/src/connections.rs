@@ -317,13 +317,11 @@ impl<F: Fabric> Live<F> {
                 Some(Outcome::Up)
             }
             EventKind::Disconnected => {
-                self.leaving.remove(event.key);
-                self.end(event.key, Some("the peer ended it"));
+                self.is_gone(event.key, "the peer ended it");
                 None
             }
             EventKind::DeviceRemoval => {
-                self.leaving.remove(event.key);
-                self.end(event.key, Some("the device was removed"));
+                self.is_gone(event.key, "the device was removed");
                 None
             }
             kind @ (EventKind::Rejected
@@ -339,6 +337,16 @@ impl<F: Fabric> Live<F> {
                 Some(Outcome::Failed(kind, event.status, refusal))
             }
             _ => None,
+        }
+    }
+
+    /// The other side has ended a connection, or has answered its end. An id that leaves is not a
+    /// live one, so only then the list of those is searched.
+    fn is_gone(&mut self, key: IdKey, why: &str) {
+        if self.live.contains_key(&key) {
+            self.end(key, Some(why));
+        } else {
+            self.leaving.remove(key);
         }
     }
 
