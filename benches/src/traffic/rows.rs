@@ -39,7 +39,8 @@ pub(crate) enum Turns {
     /// Always the first one; the others are idle.
     OneBusy,
     /// Mostly the first one. Now and then one of the others, which has rested since. Only those
-    /// messages have a time.
+    /// messages have a time. After each message one of the resting peers polls once, in turn, as
+    /// its own loop would.
     Rested,
 }
 
