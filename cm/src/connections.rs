@@ -228,10 +228,7 @@ impl<F: Fabric> Live<F> {
             match event.kind {
                 EventKind::Disconnected | EventKind::DeviceRemoval => {
                     // The worker learns that the peer is up before it learns of the end.
-                    let is_up = |e: &Event<F>| {
-                        e.key == event.key && matches!(e.kind, EventKind::Established)
-                    };
-                    if let Some(at) = self.events.iter().position(is_up)
+                    if let Some(at) = self.events.iter().position(|up| says_up(up, event.key))
                         && let Some(up) = self.events.remove(at)
                     {
                         self.handle(&up);
@@ -361,7 +358,7 @@ impl<F: Fabric> Live<F> {
     /// Removes a connection: tells the worker and the peer. `why`: if it was up and this side did
     /// not want it. Its id is destroyed, or waits for the peer's answer if this side is the first
     /// to disconnect. One that is not up is destroyed at once: that rejects it, and no answer
-    /// comes.
+    /// comes. It is up, too, if a look has taken the event that says so and no step has handled it.
     fn remove(&mut self, key: IdKey, why: Option<&str>) {
         if let Some(mut connection) = self.live.remove(&key) {
             self.ended += 1;
@@ -372,7 +369,8 @@ impl<F: Fabric> Live<F> {
             // Both ends disconnect (CM-10); one that never was connected cannot, which is fine.
             let asked = connection.id.disconnect().is_ok();
             connection.intake.gone(connection.qp_num);
-            if asked && connection.is_up && why.is_none() {
+            let is_up = connection.is_up || self.events.iter().any(|event| says_up(event, key));
+            if asked && is_up && why.is_none() {
                 self.leaving.add(key, connection.id);
             }
         }
@@ -420,6 +418,11 @@ impl<F: Fabric> Live<F> {
         }
         Ok(event)
     }
+}
+
+/// True if the event says that the connection of that id is up.
+fn says_up<F: Fabric>(event: &Event<F>, key: IdKey) -> bool {
+    event.key == key && matches!(event.kind, EventKind::Established)
 }
 
 /// What to tell a peer for which a worker has no place.
@@ -588,6 +591,23 @@ mod tests {
         assert_eq!(ends.counts(), (0, 2, 1));
         ends.connections.tend();
         assert_eq!(ends.counts(), (0, 2, 0));
+    }
+
+    /// Nobody steps, and a worker's look has taken the event.
+    #[test]
+    fn the_id_of_a_connection_waits_even_if_nobody_has_handled_that_it_is_up() {
+        let mut ends = Ends::new(LONG);
+        let key = ends.ask(ends.listener.local_addr().unwrap());
+        while ends.connections.with(|live| live.events.is_empty()) {
+            ends.listener.step(Duration::ZERO).unwrap();
+            ends.connections.shared.look();
+        }
+        ends.connections.give_up(key);
+        assert_eq!(ends.counts(), (0, 1, 1));
+        while ends.counts().2 > 0 {
+            let event = ends.event();
+            assert!(ends.connections.handle(&event).is_none());
+        }
     }
 
     /// Soft raises the answer at once. It is taken and not handled, as if it had not come.
