@@ -12,16 +12,17 @@ use doorbell_engine::worker::{Config, DownReason, Handler, Intake, Message, Outb
 use doorbell_engine::worker::{PeerId, SharedRecv, Verdict, Worker};
 use doorbell_seam::error::SetupError;
 use doorbell_seam::provider::{
-    Access, Caps, Datagrams, NoAddress, Poller, Provider, Qp, QpCaps, Region, Sharing, Srq,
+    Access, Caps, Datagrams, NoAddress, Polled, Poller, Provider, Qp, QpCaps, Region, Sharing, Srq,
 };
 use doorbell_seam::wc::{Status, Wc, WcOpcode};
 use doorbell_seam::wr::{PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr};
 
 type Shared<T> = Arc<Mutex<VecDeque<T>>>;
 
-/// Its limits, the entries of the completion queue that was made last, and whether it is cut.
+/// Its limits, the entries of the completion queue that was made last, whether it is cut, and
+/// whether its queues give a completion that came alone without a list.
 #[derive(Clone)]
-struct Wire(Arc<Caps>, Arc<AtomicU32>, Arc<AtomicBool>);
+struct Wire(Arc<Caps>, Arc<AtomicU32>, Arc<AtomicBool>, bool);
 
 impl Datagrams for Wire {
     type Ah = NoAddress;
@@ -47,7 +48,7 @@ impl Provider for Wire {
     fn create_cq(&self, depth: u32, _: Sharing) -> Result<(Shared<Wc>, Reader), SetupError> {
         self.1.store(depth, Ordering::Relaxed);
         let cq = Shared::default();
-        Ok((cq.clone(), Reader(cq)))
+        Ok((cq.clone(), Reader(cq, self.3)))
     }
 
     fn create_srq(&self, depth: u32) -> Result<Receives, SetupError> {
@@ -79,7 +80,7 @@ unsafe impl Region for Memory {
     }
 }
 
-struct Reader(Shared<Wc>);
+struct Reader(Shared<Wc>, bool);
 
 impl Poller for Reader {
     fn poll(&mut self, out: &mut [Wc]) -> usize {
@@ -87,6 +88,14 @@ impl Poller for Reader {
         let count = queue.len().min(out.len());
         out.iter_mut().zip(queue.drain(..count)).for_each(|(place, wc)| *place = wc);
         count
+    }
+
+    fn poll_one(&mut self) -> Polled {
+        let mut queue = self.0.lock().unwrap();
+        match queue.len() {
+            1 if self.1 => queue.pop_front().map_or(Polled::Nothing, Polled::One),
+            _ => Polled::More,
+        }
     }
 }
 
@@ -107,6 +116,7 @@ impl Srq for Receives {
 /// One end of a connection: where its completions go, and the other's receives and completions.
 struct End {
     num: u32,
+    peer_num: u32,
     caps: QpCaps,
     own: Shared<Wc>,
     receives: Shared<RecvWr>,
@@ -152,7 +162,7 @@ impl Qp for End {
             // of the two posts, and a word by the worker that has told its peer of it.
             unsafe { std::ptr::copy_nonoverlapping(from, to, length as usize) };
             if let Some(wr_id) = receive {
-                let (qp_num, opcode) = (3_u32.wrapping_sub(self.num), WcOpcode::Recv);
+                let (qp_num, opcode) = (self.peer_num, WcOpcode::Recv);
                 let wc = Wc { wr_id, qp_num, byte_len: length, opcode, ..Wc::default() };
                 self.peer.lock().unwrap().push_back(wc);
             }
@@ -220,28 +230,38 @@ fn device() -> Wire {
     let mut caps = Caps::named("wire0");
     (caps.qp_wr_max, caps.cqe_max, caps.srq_wr_max) = (1 << 16, 1 << 20, 1 << 20);
     (caps.send_sge_max, caps.inline_max, caps.message_max) = (1, 4096, 1 << 20);
-    Wire(Arc::new(caps), Arc::default(), Arc::default())
+    Wire(Arc::new(caps), Arc::default(), Arc::default(), false)
 }
 
-/// Connects the two; returns the first one's peer.
-fn connect(nic: &Wire, sides: &mut [(Worker<Wire, Log>, Intake<Wire>); 2]) -> PeerId {
-    let grants = [0, 1].map(|n| sides[n].1.reserve().ok().unwrap());
+/// Connects two workers by queue pairs of these numbers. Returns how often the device is asked to
+/// prefetch for each.
+fn join(nic: &Wire, sides: [&Intake<Wire>; 2], nums: [u32; 2]) -> [Arc<AtomicU32>; 2] {
+    let grants = sides.map(|side| side.reserve().ok().unwrap());
     let handshakes = grants.each_ref().map(|grant| grant.handshake(&PeerData::default()));
+    let fetched = <[Arc<AtomicU32>; 2]>::default();
     for (n, grant) in grants.into_iter().enumerate() {
-        let (own, peer) = (&sides[n].1, &sides[1 - n].1);
+        let (own, peer) = (sides[n], sides[1 - n]);
         let end = End {
-            num: n as u32 + 1,
+            num: nums[n],
+            peer_num: nums[1 - n],
             caps: own.qp_caps(),
             own: own.cq().clone(),
             receives: peer.srq().1.clone(),
             peer: peer.cq().clone(),
             is_cut: nic.2.clone(),
-            fetched: Arc::default(),
+            fetched: fetched[n].clone(),
         };
         let greeting = own.check_peer(handshakes[1 - n].bytes()).unwrap();
         assert!(own.admit(end, grant, None, Some(greeting)).is_ok());
-        assert!(own.up(n as u32 + 1, greeting));
+        assert!(own.up(nums[n], greeting));
     }
+    fetched
+}
+
+/// Connects the two; returns the first one's peer.
+fn connect(nic: &Wire, sides: &mut [(Worker<Wire, Log>, Intake<Wire>); 2]) -> PeerId {
+    let [one, two] = &*sides;
+    join(nic, [&one.1, &two.1], [1, 2]);
     turn(sides);
     sides[0].0.handler().up.unwrap()
 }
@@ -301,33 +321,28 @@ fn receives_of_completions_that_were_not_polled_go_back() {
     assert_eq!(posted(), CONFIG.recv_blocks as usize);
 }
 
-/// How often the device was asked to prefetch for each peer, in that many turns in vain. The
-/// worker has room for more peers.
-fn fetches(peers: u32, turns: u32) -> Vec<u32> {
-    let nic = device();
+/// How often the device was asked to prefetch for each peer of a worker, in that many turns. In
+/// each turn it gets one message of its last peer, or nothing. It has room for more peers.
+fn fetches(peers: u32, turns: u32, is_busy: bool) -> Vec<u32> {
+    let nic = Wire(device().0, Arc::default(), Arc::default(), is_busy);
     let config = Config { peers: 3 * peers, ..CONFIG };
-    let (mut worker, intake) = side_of(&nic, false, &config);
-    let (_other, others) = side_of(&nic, false, &config);
-    let admit = |n| {
-        let grant = intake.reserve().ok().unwrap();
-        let theirs = others.reserve().ok().unwrap().handshake(&PeerData::default());
-        let fetched = Arc::<AtomicU32>::default();
-        let end = End {
-            num: n + 1,
-            caps: intake.qp_caps(),
-            own: intake.cq().clone(),
-            receives: others.srq().1.clone(),
-            peer: others.cq().clone(),
-            is_cut: nic.2.clone(),
-            fetched: fetched.clone(),
-        };
-        let greeting = intake.check_peer(theirs.bytes()).unwrap();
-        assert!(intake.admit(end, grant, None, Some(greeting)).is_ok());
-        fetched
-    };
-    let fetched: Vec<_> = (0..peers).map(admit).collect();
-    (0..turns).for_each(|_| _ = worker.turn());
-    fetched.iter().map(|count| count.load(Ordering::Relaxed)).collect()
+    let mut sides = [side_of(&nic, false, &config), side_of(&nic, false, &config)];
+    let [one, two] = &sides;
+    let join = |n| join(&nic, [&one.1, &two.1], [n + 1, peers + n + 1]);
+    let fetched: Vec<_> = (0..peers).map(join).collect();
+    turn(&mut sides);
+    let [(worker, _), (sender, _)] = &mut sides;
+    let peer = sender.handler().up.unwrap();
+    let counts = || fetched.iter().map(|[count, _]| count.load(Ordering::Relaxed));
+    let before: Vec<_> = counts().collect();
+    for _ in 0..turns {
+        if is_busy {
+            sender.outbox().send(peer, &[7; 40]).unwrap();
+            sender.turn();
+        }
+        assert_eq!(worker.turn(), usize::from(is_busy));
+    }
+    counts().zip(before).map(|(count, before)| count - before).collect()
 }
 
 /// A worker without messages lets the device prefetch for one peer after the other, past the free
@@ -335,11 +350,25 @@ fn fetches(peers: u32, turns: u32) -> Vec<u32> {
 #[test]
 fn an_idle_worker_prefetches_for_each_peer_in_turn() {
     for peers in [1, 2, 5] {
-        let counts = fetches(peers, 64 * 300);
+        let counts = fetches(peers, 64 * 300, false);
         let (least, most) = (*counts.iter().min().unwrap(), *counts.iter().max().unwrap());
         assert!(least >= 30 && most - least <= 1, "{peers}: {counts:?}");
     }
-    assert!(fetches(257, 64 * 300).iter().all(|count| *count == 0));
+    assert!(fetches(257, 64 * 300, false).iter().all(|count| *count == 0));
+}
+
+/// A worker that gets one message a turn does so as well, for the peers that rest meanwhile. A
+/// single peer does not rest.
+#[test]
+fn a_busy_worker_prefetches_for_each_peer_in_turn() {
+    for peers in [2, 5] {
+        let counts = fetches(peers, 16 * 300, true);
+        let (least, most) = (*counts.iter().min().unwrap(), *counts.iter().max().unwrap());
+        assert!(least >= 30 && most - least <= 1, "{peers}: {counts:?}");
+    }
+    for peers in [1, 257] {
+        assert!(fetches(peers, 16 * 300, true).iter().all(|count| *count == 0), "{peers}");
+    }
 }
 
 /// Every receive of the shared queue may complete at one worker, also if that worker's own
