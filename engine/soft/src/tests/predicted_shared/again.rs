@@ -1,5 +1,5 @@
-//! Short posts: they go by a link that an earlier post has remembered, and one that is like the last
-//! is not checked again.
+//! Short posts: they go by a link that an earlier post has remembered, and one that is like the
+//! last is not checked again.
 
 use super::*;
 use crate::model::buffers::Posted;
