@@ -47,12 +47,6 @@ impl Head {
         Head { header, imm: 0, record: record as u32, length }
     }
 
-    /// That of a message without immediate data, whose header and length are known.
-    #[inline(always)]
-    pub(crate) fn again(header: Header, length: u32) -> Head {
-        Head { header, imm: 0, record: record_bytes(length.into()) as u32, length }
-    }
-
     #[inline(always)]
     pub(crate) fn header(&self) -> Header {
         self.header

@@ -457,15 +457,15 @@ pub(crate) fn plain(memory: &Memory, qp: &QpContext, wr: &SendWr<'_>) -> Option<
 /// the last of its queue pair.
 #[inline(always)]
 fn plain_again(memory: &Memory, qp: &mut QpContext, wr: &SendWr<'_>) -> Option<Head> {
-    if let Some(head) = qp.again.head(memory, wr.sge, wr.flags) {
-        return Some(head);
+    if qp.again.is_like(memory, wr.sge, wr.flags) {
+        return Some(Head::of_send(qp.common, wr.flags, wr.sge.length));
     }
     let removals = memory.removals();
     let head = match wr.sge.length as usize {
         ..=SLOT_SHORT => plain(memory, qp, wr)?,
         _ => return None,
     };
-    qp.again.note(removals, wr.sge, wr.flags, head);
+    qp.again.note(removals, wr.sge, wr.flags);
     Some(head)
 }
 
