@@ -20,8 +20,7 @@ use crate::state::link::Link;
 use crate::state::link_shared::LinkShared;
 use crate::state::place::{Place, Pointer};
 use crate::state::policy::idle::{
-    ANSWERS_EVERY, IDLE_AFTER, IDLE_CHECKS, IDLE_GLANCES, IdlePolicy, RESTING_MAX, TAIL_LOOKS,
-    TAKEN_MAX,
+    ANSWERS_EVERY, IDLE_AFTER, IDLE_CHECKS, IDLE_GLANCES, IdlePolicy, TAKEN_MAX,
 };
 use crate::state::qp::QpContext;
 use crate::state::quiet::{Quiet, Resting, first};
@@ -364,10 +363,11 @@ impl Links {
         Some((index, left))
     }
 
-    /// Looks whether something has come on a resting link. [`Links::found`] gives it.
+    /// Looks whether something has come on a resting link, in up to `slots` slots and `tails`
+    /// tails. [`Links::found`] gives it.
     #[inline(always)]
-    pub(crate) fn find_message(&mut self) -> bool {
-        let found = self.scheduler.resting.find(RESTING_MAX, TAIL_LOOKS);
+    pub(crate) fn find_message(&mut self, slots: usize, tails: usize) -> bool {
+        let found = self.scheduler.resting.find(slots, tails);
         self.found = found.map(|(at, _)| Found::Resting(at));
         self.found.is_some()
     }
@@ -375,6 +375,10 @@ impl Links {
     /// Looks whether something has come on a few idle links. [`Links::found`] gives it.
     #[inline(always)]
     pub(crate) fn find_on_idle(&mut self) -> bool {
+        self.forget_found();
+        if self.scheduler.idle.is_empty() {
+            return false;
+        }
         let at = self.scheduler.check_idle(&self.table).or_else(|| self.scheduler.glance_at_idle());
         self.found = at.map(Found::Idle);
         self.found.is_some()

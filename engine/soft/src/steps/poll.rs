@@ -28,7 +28,7 @@ use crate::shm::layout::SLOT_SHORT;
 use crate::shm::reader::SlotRecord;
 use crate::state::domain_state::DomainState;
 use crate::state::link::Link;
-use crate::state::policy::idle::{RESTING_MAX, TAIL_LOOKS};
+use crate::state::policy::idle::{LOOK_AGAIN_MAX, RESTING_MAX, TAIL_LOOKS};
 use crate::steps::receive::LOOK_EVERY;
 use crate::sync::{Ordering, fence};
 use crate::wc::Wc;
@@ -246,8 +246,9 @@ impl DomainState {
     pub(super) fn find_in_background(&mut self) -> bool {
         let others_first = self.links.is_check_due();
         others_first && self.check_others()
-            || self.links.find_message()
+            || self.links.find_message(RESTING_MAX, TAIL_LOOKS)
             || !others_first && self.check_others()
+            || self.links.find_message(LOOK_AGAIN_MAX, 0)
     }
 
     /// Takes the message on the quiet link that was found, if it is a plain one for the queue pair

@@ -73,6 +73,14 @@ pub(crate) const RESTING_MAX: usize = 64;
 /// message is in the slot as well, which each poll reads.
 pub(crate) const TAIL_LOOKS: usize = 16;
 
+/// Resting links at which a poll that has found nothing looks once more at its end. The checks of
+/// everything else take half of such a poll, and this look finds a message that comes meanwhile.
+/// Near cores, medians of 5 to 8 rounds in turn, p50, p90 and p99 of half a round trip: with 8
+/// clients at random 98, 145 and 230 ns without it, 95, 140 and 210 with it; in turn 100, 145 and
+/// 232, then 95, 140 and 230; the first message after a rest 165, 245 and 556, then 160, 225 and
+/// 524. A check of one resting link in each fourth poll only gained nothing besides.
+pub(crate) const LOOK_AGAIN_MAX: usize = 8;
+
 /// Messages on quiet links that short polls take before one checks everything else as well.
 pub(crate) const TAKEN_MAX: u32 = 8;
 
