@@ -19,10 +19,16 @@ use doorbell_seam::wr::{PostCause, PostError, RecvWr, SendFlags, SendOp, SendWr}
 
 type Shared<T> = Arc<Mutex<VecDeque<T>>>;
 
-/// Its limits, the entries of the completion queue that was made last, whether it is cut, and
-/// whether its queues give a completion that came alone without a list.
+/// The device.
 #[derive(Clone)]
-struct Wire(Arc<Caps>, Arc<AtomicU32>, Arc<AtomicBool>, bool);
+struct Wire {
+    caps: Arc<Caps>,
+    /// Entries of the completion queue that was made last.
+    cq_depth: Arc<AtomicU32>,
+    is_cut: Arc<AtomicBool>,
+    /// Its completion queues give a completion that came alone without a list.
+    gives_one: bool,
+}
 
 impl Datagrams for Wire {
     type Ah = NoAddress;
@@ -38,7 +44,7 @@ impl Provider for Wire {
     const OVER_NETWORK: bool = true;
 
     fn caps(&self) -> &Caps {
-        &self.0
+        &self.caps
     }
 
     fn register(&self, memory: Mapping, _: Access) -> Result<Memory, SetupError> {
@@ -46,13 +52,13 @@ impl Provider for Wire {
     }
 
     fn create_cq(&self, depth: u32, _: Sharing) -> Result<(Shared<Wc>, Reader), SetupError> {
-        self.1.store(depth, Ordering::Relaxed);
+        self.cq_depth.store(depth, Ordering::Relaxed);
         let cq = Shared::default();
-        Ok((cq.clone(), Reader(cq, self.3)))
+        Ok((cq.clone(), Reader { cq, gives_one: self.gives_one }))
     }
 
     fn create_srq(&self, depth: u32) -> Result<Receives, SetupError> {
-        Ok(Receives(depth, Shared::default()))
+        Ok(Receives { depth, posted: Shared::default() })
     }
 }
 
@@ -80,35 +86,41 @@ unsafe impl Region for Memory {
     }
 }
 
-struct Reader(Shared<Wc>, bool);
+struct Reader {
+    cq: Shared<Wc>,
+    gives_one: bool,
+}
 
 impl Poller for Reader {
     fn poll(&mut self, out: &mut [Wc]) -> usize {
-        let mut queue = self.0.lock().unwrap();
+        let mut queue = self.cq.lock().unwrap();
         let count = queue.len().min(out.len());
         out.iter_mut().zip(queue.drain(..count)).for_each(|(place, wc)| *place = wc);
         count
     }
 
     fn poll_one(&mut self) -> Polled {
-        let mut queue = self.0.lock().unwrap();
+        let mut queue = self.cq.lock().unwrap();
         match queue.len() {
-            1 if self.1 => queue.pop_front().map_or(Polled::Nothing, Polled::One),
+            1 if self.gives_one => queue.pop_front().map_or(Polled::Nothing, Polled::One),
             _ => Polled::More,
         }
     }
 }
 
 #[derive(Clone)]
-struct Receives(u32, Shared<RecvWr>);
+struct Receives {
+    depth: u32,
+    posted: Shared<RecvWr>,
+}
 
 impl Srq for Receives {
     fn depth(&self) -> u32 {
-        self.0
+        self.depth
     }
 
     unsafe fn post(&self, list: &[RecvWr]) -> Result<(), PostError> {
-        self.1.lock().unwrap().extend(list);
+        self.posted.lock().unwrap().extend(list);
         Ok(())
     }
 }
@@ -230,7 +242,8 @@ fn device() -> Wire {
     let mut caps = Caps::named("wire0");
     (caps.qp_wr_max, caps.cqe_max, caps.srq_wr_max) = (1 << 16, 1 << 20, 1 << 20);
     (caps.send_sge_max, caps.inline_max, caps.message_max) = (1, 4096, 1 << 20);
-    Wire(Arc::new(caps), Arc::default(), Arc::default(), false)
+    let caps = Arc::new(caps);
+    Wire { caps, cq_depth: Arc::default(), is_cut: Arc::default(), gives_one: false }
 }
 
 /// Connects two workers by queue pairs of these numbers. Returns how often the device is asked to
@@ -246,9 +259,9 @@ fn join(nic: &Wire, sides: [&Intake<Wire>; 2], nums: [u32; 2]) -> [Arc<AtomicU32
             peer_num: nums[1 - n],
             caps: own.qp_caps(),
             own: own.cq().clone(),
-            receives: peer.srq().1.clone(),
+            receives: peer.srq().posted.clone(),
             peer: peer.cq().clone(),
-            is_cut: nic.2.clone(),
+            is_cut: nic.is_cut.clone(),
             fetched: fetched[n].clone(),
         };
         let greeting = own.check_peer(handshakes[1 - n].bytes()).unwrap();
@@ -297,7 +310,7 @@ fn a_receiver_notices_that_its_peer_is_gone() {
     };
     let (words, down) = rest();
     assert!((2..=10).contains(&words) && down.is_none(), "{words} words, {down:?}");
-    nic.2.store(true, Ordering::Relaxed);
+    nic.is_cut.store(true, Ordering::Relaxed);
     let (_, down) = rest();
     assert_eq!(down, Some(DownReason::Failed(Status::RetryExceeded)));
 }
@@ -309,7 +322,7 @@ fn receives_of_completions_that_were_not_polled_go_back() {
     let nic = device();
     let mut sides = [side(&nic, false), side(&nic, true)];
     let peer = connect(&nic, &mut sides);
-    let receives = sides[1].1.srq().1.clone();
+    let receives = sides[1].1.srq().posted.clone();
     let posted = || receives.lock().unwrap().len();
     for _ in 0..5 {
         sides[0].0.outbox().send(peer, &[7; 40]).unwrap();
@@ -324,7 +337,7 @@ fn receives_of_completions_that_were_not_polled_go_back() {
 /// How often the device was asked to prefetch for each peer of a worker, in that many turns. In
 /// each turn it gets one message of its last peer, or nothing. It has room for more peers.
 fn fetches(peers: u32, turns: u32, is_busy: bool) -> Vec<u32> {
-    let nic = Wire(device().0, Arc::default(), Arc::default(), is_busy);
+    let nic = Wire { gives_one: is_busy, ..device() };
     let config = Config { peers: 3 * peers, ..CONFIG };
     let mut sides = [side_of(&nic, false, &config), side_of(&nic, false, &config)];
     let [one, two] = &sides;
@@ -382,7 +395,7 @@ fn the_completion_queue_has_room_for_all_shared_receives() {
     for config in [CONFIG, large] {
         let memory = Mapping::plain(config.send_bytes()).unwrap();
         let worker = Worker::new(&nic, &shared, memory, Log::default(), &config).unwrap();
-        let depth = nic.1.load(Ordering::Relaxed);
+        let depth = nic.cq_depth.load(Ordering::Relaxed);
         assert_eq!(depth, 50_000 + config.send_queue + 1 + config.peers);
         drop(worker);
     }
