@@ -532,7 +532,7 @@ static void numbers(const char *name, int unknown, int least, int most) {
 }
 static void files(void) {
     typedef int read_file(const char *, const char *, char *, size_t);
-    static const char *names[] = {"self/comm", "self/wchan", "self/cmdline", "none", "", "/stat",
+    static const char *names[] = {"self/comm", "self/wchan", "self/cmdline", "none", "", "/version",
                                   "../dev/null"};
     read_file *theirs, *ours = both("ibv_read_sysfs_file", (void **)&theirs);
     for (int n = 0; n < 7; n++) {
