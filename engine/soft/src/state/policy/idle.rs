@@ -55,8 +55,8 @@
 //! ([`DomainState`](crate::state::domain_state::DomainState)). The other checked a resting link for
 //! answers in each fourth poll only.
 //!
-//! A look that tests four slots with one branch was not kept: between near cores, with 64 clients at
-//! random half a round trip went from 215 to 200 ns, but with 64 in turn from 155 to 172.
+//! A look that tests four slots with one branch was not kept: between near cores, with 64 clients
+//! at random half a round trip went from 215 to 200 ns, but with 64 in turn from 155 to 172.
 
 /// A busy link rests after this many polls without an arrival.
 const REST_AFTER: u32 = 2;
