@@ -375,11 +375,11 @@ impl Links {
     /// Looks whether something has come on a few idle links. [`Links::found`] gives it.
     #[inline(always)]
     pub(crate) fn find_on_idle(&mut self) -> bool {
-        self.forget_found();
-        if self.scheduler.idle.is_empty() {
-            return false;
-        }
-        let at = self.scheduler.check_idle(&self.table).or_else(|| self.scheduler.glance_at_idle());
+        let scheduler = &mut self.scheduler;
+        let at = match scheduler.idle.is_empty() {
+            true => None,
+            false => scheduler.check_idle(&self.table).or_else(|| scheduler.glance_at_idle()),
+        };
         self.found = at.map(Found::Idle);
         self.found.is_some()
     }

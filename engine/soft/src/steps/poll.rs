@@ -247,8 +247,7 @@ impl DomainState {
         let others_first = self.links.is_check_due();
         others_first && self.check_others()
             || self.links.find_message(RESTING_MAX, TAIL_LOOKS)
-            || !others_first && self.check_others()
-            || self.links.find_message(LOOK_AGAIN_MAX, 0)
+            || !others_first && (self.check_others() || self.links.find_message(LOOK_AGAIN_MAX, 0))
     }
 
     /// Takes the message on the quiet link that was found, if it is a plain one for the queue pair

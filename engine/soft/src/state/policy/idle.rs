@@ -76,12 +76,11 @@ pub(crate) const RESTING_MAX: usize = 64;
 /// message is in the slot as well, which each poll reads.
 pub(crate) const TAIL_LOOKS: usize = 16;
 
-/// Resting links at which a poll that has found nothing looks once more at its end. The checks of
-/// everything else take a third of such a poll, and this look finds a message that comes meanwhile.
-/// Near cores, medians of 5 to 8 rounds in turn, p50, p90 and p99 of half a round trip: with 8
-/// clients at random 98, 145 and 230 ns without it, 95, 140 and 210 with it; in turn 100, 145 and
-/// 232, then 95, 140 and 230; the first message after a rest 165, 245 and 556, then 160, 225 and
-/// 524.
+/// Resting links at which a poll that has found nothing looks once more at its end. By samples, the
+/// checks of everything else take about a third of such a poll, and this look finds a message that
+/// comes meanwhile. Near cores, medians of 4 or 5 rounds in turn, p50, p90 and p99 of half a round
+/// trip: with 8 clients at random 95, 142 and 238 ns without it, 90, 132 and 198 with it; the first
+/// message after a rest 165, 245 and 471, then 155, 215 and 478; 8 in turn 95, 140 and 225 both.
 pub(crate) const LOOK_AGAIN_MAX: usize = 8;
 
 /// Messages on quiet links that short polls take before one checks everything else as well.
