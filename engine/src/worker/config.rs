@@ -102,7 +102,8 @@ pub struct Config {
     /// Sends and requests in flight over all peers, at least 256: the completion queue has room for
     /// them. On a device with shorter completion queues fewer are in flight. From half of it on,
     /// every post asks for a completion, so sends to idle peers never take more than half of it.
-    /// Default: 16 384.
+    /// From a quarter on, the worker ends those to quiet peers: it writes each a credit word that
+    /// asks for a completion. Default: 16 384.
     pub sends: u32,
     /// Turns that unsent messages may wait while each poll returns as many completions as it can,
     /// so that batches grow under load. After a poll with fewer, all are sent. Any number; with 0

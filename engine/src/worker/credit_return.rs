@@ -109,15 +109,16 @@ impl<P: Provider> Peer<P> {
         self.said_goodbye() && now - *conduct.goodbye_at.get_or_insert(now) >= GOODBYE_TURNS
     }
 
-    /// True if nothing was posted to the peer for [`QUIET_TURNS`].
-    fn is_quiet(&self, conduct: &mut Conduct, now: u64) -> bool {
+    /// For how long reviews have found nothing new posted to the peer, by
+    /// [`Core::clock`](super::core::Core::clock).
+    fn quiet_for(&self, conduct: &mut Conduct, now: u64) -> u64 {
         let posted = self.sq.posted();
         let since = match conduct.posted {
             Some((before, since)) if before == posted => since,
             _ => now,
         };
         conduct.posted = Some((posted, since));
-        now - since >= QUIET_TURNS
+        now - since
     }
 
     /// Sees to it that a completion or a failure shows when all sends are over. True if a credit
@@ -167,11 +168,16 @@ impl CreditReturns {
 
     fn review<P: Provider>(sender: &mut Sender<P>, slot: u32, now: u64) {
         sender.end_reservation(slot);
+        let is_high = sender.accounts.in_flight.is_high();
         let Some((peer, conduct)) = sender.peers.conduct(slot) else { return };
         if !peer.is_up() {
             return;
         }
-        let mut tell = P::OVER_NETWORK && peer.is_quiet(conduct, now);
+        let quiet = peer.quiet_for(conduct, now);
+        let mut tell = P::OVER_NETWORK && quiet >= QUIET_TURNS;
+        if is_high && quiet > 0 && peer.sq.outstanding() > 0 {
+            tell |= peer.asks_for_completion();
+        }
         if peer.said_goodbye_long_ago(conduct, now) {
             // What is outstanding ends by itself, if the peer is there or not.
             match peer.sq.outstanding() {

@@ -8,11 +8,15 @@ pub(super) struct InFlight {
     /// From here on every post asks for a completion, so that idle peers never hold what others
     /// need: half of the limit.
     watermark: u32,
+    /// From here on the review of the peers ends what is in flight to quiet ones. Otherwise
+    /// thousands of quiet peers, with one or two unsignaled sends each, would keep all others at
+    /// the watermark: half of the watermark.
+    high: u32,
 }
 
 impl InFlight {
     pub(super) fn new(limit: u32) -> InFlight {
-        InFlight { count: 0, limit, watermark: limit / 2 }
+        InFlight { count: 0, limit, watermark: limit / 2, high: limit / 4 }
     }
 
     /// Requests that may be posted below the watermark.
@@ -25,6 +29,11 @@ impl InFlight {
     #[inline(always)]
     pub(super) fn is_at_watermark(&self) -> bool {
         self.count >= self.watermark
+    }
+
+    /// True if quiet peers hold too much, or busy ones send much: see `high`.
+    pub(super) fn is_high(&self) -> bool {
+        self.count >= self.high
     }
 
     /// True if `more` requests would exceed the watermark.
