@@ -110,15 +110,16 @@ impl<P: Provider> Peer<P> {
     }
 
     /// For how long reviews have found nothing new posted to the peer, by
-    /// [`Core::clock`](super::core::Core::clock).
-    fn quiet_for(&self, conduct: &mut Conduct, now: u64) -> u64 {
+    /// [`Core::clock`](super::core::Core::clock). `None`: something was posted since the last one.
+    fn quiet_for(&self, conduct: &mut Conduct, now: u64) -> Option<u64> {
         let posted = self.sq.posted();
         let since = match conduct.posted {
-            Some((before, since)) if before == posted => since,
-            _ => now,
+            None => Some(now),
+            Some((before, since)) if before == posted => Some(since),
+            Some(_) => None,
         };
-        conduct.posted = Some((posted, since));
-        now - since
+        conduct.posted = Some((posted, since.unwrap_or(now)));
+        since.map(|since| now - since)
     }
 
     /// Sees to it that a completion or a failure shows when all sends are over. True if a credit
@@ -174,10 +175,8 @@ impl CreditReturns {
             return;
         }
         let quiet = peer.quiet_for(conduct, now);
-        let mut tell = P::OVER_NETWORK && quiet >= QUIET_TURNS;
-        if is_high && quiet > 0 && peer.sq.outstanding() > 0 {
-            tell |= peer.asks_for_completion();
-        }
+        let mut tell = P::OVER_NETWORK && quiet.is_some_and(|turns| turns >= QUIET_TURNS);
+        tell |= is_high && quiet.is_some() && peer.sq.has_unsignaled();
         if peer.said_goodbye_long_ago(conduct, now) {
             // What is outstanding ends by itself, if the peer is there or not.
             match peer.sq.outstanding() {
@@ -187,6 +186,11 @@ impl CreditReturns {
         }
         match peer.review_credit(conduct) {
             Ok(due) if due || tell && peer.credit.becomes_due() => {
+                if quiet.is_some() {
+                    // Nothing may follow for long, and until a completion ends the word it counts
+                    // as in flight.
+                    peer.sq.want_signal();
+                }
                 sender.accounts.credit_due.put(slot);
             }
             Ok(_) => {}

@@ -8,9 +8,10 @@ pub(super) struct InFlight {
     /// From here on every post asks for a completion, so that idle peers never hold what others
     /// need: half of the limit.
     watermark: u32,
-    /// From here on the review of the peers ends what is in flight to quiet ones. Otherwise
-    /// thousands of quiet peers, with one or two unsignaled sends each, would keep all others at
-    /// the watermark: half of the watermark.
+    /// From here on the review of the peers ends what is in flight to quiet ones: half of the
+    /// watermark. Otherwise thousands of quiet peers, with an unsignaled send or two each, would
+    /// keep all others at the watermark, where a message takes 90 ns in place of 50 (half a round
+    /// trip of 32 bytes beside 9 999 quiet peers, near cores).
     high: u32,
 }
 

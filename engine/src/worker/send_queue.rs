@@ -178,6 +178,12 @@ impl SendQueue {
         self.signal_at == self.pushed.wrapping_add(self.signal_every - 1)
     }
 
+    /// True if sends are outstanding that only a later one ends: the last has asked for no
+    /// completion.
+    pub(super) fn has_unsignaled(&self) -> bool {
+        self.outstanding() > 0 && !self.last_signals()
+    }
+
     /// The `wr_id` of the next send.
     #[inline(always)]
     pub(super) fn next_wr_id(&self) -> u64 {
