@@ -136,8 +136,7 @@ impl DomainState {
             if is_send && wr.sge.length >= LEND_MIN {
                 lend::ask(link, memory, qp, wr.sge.lkey);
             }
-            let written =
-                is_send && fast_path_ok(link, qp) && write_whole(link, memory, qp, wr);
+            let written = is_send && fast_path_ok(link, qp) && write_whole(link, memory, qp, wr);
             let carried =
                 !written && qp.state == State::Rts && local_rdma::carry_out(link, memory, qp, wr);
             is_local |= carried;

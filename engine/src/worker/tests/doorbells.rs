@@ -385,8 +385,8 @@ fn reservations_do_not_last() {
 }
 
 /// Quiet peers, each with a send or two that no completion has ended, do not keep the others at the
-/// watermark, or near it: the review ends their sends. One each is at the least number for that, and
-/// the words of the review stay below the watermark; two each are at the watermark.
+/// watermark, or near it: the review ends their sends. One each is the least number for that, and
+/// the words of the review stay below the watermark. Two each are at the watermark.
 #[test]
 fn quiet_peers_do_not_keep_others_at_the_watermark() {
     for each in [1, 2] {
