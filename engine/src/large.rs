@@ -12,11 +12,13 @@
 //! bytes must not change until then. Each accepted offer ends exactly once at the receiver
 //! ([`Large::read`], [`Large::progress`], or [`Large::lost`]). Take or decline an offer once.
 
+use std_alloc::collections::VecDeque;
 use std_alloc::vec;
 use std_alloc::vec::Vec;
 
 use crate::provider::{Access, Provider};
 use crate::remote::{RemoteError, RemoteMemory};
+use crate::room::FixedCapacity;
 use crate::search;
 use crate::wc::Status;
 use crate::worker::{Message, Outbox, PeerId, Piece, Request, SendError};
@@ -38,6 +40,9 @@ const IN_FLIGHT: u32 = 4;
 /// and this side acknowledges nothing during the copy. With many READs in a turn, two sides that
 /// read from each other block each other: together they are no faster than one side alone.
 const IN_TURN: u32 = 1;
+
+/// Messages that one call tries to continue. One is not enough: its peer may have no room.
+const TRIES: usize = 8;
 
 const OFFER: u32 = 0xdb1c_0011;
 const TAKEN: u32 = 0xdb1c_0012;
@@ -140,16 +145,26 @@ enum Transfer {
 #[derive(Clone)]
 struct Slot {
     generation: u16,
+    /// It has an entry in [`Large::asking`], and one in [`Large::ending`].
+    asks: bool,
+    ends: bool,
     transfer: Transfer,
 }
 
 /// Large messages of one worker, in transit in either direction.
 pub struct Large {
     slots: Vec<Slot>,
+    /// The slot that has been free for longest comes first.
+    free: VecDeque<u16>,
+    /// Messages with bytes to ask for, in turn. A call looks at these alone, however many others
+    /// are in transit. A slot has one entry at most; the message that it was made for may be over.
+    asking: VecDeque<u16>,
+    /// The same for messages that end without one more request.
+    ending: VecDeque<u16>,
     tokens: u64,
     /// The last turn in which READs were posted, and how many.
     posted: (u64, u32),
-    /// Where the next search begins.
+    /// Where the next search for lost ones begins.
     next: usize,
 }
 
@@ -159,25 +174,47 @@ impl Large {
     /// that is being read has up to four requests in flight, and waits if
     /// [`Config::requests`](crate::worker::Config::requests), 64 by default, allows no more.
     pub fn new(most: u32, tokens: u64) -> Large {
+        let most = most.min(1 << 16) as usize;
+        let slot = Slot { generation: 0, asks: false, ends: false, transfer: Transfer::Free };
         Large {
-            slots: vec![
-                Slot { generation: 0, transfer: Transfer::Free };
-                most.min(1 << 16) as usize
-            ],
+            slots: vec![slot; most],
+            free: (0..most).map(|index| index as u16).collect(),
+            asking: VecDeque::with_capacity(most),
+            ending: VecDeque::with_capacity(most),
             tokens,
             posted: (0, 0),
             next: 0,
         }
     }
 
-    fn free(&mut self) -> Result<(usize, &mut Slot), SendError> {
-        let mut slots = self.slots.iter_mut().enumerate();
-        let free = slots.find(|(_, slot)| matches!(slot.transfer, Transfer::Free));
-        free.ok_or(SendError::TooMany)
-    }
-
     fn transfer(&mut self, index: usize) -> Option<&mut Transfer> {
         self.slots.get_mut(index).map(|slot| &mut slot.transfer)
+    }
+
+    /// The transfer of that slot is over.
+    fn set_free(&mut self, index: usize) {
+        if let Some(transfer) = self.transfer(index) {
+            *transfer = Transfer::Free;
+            self.free.put(index as u16);
+        }
+    }
+
+    /// The transfer of that slot has bytes to ask for.
+    fn will_ask(&mut self, index: usize) {
+        if let Some(slot) = self.slots.get_mut(index)
+            && !core::mem::replace(&mut slot.asks, true)
+        {
+            self.asking.put(index as u16);
+        }
+    }
+
+    /// The transfer of that slot ends without one more request.
+    fn will_end(&mut self, index: usize) {
+        if let Some(slot) = self.slots.get_mut(index)
+            && !core::mem::replace(&mut slot.ends, true)
+        {
+            self.ending.put(index as u16);
+        }
     }
 
     /// Offers a piece of memory that was registered for remote reads. `tag` goes to the peer; `key`
@@ -206,7 +243,8 @@ impl Large {
             return Err(SendError::NoRights);
         }
         let at = memory.remote();
-        let (index, slot) = self.free()?;
+        let index = usize::from(*self.free.front().ok_or(SendError::TooMany)?);
+        let slot = self.slots.get_mut(index).ok_or(SendError::TooMany)?;
         let number = number(slot.generation, index);
         let mut bytes = [0; OFFER_BYTES];
         bytes[..4].copy_from_slice(&OFFER.to_le_bytes());
@@ -217,6 +255,7 @@ impl Large {
         bytes[28..].copy_from_slice(&piece.length.to_le_bytes());
         out.send(peer, &bytes)?;
         slot.transfer = Transfer::Out { peer, key };
+        self.free.pop_front();
         Ok(())
     }
 
@@ -259,10 +298,16 @@ impl Large {
         }
         // Of a peer that is gone no event would come to end the transfer.
         out.accepts(offer.peer)?;
-        let (index, slot) = self.free()?;
-        slot.transfer =
-            Transfer::In { offer, key, to, got: 0, asked: 0, in_flight: 0, failed: None };
-        self.ask(out, index);
+        let index = usize::from(self.free.pop_front().ok_or(SendError::TooMany)?);
+        if let Some(transfer) = self.transfer(index) {
+            *transfer =
+                Transfer::In { offer, key, to, got: 0, asked: 0, in_flight: 0, failed: None };
+        }
+        match offer.length {
+            0 => self.will_end(index),
+            _ => self.will_ask(index),
+        }
+        self.ask_in_turn(out);
         Ok(())
     }
 
@@ -296,14 +341,7 @@ impl Large {
             Err(status) => *failed = failed.or(Some(status)),
         }
         let arrived = self.finish(out, index);
-        // Other messages may wait only for a turn that allows more. They come first, so that a long
-        // message does not keep them waiting.
-        for other in (index + 1..self.slots.len()).chain(0..=index) {
-            if self.posted == (out.turn(), IN_TURN) {
-                break;
-            }
-            self.ask(out, other);
-        }
+        self.ask_in_turn(out);
         arrived
     }
 
@@ -314,8 +352,10 @@ impl Large {
     pub fn progress<P: Provider>(&mut self, out: &mut Outbox<'_, P>) -> Option<Arrived> {
         // Idle turns follow each other without a number of their own.
         self.posted.1 = 0;
-        for index in 0..self.slots.len() {
-            self.ask(out, index);
+        self.ask_in_turn(out);
+        for _ in 0..self.ending.len().min(TRIES) {
+            let index = usize::from(self.ending.pop_front()?);
+            self.slots.get_mut(index)?.ends = false;
             if let Some(arrived) = self.finish(out, index) {
                 return Some(arrived);
             }
@@ -338,13 +378,20 @@ impl Large {
         let index = search::resume(&self.slots, &mut self.next, is_lost)?;
         let slot = self.slots.get_mut(index)?;
         let lost = lost(&slot.transfer)?;
-        *slot = Slot { generation: slot.generation.wrapping_add(1), transfer: Transfer::Free };
+        slot.generation = slot.generation.wrapping_add(1);
+        self.set_free(index);
         Some(lost)
     }
 
     /// Number of messages in transit.
     pub fn pending(&self) -> usize {
-        self.slots.iter().filter(|slot| !matches!(slot.transfer, Transfer::Free)).count()
+        self.slots.len() - self.free.len()
+    }
+
+    /// Entries of messages that a call looks at.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        (self.asking.len(), self.ending.len())
     }
 
     /// Requests in flight, of all messages.
@@ -357,43 +404,67 @@ impl Large {
         self.slots.iter().map(of).sum()
     }
 
-    /// Asks for the next bytes, as far as there is room for requests and this turn allows more. If
-    /// the worker will not accept the request later either, the transfer has failed.
-    fn ask<P: Provider>(&mut self, out: &mut Outbox<'_, P>, index: usize) {
-        let token = self.tokens + index as u64;
+    /// Asks for the next bytes of the messages that have some, in turn, as far as this turn allows:
+    /// a long message does not keep others waiting.
+    fn ask_in_turn<P: Provider>(&mut self, out: &mut Outbox<'_, P>) {
         if self.posted.0 != out.turn() {
             self.posted = (out.turn(), 0);
         }
-        let posted = &mut self.posted.1;
-        let transfer = self.slots.get_mut(index).map(|slot| &mut slot.transfer);
-        let Some(Transfer::In { offer, to, asked, in_flight, failed, .. }) = transfer else {
+        for _ in 0..self.asking.len().min(TRIES) {
+            if self.posted.1 >= IN_TURN {
+                return;
+            }
+            let Some(index) = self.asking.pop_front() else { return };
+            self.ask(out, index.into());
+        }
+    }
+
+    /// Asks for the next bytes of a message whose entry was taken out of [`Large::asking`], if
+    /// there is room for a request. If the worker will not accept the request later either, the
+    /// transfer has failed.
+    fn ask<P: Provider>(&mut self, out: &mut Outbox<'_, P>, index: usize) {
+        let token = self.tokens + index as u64;
+        let Some(slot) = self.slots.get_mut(index) else { return };
+        slot.asks = false;
+        let Transfer::In { offer, to, asked, in_flight, failed, .. } = &mut slot.transfer else {
             return;
         };
-        if failed.is_some() {
+        let length = (offer.length - *asked).min(CHUNK);
+        if failed.is_some() || length == 0 {
             return;
         }
-        // The offer says that these bytes may be read, and how many there are.
-        let there = RemoteMemory::new(offer.at, offer.length.into(), Access::REMOTE_READ);
-        while *posted < IN_TURN && *in_flight < IN_FLIGHT && *asked < offer.length {
-            let length = (offer.length - *asked).min(CHUNK);
+        if *in_flight < IN_FLIGHT {
+            // The offer says that these bytes may be read, and how many there are.
+            let there = RemoteMemory::new(offer.at, offer.length.into(), Access::REMOTE_READ);
             let piece = Piece { offset: to.offset + *asked as usize, length, ..*to };
             let Ok(op) = there.read((*asked).into(), length) else { return };
             let request = Request { op, pieces: &[piece], fence: false, token };
             // The offered bytes do not change before the answer to this offer, so the READ need not
             // wait until the peer has taken the answers to others. On soft it then reads at once:
             // in order it went through the ring, and a stream of 1 MiB took 12 times as long.
-            if let Err(error) = out.request_unordered(offer.peer, &request) {
-                *failed = match error {
-                    error if error.is_back_pressure() => None,
-                    SendError::NotConnected => Some(Status::Flushed),
-                    _ => Some(Status::LocalQpOperation),
-                };
+            match out.request_unordered(offer.peer, &request) {
+                Ok(()) => {
+                    *asked += length;
+                    *in_flight += 1;
+                    self.posted.1 += 1;
+                }
+                Err(error) if error.is_back_pressure() => {}
+                Err(error) => {
+                    *failed = Some(match error {
+                        SendError::NotConnected => Status::Flushed,
+                        _ => Status::LocalQpOperation,
+                    });
+                    if *in_flight == 0 {
+                        self.will_end(index);
+                    }
+                    return;
+                }
+            }
+            if *asked == offer.length {
                 return;
             }
-            *asked += length;
-            *in_flight += 1;
-            *posted += 1;
         }
+        self.will_ask(index);
     }
 
     /// Ends a transfer. Once all bytes have arrived: tells the sender, if there is room to tell. A
@@ -409,13 +480,14 @@ impl Large {
             None if got == offer.length => {
                 let told = out.send(offer.peer, &answer(TAKEN, offer.number));
                 if told.is_err_and(SendError::is_back_pressure) {
+                    self.will_end(index);
                     return None;
                 }
                 Ok(())
             }
             _ => return None,
         };
-        *transfer = Transfer::Free;
+        self.set_free(index);
         Some(Arrived { offer, key, result })
     }
 
@@ -426,8 +498,8 @@ impl Large {
             Transfer::Out { peer, key }
                 if peer == from && number(slot.generation, index) == said =>
             {
-                let generation = slot.generation.wrapping_add(1);
-                *slot = Slot { generation, transfer: Transfer::Free };
+                slot.generation = slot.generation.wrapping_add(1);
+                self.set_free(index);
                 Some(key)
             }
             _ => None,

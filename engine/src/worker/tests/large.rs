@@ -158,8 +158,10 @@ fn large_messages_arrive_whole() {
     let all: Vec<_> = taken.iter().map(|a| (a.key, a.offer.length(), a.result)).collect();
     let key = |n: usize| (1000 + n as u64, lengths[n], Ok(()));
     assert_eq!(all, [0, 1, 2, 3].map(key));
-    let pending = [&mut one, &mut two].map(|side| side.worker.handler().large.pending());
-    assert_eq!(pending, [0, 0]);
+    for side in [&mut one, &mut two] {
+        let large = &side.worker.handler().large;
+        assert_eq!((large.pending(), large.waiting()), (0, (0, 0)), "an idle turn looks at none");
+    }
 }
 
 /// While the peer carries out one READ of a message, the next are on their way: as many as there is
