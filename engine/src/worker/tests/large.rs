@@ -341,3 +341,50 @@ fn a_transfer_ends_when_its_side_has_finished_sending() {
         assert_eq!(take(&mut two, offer), Err(SendError::FinishedSending));
     }
 }
+
+/// The same for a message of which it has asked for nothing yet, because the turn allowed no more.
+#[test]
+fn a_transfer_that_has_not_begun_ends_too() {
+    let (mut one, mut two, _) = pair();
+    two.worker.handler_mut().next = BYTES;
+    for key in [1, 2] {
+        offer(&mut one, 0, 1 << 10, key).unwrap();
+    }
+    one.worker.turn();
+    two.worker.turn();
+    let offers = std::mem::take(&mut two.worker.handler_mut().declines);
+    for offer in &offers {
+        assert_eq!(take(&mut two, *offer), Ok(()));
+    }
+    assert_eq!(two.worker.handler().large.in_flight(), 1);
+    two.worker.outbox().finish_sending(offers[0].peer());
+    turns(&mut one, &mut two, 1200);
+    let hands = two.worker.handler();
+    assert_eq!((hands.large.pending(), hands.large.waiting()), (0, (0, 0)));
+    let whole: Vec<_> = hands.taken.iter().map(|arrived| arrived.result.is_ok()).collect();
+    assert_eq!(whole, [true, false]);
+}
+
+/// A message that has arrived while there is no room for the answer is answered later.
+#[test]
+fn an_answer_waits_for_room() {
+    let (mut one, mut two, _) = pair();
+    offer(&mut one, 0, 100, 7).unwrap();
+    let fill = |side: &mut Side<Hands>| {
+        let peer = side.worker.handler().up[0];
+        while side.worker.outbox().send(peer, b"in the way").is_ok() {}
+    };
+    // The answer finds no room if the peer has granted nothing since the last message.
+    let waits = (0..100).any(|_| {
+        one.worker.turn();
+        fill(&mut two);
+        two.worker.turn();
+        two.worker.handler().large.waiting() == (0, 1)
+    });
+    assert!(waits && two.worker.handler().taken.is_empty());
+    assert_eq!(one.worker.handler().done, []);
+    turns(&mut one, &mut two, 1200);
+    assert_eq!(one.worker.handler().done, [(7, true)]);
+    let hands = two.worker.handler();
+    assert_eq!((hands.taken.len(), hands.large.waiting()), (1, (0, 0)));
+}
