@@ -8,8 +8,9 @@
 //! the end of `ibv_dereg_mr` on, no peer reaches them.
 //!
 //! Memory stays where it is if it is not private and anonymous, if it lies beside the stack of the
-//! caller, if it is long, or if the system does not allow the move. The environment variable
-//! `DOORBELL_SHARE=0` forbids it. [`crate::forked`] keeps the memory of a child process apart.
+//! caller, if it holds the head of an arena of `malloc`, if it is long, or if the system does not
+//! allow the move. The environment variable `DOORBELL_SHARE=0` forbids it. [`crate::forked`] keeps
+//! the memory of a child process apart.
 #![expect(unsafe_code, reason = "moves pages")]
 
 use std::ffi::c_void;
@@ -31,6 +32,10 @@ const RANGES_MAX: usize = 256;
 const SPARE: u64 = 1 << 40;
 /// Bytes around the stack pointer that this thread uses while pages move.
 const STACK: usize = 64 << 10;
+
+/// Where glibc's `malloc` has an arena for a thread, it begins at a multiple of this, and all of
+/// this is mapped, accessible or not. The first page holds the arena's lock and counts.
+const ARENA: usize = 64 << 20;
 
 /// A region's part in a range of shared pages. When it is dropped, the region is gone.
 pub(crate) struct Share {
@@ -88,7 +93,10 @@ fn make(ranges: &Locked<'_>, start: usize, end: usize) -> Option<Range> {
         return None;
     }
     let is_private = |area: &Area| area.is_private && area.inode == 0;
-    areas(start, end)?.iter().all(is_private).then_some(())?;
+    let areas = areas(start, end)?;
+    if !areas.iter().all(is_private) || areas.iter().any(|area| has_arena(area, start)) {
+        return None;
+    }
     let length = end - start;
     let file = new_file(length)?;
     let copy = Pages::new(libc::MAP_SHARED, file.as_raw_fd(), length)?;
@@ -113,6 +121,17 @@ fn make(ranges: &Locked<'_>, start: usize, end: usize) -> Option<Range> {
     }
     let inode = file.metadata().ok()?.ino();
     Some(Range { start, end, file, inode, users: 0 })
+}
+
+/// True if the area begins at or behind `start`, with the head of an arena. In the child of a fork,
+/// glibc writes there before it calls [`crate::forked`]: in a shared page the parent would lose its
+/// lock and its counts.
+fn has_arena(area: &Area, start: usize) -> bool {
+    if area.start < start || !area.start.is_multiple_of(ARENA) {
+        return false;
+    }
+    let end = area.start + ARENA;
+    areas(area.start, end).is_some_and(|all| all.last().is_some_and(|last| last.end == end))
 }
 
 /// The longest file that this process may make. To try a longer one would end it.

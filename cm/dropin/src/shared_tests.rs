@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use super::*;
@@ -12,9 +13,19 @@ use crate::pages::can_hold;
 struct Memory(Pages);
 
 impl Memory {
+    /// Not beside the stack of this thread, where pages do not move.
     fn new(pages: usize) -> Memory {
-        let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        Memory(Pages::new(how, -1, pages * PAGE).unwrap())
+        let (how, length) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, pages * PAGE);
+        let here = ptr::from_ref(&length).addr();
+        let mut beside = Vec::new();
+        loop {
+            let pages = Pages::new(how, -1, length).unwrap();
+            let start = pages.at.addr();
+            if start + length + 2 * STACK < here || here + 2 * STACK < start {
+                return Memory(pages);
+            }
+            beside.push(pages);
+        }
     }
 
     /// The same memory, longer.
@@ -43,13 +54,15 @@ impl Memory {
     }
 }
 
-/// False: this system does not let pages move, which is said.
-fn can_share() -> bool {
-    let can = can_hold();
-    if !can {
+/// Waits until no other of these tests is under way: they leave places to which new memory of
+/// another may come. `None`: this system does not let pages move, which is said.
+fn alone() -> Option<MutexGuard<'static, ()>> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    if !can_hold() {
         println!("skipped: userfaultfd is not allowed here");
+        return None;
     }
-    can
+    Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Writes what a peer would write.
@@ -63,9 +76,7 @@ fn write_as_peer(share: &Share, skip: u64, value: u64) {
 
 #[test]
 fn a_peer_reaches_the_bytes_of_a_region_until_it_goes() {
-    if !can_share() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let memory = Memory::new(4);
     memory.word(512).store(5, Ordering::Relaxed);
     // From the second page on, and not from its beginning.
@@ -90,9 +101,7 @@ fn a_peer_reaches_the_bytes_of_a_region_until_it_goes() {
 
 #[test]
 fn what_other_threads_write_while_pages_move_is_not_lost() {
-    if !can_share() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let (memory, ends) = (Memory::new(64), AtomicBool::new(false));
     let words = [0, 40 * 512 + 3, 63 * 512];
     thread::scope(|scope| {
@@ -115,9 +124,7 @@ fn what_other_threads_write_while_pages_move_is_not_lost() {
 
 #[test]
 fn a_child_has_memory_of_its_own() {
-    if !can_share() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let memory = Memory::new(5);
     let share = share(memory.start(), 5 * PAGE).unwrap();
     memory.word(0).store(1, Ordering::Relaxed);
@@ -152,9 +159,7 @@ fn a_child_has_memory_of_its_own() {
 /// The same holds after the last region of the range has gone.
 #[test]
 fn a_child_has_memory_of_its_own_where_a_range_has_grown() {
-    if !can_share() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let words = [1, 512, 7 * 512];
     for stays in [true, false] {
         let memory = Memory::new(2);
@@ -191,9 +196,7 @@ fn a_child_has_memory_of_its_own_where_a_range_has_grown() {
 /// A region may end, and the program may fork, while the map cannot be read.
 #[test]
 fn a_child_has_memory_of_its_own_where_the_map_cannot_be_read() {
-    if !can_share() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     for ends in [true, false] {
         let memory = Memory::new(2);
         let share = share(memory.start(), 2 * PAGE).unwrap();
@@ -221,9 +224,7 @@ fn a_child_has_memory_of_its_own_where_the_map_cannot_be_read() {
 
 #[test]
 fn memory_that_is_not_the_programs_own_stays() {
-    if !can_share() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let on_stack = [0_u64; 8];
     assert!(share(on_stack.as_ptr().addr(), 64).is_none());
     let constant: &'static str = "constant";
@@ -236,11 +237,23 @@ fn memory_that_is_not_the_programs_own_stays() {
     assert!(share(memory.start(), 2 * PAGE).is_some());
 }
 
+/// The head of a thread's arena, which the child of a fork writes to, stays private.
+#[test]
+fn the_head_of_an_arena_stays() {
+    let Some(_alone) = alone() else { return };
+    let found = thread::spawn(|| {
+        let (block, other) = (vec![1_u8; 4 * PAGE], Memory::new(1));
+        let head = block.as_ptr().addr() & !(ARENA - 1);
+        assert_eq!(areas(head, head + 1).unwrap()[0].start, head, "no arena begins there");
+        let heads = [share(head, 8), share(head + PAGE - 8, 16)];
+        (share(other.start(), PAGE).is_some(), heads.map(|share| share.is_some()))
+    });
+    assert_eq!(found.join().unwrap(), (true, [false, false]));
+}
+
 #[test]
 fn pages_that_the_program_has_replaced_are_left_alone() {
-    if !can_share() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let memory = Memory::new(2);
     let share = share(memory.start(), 2 * PAGE).unwrap();
     let fresh = Pages::new(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, PAGE).unwrap();
@@ -256,9 +269,7 @@ fn pages_that_the_program_has_replaced_are_left_alone() {
 
 #[test]
 fn new_memory_in_the_place_of_a_range_is_a_range_of_its_own() {
-    if !can_share() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let memory = Memory::new(2);
     let stale = share(memory.start(), 2 * PAGE).unwrap();
     let fresh = Pages::new(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 2 * PAGE).unwrap();
@@ -280,9 +291,7 @@ fn new_memory_in_the_place_of_a_range_is_a_range_of_its_own() {
 /// As `realloc` does with a long block.
 #[test]
 fn a_range_that_grows_keeps_its_bytes_and_has_more() {
-    if !can_share() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let memory = Memory::new(2);
     let share = share(memory.start(), 2 * PAGE).unwrap();
     memory.word(512).store(5, Ordering::Relaxed);
