@@ -155,8 +155,8 @@ pub struct Large {
     /// The slot that has been free for longest comes first.
     free: VecDeque<u16>,
     /// Messages with bytes to ask for, in turn. A call looks at these alone, however many others
-    /// are in transit: in an idle turn, a look at 16 slots took 1 400 instructions. A slot has one
-    /// entry at most, and the message that the entry was made for may be over.
+    /// are in transit: in an idle turn, a look at 16 slots took some 1 500 instructions. A slot has
+    /// one entry at most, and the message that the entry was made for may be over.
     asking: VecDeque<u16>,
     /// The same for messages that end without one more request.
     ending: VecDeque<u16>,

@@ -8,16 +8,11 @@ pub(super) struct InFlight {
     /// From here on every post asks for a completion, so that idle peers never hold what others
     /// need: half of the limit.
     watermark: u32,
-    /// From here on the review of the peers ends what is in flight to quiet ones: half of the
-    /// watermark. Otherwise thousands of quiet peers, with an unsignaled send or two each, would
-    /// keep all others at the watermark, where a message takes 90 ns in place of 50 (half a round
-    /// trip of 32 bytes beside 9 999 quiet peers, near cores).
-    high: u32,
 }
 
 impl InFlight {
     pub(super) fn new(limit: u32) -> InFlight {
-        InFlight { count: 0, limit, watermark: limit / 2, high: limit / 4 }
+        InFlight { count: 0, limit, watermark: limit / 2 }
     }
 
     /// Requests that may be posted below the watermark.
@@ -32,9 +27,12 @@ impl InFlight {
         self.count >= self.watermark
     }
 
-    /// True if quiet peers hold too much, or busy ones send much: see `high`.
+    /// True from half of the watermark on: the review of the peers then ends what is in flight to
+    /// quiet ones. Otherwise thousands of quiet peers, with an unsignaled send or two each, would
+    /// keep all others at the watermark, where a message takes 90 ns in place of 50 (half a round
+    /// trip of 32 bytes beside 9 999 quiet peers, near cores).
     pub(super) fn is_high(&self) -> bool {
-        self.count >= self.high
+        self.count >= self.watermark / 2
     }
 
     /// True if `more` requests would exceed the watermark.

@@ -94,6 +94,7 @@ impl<P: Provider> Handler<P> for Hands {
     }
 }
 
+/// The window alone limits messages: the send queue is longer.
 fn hands(requests: u32) -> Side<Hands> {
     let config = Config { window: 14, window_min: 14, send_queue: 64, requests, ..CONFIG };
     let mut side = side_of(&config, Hands::default());
