@@ -67,6 +67,9 @@ pub fn claim(at: *const u8, bytes: usize) {
 /// copy of 4 KiB to lines that the other core had read took 550 ns (near cores) and 2200 (far). To
 /// lines that this function had got while the core waited, it took 150 and 500.
 ///
+/// On an Intel processor (family 6, model 207) the prefetch does ask for such lines. There the same
+/// copy took 463 ns, 64 after prefetches for writing, and 356 after stores with an empty mask.
+///
 /// Unlike a prefetch, a store keeps its place among the others: what is stored after it becomes
 /// visible after it has got its line.
 #[inline]

@@ -71,6 +71,12 @@ impl Payload {
 /// times as long from 16 KiB on, and a loop of 16 bytes 1.2 times. To prefetch what the next record
 /// lends gained nothing at 1 and 4 KiB; `rep movsb` in place of the call took 1.25 times as long at
 /// 1 KiB, and as long from 4 KiB on.
+///
+/// On an Intel processor (family 6, model 207), a copy of lines that the other core had written
+/// took 12.5 us in place of 17 for 256 KiB if it went on at four places in turn, and 4.3 in place
+/// of 6.4 for 64 KiB with prefetches 2 KiB ahead. Within a round trip neither gained anything: 64
+/// KiB took 8.3 to 9.6 us each way, and 1 MiB 143 to 178. With a flush behind the copy they took 15
+/// to 18 and 240 to 310.
 pub(crate) fn pull(
     link: &mut Link,
     peer: u32,
