@@ -74,9 +74,9 @@ impl Payload {
 ///
 /// On an Intel processor (family 6, model 207), a copy of lines that the other core had written
 /// took 12.5 us in place of 17 for 256 KiB if it went on at four places in turn, and 4.3 in place
-/// of 6.4 for 64 KiB with prefetches 2 KiB ahead. Within a round trip neither gained anything: 64
-/// KiB took 8.3 to 9.6 us each way, and 1 MiB 143 to 178. With a flush behind the copy they took 15
-/// to 18 and 240 to 310.
+/// of 6.4 for 64 KiB with prefetches 2 KiB ahead. In a ping-pong neither gained anything: half a
+/// round trip took 8.2 to 10.2 us for 64 KiB and 142 to 196 for 1 MiB, with or without. With a
+/// flush behind the copy it took 15 to 18 and 240 to 310.
 pub(crate) fn pull(
     link: &mut Link,
     peer: u32,

@@ -61,7 +61,7 @@
 //! With 64 clients at random, a third of the messages are taken by full polls: a reply that needs
 //! new space makes a second link busy, and a message that a full poll finds makes one more. A full
 //! poll that let such a link rest again at once changed no row with 2, 8 or 64 clients by more than
-//! 5 % (Intel, family 6, model 207; nine rounds in turn).
+//! 6 % (Intel, family 6, model 207; nine rounds in turn).
 
 /// A busy link rests after this many polls without an arrival.
 const REST_AFTER: u32 = 2;
