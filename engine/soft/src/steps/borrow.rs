@@ -73,10 +73,10 @@ impl Payload {
 /// 1 KiB, and as long from 4 KiB on.
 ///
 /// On an Intel processor (family 6, model 207), a copy of lines that the other core had written
-/// took 12.5 us in place of 17 for 256 KiB if it went on at four places in turn, and 4.3 in place
-/// of 6.4 for 64 KiB with prefetches 2 KiB ahead. In a ping-pong neither gained anything: half a
-/// round trip took 8.2 to 10.2 us for 64 KiB and 142 to 196 for 1 MiB, with or without. With a
-/// flush behind the copy it took 15 to 18 and 240 to 310.
+/// took 12.5 us in place of 17 for 256 KiB if it went on at four places in turn. With prefetches 2
+/// KiB ahead, 64 KiB took 3.9, 4.3 and 6.5 us in three runs, and 4.8, 6.4 and 4.9 without. In a
+/// ping-pong neither gained anything: half a round trip took 8.2 to 10.2 us for 64 KiB and 143 to
+/// 196 for 1 MiB, with or without. With a flush behind the copy it took 15 to 18 and 240 to 310.
 pub(crate) fn pull(
     link: &mut Link,
     peer: u32,
