@@ -22,11 +22,12 @@
 //! ns, in a ping-pong in which each send completes, between two threads of one core. It then took
 //! 53, and 83 in place of 155 when the machine had other work.
 //!
-//! A short poll that also took one of two messages in the slot, or one that came before a poll had
-//! predicted it, was measured and not kept. Two echoes of 8 bytes at once cost the answering side
-//! 505 instructions each in place of 962. But a full poll takes both messages, and their answers
-//! then probably need fewer doorbells. Far cores, medians of 3 rounds in turn: with 8 peers at
-//! once a round trip took 1843 ns in place of 1422, with 64 14.6 us in place of 10.9.
+//! The short poll leaves two messages in the slot to the full poll, and a message that came before
+//! a poll had predicted it. A short poll that took these was measured and not kept. It saved
+//! instructions: of two echoes of 8 bytes at once, each cost the answering side 501 in place of
+//! 962. But it took more time. With 8 peers at once a round trip took 1843 ns in place of 1422, and
+//! with 64 peers 14.6 us in place of 10.9 (Intel, family 6, model 207, far cores, medians of 3
+//! rounds in turn). The reason was not found.
 
 use crate::model::cq::{Direct, Sink};
 use crate::provider::Polled;
